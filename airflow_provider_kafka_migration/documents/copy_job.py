@@ -1,0 +1,118 @@
+"""The copy job: all that a data plane process needs to know. Small, and without secrets.
+
+Written by the phase that starts a copy (``<migration_id>/jobs/<name>.json``), read by copiers on any machine.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.plan import Verdict
+
+
+class CopyPartition(Part):
+    """One partition to copy: a base run (source_start_offset -> target_start_offset) and where to stop."""
+
+    topic: str
+    target_topic: str
+    partition: int
+    topic_id: str = Field("", description="source topic id; another one is a TopicRecreated error")
+    source_start_offset: int
+    target_start_offset: int
+    verdict: Verdict
+    until_offset: int | None = Field(None, description="exclusive source offset; None: until told to stop")
+    size_bytes: int = -1
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(source topic, partition)."""
+        return (self.topic, self.partition)
+
+
+class CopyLane(Part):
+    """Partitions that one copier drives at a time, and the lane's transactional id for marker fencing."""
+
+    lane: int
+    transactional_id: str
+    partitions: list[CopyPartition]
+
+
+class ProducerIds(Part):
+    """Producer ids of the migration, taken once on the target and journaled by topology_copy.
+
+    The data id is shared by all copiers: the broker's sequence check is the compare-and-append. Its epoch is never
+    bumped. The filler id numbers fillers by target offset.
+    """
+
+    data_producer_id: int
+    data_producer_epoch: int
+    filler_producer_id: int
+    filler_producer_epoch: int
+
+
+class CopyJob(Document):
+    """What to copy, from where, to where, and under which limits."""
+
+    version: int = 1
+    migration_id: str
+    name: Literal["seed", "tail", "backup", "restore"]
+    generation: int = Field(description="claim generation under which the job was written")
+    source_reference: str = Field("", description="reference to librdkafka keys of the source (file:, env:, airflow:)")
+    target_reference: str = ""
+    storage_reference: str | None = Field(None, description="reference to S3 settings; None: the machine's identity")
+    journal_location: str
+    archive_location: str
+    via: Literal["s3", "direct"]
+    producers: ProducerIds
+    lanes: list[CopyLane]
+    segment_max_bytes: int = 32 * 1024 * 1024
+    max_concurrent_partitions: int = 4
+    slice_seconds: int = 60
+    timestamps: Literal["visible", "raw"] = "visible"
+    on_mismatch: Literal["mapped", "fail"] = "mapped"
+    on_source_gap: Literal["fail", "record"] = "fail"
+    max_markers_per_record: float = 10.0
+    max_markers: int = 50_000_000
+    max_bytes_per_second: int | None = None
+    stop_key: str | None = Field(
+        None, description="object below journal_location that says where a tail stops; polled by copiers and driver"
+    )
+
+    @property
+    def partitions(self) -> list[CopyPartition]:
+        """All partitions of all lanes, ascending."""
+        return sorted((p for lane in self.lanes for p in lane.partitions), key=lambda p: p.key)
+
+
+class StopAt(Document):
+    """Tells a tail where to stop: exclusive source offsets per ``topic-partition``."""
+
+    version: int = 1
+    migration_id: str
+    offsets: dict[str, int] = Field(description='"topic-partition" to exclusive source offset')
+
+    def offset(self, topic: str, partition: int) -> int | None:
+        """Where this partition stops, or None if it is not listed."""
+        return self.offsets.get(f"{topic}-{partition}")
+
+
+class PartitionResult(Part):
+    """What a copier says of one partition at the end of a slice. Partial failure is data."""
+
+    lane: int
+    topic: str
+    partition: int
+    source_offset: int = Field(description="next source offset to copy")
+    target_offset: int = Field(description="target log end offset")
+    records: int = Field(0, description="records appended in this slice")
+    copied_bytes: int = Field(0, description="batch bytes appended in this slice")
+    source_bytes: int = Field(0, description="bytes read from the source cluster in this slice (0 from segments)")
+    holes: int = Field(0, description="offsets filled by markers in this slice")
+    done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
+    verdict: Verdict
+    gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")
+    error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
+    lag: int = Field(-1, description="records to the source's last stable offset, as last seen")

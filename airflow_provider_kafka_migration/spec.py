@@ -1,0 +1,385 @@
+"""What the user writes: one migration as YAML or DAG Params. All mistakes come in one error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.spec_types import ByteSize, Duration, Location, Regex
+
+MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
+
+#: Topics that no migration moves: they belong to the brokers or to tools that rebuild them.
+INTERNAL_TOPICS = (r"__.*", r".*\.replica", r"mm2.*\.internal", r".*\.checkpoints\.internal", r"_confluent.*")
+
+#: Seed 004 and MirrorMaker 2: configs that belong to a cluster, not to a topic's meaning.
+DEFAULT_CONFIG_EXCLUDE = (
+    r"follower\.replication\.throttled\.replicas",
+    r"leader\.replication\.throttled\.replicas",
+)
+
+
+class Section(BaseModel):
+    """A part of the spec: unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ClusterSection(Section):
+    """One of the two clusters."""
+
+    conn_id: str = Field(
+        min_length=1,
+        description="Airflow connection of type kafka (its extra holds librdkafka keys), or env:NAME / file:PATH "
+        "with the same JSON for use without Airflow.",
+    )
+    name: str | None = Field(None, description="Name shown to people; the connection's id if not given.")
+
+
+class StorageSection(Section):
+    """Where journal, archive and evidence live."""
+
+    conn_id: str | None = Field(
+        None, description="Airflow aws connection, or env:NAME / file:PATH; empty: the machine's own AWS identity."
+    )
+    journal: Location = Field(description="Journal, plan and jobs: s3://bucket/prefix (or file:///folder for trials).")
+    archive: Location | None = Field(None, description="Seed segments; the journal's location + /archive if not given.")
+    evidence: Location | None = Field(
+        None, description="Evidence and offset map, best a bucket with Object Lock; journal + /evidence if not given."
+    )
+
+    @property
+    def archive_location(self) -> str:
+        """Location of the archive, default applied."""
+        return self.archive or f"{self.journal}/archive"
+
+    @property
+    def evidence_location(self) -> str:
+        """Location of the evidence, default applied."""
+        return self.evidence or f"{self.journal}/evidence"
+
+
+class RenameSection(Section):
+    """Names of the topics on the target. Default: unchanged."""
+
+    prefix: str = Field("", pattern=r"^[a-zA-Z0-9._-]*$", description="Put before each topic name.")
+    topics: dict[str, str] = Field(default_factory=dict, description="Exact renames, source name to target name.")
+
+
+class TopicsSection(Section):
+    """Which topics are migrated."""
+
+    include: list[Regex] = Field([".*"], min_length=1, description="Names or regular expressions, full match.")
+    exclude: list[Regex] = Field(
+        default_factory=list, description="Names or regular expressions; exclude wins. Internal topics never match."
+    )
+    rename: RenameSection = Field(default_factory=lambda: RenameSection())
+
+    def selects(self, topic: str) -> bool:
+        """Whether a source topic is part of the migration."""
+        if any(re.fullmatch(pattern, topic) for pattern in (*INTERNAL_TOPICS, *self.exclude)):
+            return False
+        return any(re.fullmatch(pattern, topic) for pattern in self.include)
+
+    def target_name(self, topic: str) -> str:
+        """Name of a source topic on the target."""
+        return self.rename.topics.get(topic, f"{self.rename.prefix}{topic}")
+
+
+class TopologySection(Section):
+    """How topics and their configs are created."""
+
+    replication_factor: Literal["source", "target_default"] | Annotated[int, Field(ge=1)] = Field(
+        "source", description="source, target_default or a number; capped by the target's brokers with a finding."
+    )
+    config_exclude: list[Regex] = Field(
+        list(DEFAULT_CONFIG_EXCLUDE), description="Topic configs that are not copied (full match)."
+    )
+    use_defaults_from: Literal["source", "target"] = Field(
+        "target", description="For configs that the source has at its default: leave the target's, or set the source's."
+    )
+    on_config_drift: Literal["overwrite_with_source", "keep_target", "refuse"] = Field(
+        "overwrite_with_source", description="When a target topic exists with other configs."
+    )
+    follow_new: bool = Field(True, description="Take up topics and partitions that appear while the tail runs.")
+    refresh_interval: Duration = Field("30s", description="How often the tail looks for new topics and partitions.")  # type: ignore[assignment]
+
+
+class AclsSection(Section):
+    """How ACLs are copied."""
+
+    policy: Literal["merge", "replace", "refuse", "skip"] = Field(
+        "merge", description="Seed 001's drift table; skip copies none and says so in the evidence."
+    )
+    write_grants: Literal["at_once", "at_cutover"] = Field(
+        "at_once", description="When producers get WRITE on the target: at once, or when clients may switch."
+    )
+    exclude_principals: list[Regex] = Field(["User:ANONYMOUS"], description="Principals that are not copied.")
+    target_auth: Literal["kafka", "iam"] = Field("kafka", description="iam writes access-map.json instead of ACLs.")
+    users: dict[str, str] = Field(
+        default_factory=dict, description="SCRAM users to create on the target: name to a secret reference."
+    )
+    quotas: Literal["copy", "keep_target", "refuse", "skip"] = Field("copy", description="Client quotas.")
+
+
+class GroupsSection(Section):
+    """Which consumer groups are moved."""
+
+    include: list[Regex] = Field([".*"], description="Group ids or regular expressions, full match.")
+    exclude: list[Regex] = Field(["console-consumer-.*", "connect-.*", "__.*"], description="Exclude wins.")
+    on_active_source: Literal["warn", "wait", "fail"] = Field(
+        "warn", description="Groups that still have members on the source when the client switch is acknowledged."
+    )
+    sync_interval: Duration = Field("5s", description="How often translations are refreshed until the switch.")  # type: ignore[assignment]
+
+    def selects(self, group: str) -> bool:
+        """Whether a group is part of the migration."""
+        if any(re.fullmatch(pattern, group) for pattern in self.exclude):
+            return False
+        return any(re.fullmatch(pattern, group) for pattern in self.include)
+
+
+class OffsetsSection(Section):
+    """How target offsets relate to source offsets."""
+
+    mode: Literal["auto", "equal", "shifted", "mapped"] = Field(
+        "auto",
+        description="auto decides per partition by budget; equal fails where the budget is not enough; "
+        "shifted never fills a log start; mapped never fills holes.",
+    )
+    on_mismatch: Literal["mapped", "fail"] = Field(
+        "mapped", description="When a hole was filled twice: go on as mapped, or fail the partition."
+    )
+    max_filler_offsets: int = Field(
+        1_000_000_000, ge=0, description="Largest log start that is filled; beyond it the partition is shifted."
+    )
+    max_markers_per_record: float = Field(
+        10.0, ge=0, description="Holes per record of a partition that are filled; beyond it the partition is mapped."
+    )
+    max_markers: int = Field(50_000_000, ge=0, description="Holes per partition that are filled.")
+    on_foreign_writer: Literal["fail"] = Field(
+        "fail", description="A foreign producer on a target partition stops that partition."
+    )
+    on_source_gap: Literal["fail", "record"] = Field(
+        "fail", description="Source retention overtook the copy: fail, or record the gap (named in the evidence)."
+    )
+    timestamps: Literal["visible", "raw"] = Field(
+        "visible", description="LogAppendTime topics: keep the time that consumers see, or the producer's."
+    )
+
+
+class SeedSection(Section):
+    """The bulk copy."""
+
+    via: Literal["s3", "direct"] = Field(
+        "s3", description="s3: each segment is durable in S3 before the target sees it."
+    )
+    max_concurrent_partitions: int = Field(4, ge=1, description="Partitions of one lane copied at the same time.")
+    segment_max_bytes: ByteSize = Field("32MiB", ge=1024, description="Largest segment object.")  # type: ignore[assignment]
+    lanes: int = Field(4, ge=1, description="Units of parallel work; a Spark task drives one lane.")
+    slice_seconds: int = Field(60, ge=5, description="Longest time a copier owns a lane without asking again.")
+    max_bytes_per_second: ByteSize | None = Field(None, description="Limit per lane; empty: none.")
+
+
+class TailSection(Section):
+    """The bridge from the seed to the cutover."""
+
+    drain_max_partition_lag: int = Field(100, ge=0, description="Records; drain_ready when all are at or below it.")
+    drain_stable_window: Duration = Field("30s", description="For how long all lags must stay there.")  # type: ignore[assignment]
+    drain_ready_timeout: Duration = Field("7d", description="The drain sensor gives up after this time.")  # type: ignore[assignment]
+    slice_seconds: int = Field(20, ge=2, description="Length of a slice; the seam between two is what p99 pays.")
+    max_bytes_per_second: ByteSize | None = Field(None, description="Limit per lane; empty: none.")
+
+
+class CutoverSection(Section):
+    """Freeze, sentinels, drain, groups."""
+
+    freeze: Literal["webhook", "manual", "acl"] = Field("manual", description="How producers are stopped.")
+    producer_freeze_webhook: str | None = Field(
+        None, pattern=r"^https?://", description="POSTed at the freeze and at the unfreeze (freeze: webhook)."
+    )
+    webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
+    max_producer_freeze: Duration = Field("60s", description="Beyond it producers are unfrozen again.")  # type: ignore[assignment]
+    freeze_stable_window: Duration = Field("2s", description="End offsets must stand still for so long.")  # type: ignore[assignment]
+    drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
+    sentinel: Literal["record", "end_offsets"] = Field(
+        "record", description="record writes seed 001's sentinel to each source partition; end_offsets writes nothing."
+    )
+    on_bypass: Literal["fail", "wait", "continue"] = Field(
+        "fail", description="A producer that goes on writing after the freeze."
+    )
+    max_open_transaction_wait: Duration = Field("30s", description="How long open transactions are waited for.")  # type: ignore[assignment]
+
+    @model_validator(mode="after")
+    def _webhook_needs_address(self) -> CutoverSection:
+        if self.freeze == "webhook" and not self.producer_freeze_webhook:
+            raise ValueError("freeze: webhook needs producer_freeze_webhook")
+        return self
+
+
+class ApprovalsSection(Section):
+    """Who may approve, and for how long an approval is good."""
+
+    assigned_users: list[str] = Field(default_factory=list, description="Auth manager user ids; empty: anyone allowed.")
+    second_users: list[str] = Field(
+        default_factory=list, description="With users here each approval asks two different people."
+    )
+    response_timeout: Duration | None = Field(None, description="The approval fails after this time without an answer.")
+    max_age: Duration = Field("15m", description="An answer older than this is refused at the cutover.")  # type: ignore[assignment]
+
+
+class ValidationSection(Section):
+    """The five checks."""
+
+    content: Literal["all"] = Field("all", description="All records of all partitions are compared.")
+    count_tolerance: int = Field(0, ge=0, description="Records; 0 since the offset map knows all holes.")
+
+
+class EvidenceSection(Section):
+    """The signed proof."""
+
+    retention: Duration = Field("7y", description="COMPLIANCE Object Lock, where the bucket has it.")  # type: ignore[assignment]
+    signing_key: str | None = Field(
+        None, description="Secret reference to an Ed25519 seed (64 hex digits or base64); required to sign."
+    )
+    public_key: str | None = Field(
+        None, description="Expected public key (64 hex digits): refuses to sign with any other key."
+    )
+
+
+class SparkSection(Section):
+    """How the data plane's Spark jobs are submitted."""
+
+    conn_id: str = Field("spark_default", description="Airflow connection of type spark.")
+    conf: dict[str, str] = Field(default_factory=dict, description="More Spark conf; never secrets.")
+    executor_references: Literal["file", "env", "airflow"] = Field(
+        "file",
+        description="How Spark gets connections: a file of mode 0600 beside the driver (local and standalone on one "
+        "machine), or env / airflow references that each executor resolves itself.",
+    )
+
+
+class NotificationsSection(Section):
+    """Airflow notifiers by dotted path with their arguments, run at events of the migration."""
+
+    notifier: str | None = Field(None, description="Dotted path of a notifier class.")
+    kwargs: dict[str, Any] = Field(default_factory=dict, description="Its arguments; never secrets.")
+    events: list[Literal["drain_ready", "approval_wanted", "failed", "finalized"]] = Field(
+        ["drain_ready", "approval_wanted", "failed", "finalized"], description="When it is called."
+    )
+
+
+class MigrationSpec(Section):
+    """One migration. ``kafka-migration validate FILE`` checks a file against this model."""
+
+    version: Literal[1] = Field(1, description="Version of this format.")
+    migration_id: str = Field(
+        pattern=MIGRATION_ID_PATTERN, description="Name of the migration: lower case letters, digits and . _ -"
+    )
+    description: str = Field("", description="For people.")
+    source: ClusterSection
+    target: ClusterSection
+    storage: StorageSection
+    topics: TopicsSection = Field(default_factory=lambda: TopicsSection())
+    topology: TopologySection = Field(default_factory=lambda: TopologySection())
+    acls: AclsSection = Field(default_factory=lambda: AclsSection())
+    groups: GroupsSection = Field(default_factory=lambda: GroupsSection())
+    offsets: OffsetsSection = Field(default_factory=lambda: OffsetsSection())
+    seed: SeedSection = Field(default_factory=lambda: SeedSection())
+    tail: TailSection = Field(default_factory=lambda: TailSection())
+    cutover: CutoverSection = Field(default_factory=lambda: CutoverSection())
+    approvals: ApprovalsSection = Field(default_factory=lambda: ApprovalsSection())
+    validation: ValidationSection = Field(default_factory=lambda: ValidationSection())
+    evidence: EvidenceSection = Field(default_factory=lambda: EvidenceSection())
+    spark: SparkSection = Field(default_factory=lambda: SparkSection())
+    notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
+    waive: list[str] = Field(default_factory=list, description="Codes of precheck warnings that are accepted.")
+
+    @model_validator(mode="after")
+    def _clusters_differ(self) -> MigrationSpec:
+        if self.source.conn_id == self.target.conn_id:
+            raise ValueError("source and target use the same connection")
+        return self
+
+
+def _mistake_path(location: tuple[int | str, ...]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else str(part))
+    return text or "(whole spec)"
+
+
+def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
+    """The spec in a mapping, all defaults applied.
+
+    :raises SpecInvalid: with every mistake as ``{"path", "reason", "value"}`` in ``details["mistakes"]``.
+    """
+    where = Where(path=path)
+    if not isinstance(data, Mapping):
+        raise SpecInvalid(
+            "the spec is not a mapping",
+            where=where,
+            next_step="start from the example in docs/spec.md",
+            details={"mistakes": [{"path": "(whole spec)", "reason": "not a mapping"}]},
+        )
+    try:
+        return MigrationSpec.model_validate(dict(data))
+    except ValidationError as error:
+        mistakes = [
+            {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
+            for item in error.errors(include_url=False, include_context=False, include_input=False)
+        ]
+        listing = "; ".join(f"{mistake['path']}: {mistake['reason']}" for mistake in mistakes)
+        raise SpecInvalid(
+            f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''} in the spec: {listing}",
+            where=where,
+            next_step="correct all of them; `kafka-migration validate FILE` checks a file",
+            details={"mistakes": mistakes},
+        ) from None
+
+
+def load_spec(path: str | Path) -> MigrationSpec:
+    """The spec in a YAML (or JSON) file.
+
+    :raises SpecInvalid: unreadable file, bad YAML, duplicate keys, or mistakes in the spec.
+    """
+    file = Path(path)
+    try:
+        data = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 - a SafeLoader
+    except OSError as error:
+        raise SpecInvalid(
+            f"the file cannot be read: {error.strerror}", where=Where(path=str(file)), next_step="check the path"
+        ) from None
+    except yaml.YAMLError as error:
+        raise SpecInvalid(
+            f"not valid YAML: {error}", where=Where(path=str(file)), next_step="correct the YAML at that line"
+        ) from None
+    return parse_spec(data, path=str(file))
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML takes the last of two equal keys silently; a spec must not."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} appears twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep=deep)
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON schema of the spec, for editors."""
+    schema = MigrationSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return schema

@@ -1,0 +1,40 @@
+"""What the product needs of an object store: create-only puts, ordered lists, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class ObjectInfo:
+    """One listed object: key relative to the store's root, size in bytes."""
+
+    key: str
+    size_bytes: int
+
+
+class ObjectStore(Protocol):
+    """A bucket and prefix (or a folder). Keys are relative, with ``/`` as separator.
+
+    Implementations: :class:`~.s3.S3Store` (``If-None-Match: *``) and :class:`~.local.LocalStore`
+    (``O_EXCL``). Both pass one test suite. Errors: :class:`~..errors.StorageUnavailable` after bounded
+    retries, :class:`~..errors.StorageRefused` for a missing bucket or denied access.
+    """
+
+    @property
+    def uri(self) -> str:
+        """Where the store is, for people: ``s3://bucket/prefix`` or ``file:///folder``."""
+
+    def put_new(self, key: str, data: bytes) -> None:
+        """Create an object; raise :class:`~..errors.ObjectExists` if it is already there."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, replacing what was there."""
+
+    def get(self, key: str) -> bytes | None:
+        """The content, or ``None`` if there is no such object."""
+
+    def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Objects whose key starts with ``prefix``, in ascending order of their keys."""
