@@ -1,0 +1,95 @@
+"""Broker error codes: name, whether a retry can help, and which of our errors they are."""
+
+from __future__ import annotations
+
+from kafka.errors import for_code
+
+from airflow_provider_kafka_migration.errors import (
+    AuthenticationFailed,
+    BrokerBusy,
+    BrokerRefused,
+    MigrationError,
+    PermissionMissing,
+    Where,
+)
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+NOT_LEADER_OR_FOLLOWER = 6
+REQUEST_TIMED_OUT = 7
+MESSAGE_TOO_LARGE = 10
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
+RECORD_LIST_TOO_LARGE = 18
+NOT_ENOUGH_REPLICAS = 19
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+CLUSTER_AUTHORIZATION_FAILED = 31
+INVALID_TIMESTAMP = 32
+UNSUPPORTED_VERSION = 35
+POLICY_VIOLATION = 44
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+DUPLICATE_SEQUENCE_NUMBER = 46
+INVALID_PRODUCER_EPOCH = 47
+CONCURRENT_TRANSACTIONS = 51
+TRANSACTION_COORDINATOR_FENCED = 52
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+SECURITY_DISABLED = 54
+KAFKA_STORAGE_ERROR = 56
+SASL_AUTHENTICATION_FAILED = 58
+UNKNOWN_PRODUCER_ID = 59
+FENCED_LEADER_EPOCH = 74
+UNKNOWN_LEADER_EPOCH = 75
+OFFSET_NOT_AVAILABLE = 78
+PREFERRED_LEADER_NOT_AVAILABLE = 80
+INVALID_RECORD = 87
+THROTTLING_QUOTA_EXCEEDED = 89
+PRODUCER_FENCED = 90
+
+#: Metadata is stale: ask for leaders again.
+STALE_METADATA = frozenset(
+    {UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, 74, 75, 78}
+)
+
+_PERMISSION = frozenset(
+    {
+        TOPIC_AUTHORIZATION_FAILED,
+        GROUP_AUTHORIZATION_FAILED,
+        CLUSTER_AUTHORIZATION_FAILED,
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_RETRIABLE_EXTRA = frozenset({OFFSET_NOT_AVAILABLE, THROTTLING_QUOTA_EXCEEDED, CONCURRENT_TRANSACTIONS})
+
+
+def name(code: int) -> str:
+    """``NOT_LEADER_OR_FOLLOWER (6)`` style text for a code."""
+    kind = for_code(code)
+    text = getattr(kind, "message", None) or kind.__name__
+    return f"{text} ({code})"
+
+
+def retriable(code: int) -> bool:
+    """Whether the same request may succeed later."""
+    return code in _RETRIABLE_EXTRA or bool(getattr(for_code(code), "retriable", False))
+
+
+def error_for(code: int, what: str, *, where: Where, next_step: str = "") -> MigrationError:
+    """Our error for a broker code: permission, authentication, busy (retriable) or refused."""
+    text = f"{what}: {name(code)}"
+    if code in _PERMISSION:
+        return PermissionMissing(
+            text,
+            where=where,
+            next_step=next_step or "grant the operation to the migration's principal (see permissions.md of the plan)",
+        )
+    if code == SASL_AUTHENTICATION_FAILED:
+        return AuthenticationFailed(text, where=where, next_step="check user and password of the connection")
+    if retriable(code):
+        return BrokerBusy(text, where=where, next_step=next_step or "clear the task when the broker is well again")
+    return BrokerRefused(text, where=where, next_step=next_step or "see the broker's log for the reason")
