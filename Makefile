@@ -1,0 +1,96 @@
+# Everything runs in an environment of its own (.venv), made once and pinned by requirements.lock.
+# Only Python 3.11 or 3.12 and Java 17 have to be there.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?=
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.kafka-migration-env
+# Spark's executors must use the same Python as the driver.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+PYTEST := $(BIN)/python -m pytest
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-18s %s\n", $$1, $$2 }'
+
+.PHONY: env
+env: $(STAMP) ## Make the environment (.venv), once; PYTHON=... chooses the Python
+
+$(STAMP): requirements.lock pyproject.toml scripts/bootstrap.sh
+	@bash scripts/bootstrap.sh $(VENV) $(PYTHON)
+	@touch $@
+
+.PHONY: java
+java:
+	@bash scripts/check_java.sh
+
+.PHONY: demo
+demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1)
+	@$(BIN)/python -m demo
+
+.PHONY: test
+test: env java ## All tests but the soak runs
+	$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+
+.PHONY: test-fast
+test-fast: env ## Unit tests only: no broker, under two minutes
+	$(PYTEST) -m "not integration and not e2e and not soak" $(PYTEST_ARGS)
+
+.PHONY: test-integration
+test-integration: env java ## Tests against real brokers
+	$(PYTEST) -m "integration and not soak" $(PYTEST_ARGS)
+
+.PHONY: test-e2e
+test-e2e: env java ## The DAG in a real Airflow
+	$(PYTEST) -m "e2e and not soak" $(PYTEST_ARGS)
+
+.PHONY: bench
+bench: env java ## Compare the copiers on the same brokers and data; results in benchmarks/results
+	$(BIN)/python -m benchmarks
+
+.PHONY: bench-groups
+bench-groups: env java ## Measure snapshot and commit of many consumer groups
+	$(BIN)/python -m benchmarks.groups
+
+.PHONY: soak
+soak: env java ## Long random fault runs (hours)
+	$(PYTEST) -m soak $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: env ## ruff, mypy, import-linter, strict build of the docs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+.PHONY: format
+format: env ## Let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: docs
+docs: env ## Build the documentation into build/site
+	$(BIN)/python scripts/generate_docs.py
+	$(BIN)/mkdocs build --strict --site-dir build/site
+
+.PHONY: lock
+lock: ## Resolve pyproject.toml again into requirements.lock (UPGRADE=1 takes newer versions)
+	@test -x $(BIN)/uv || bash scripts/bootstrap.sh $(VENV) $(PYTHON)
+	$(BIN)/uv pip compile pyproject.toml --quiet --extra dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-header --no-annotate $(if $(UPGRADE),--upgrade) -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove what builds and runs leave behind
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache spark-warehouse
+	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## Remove the environment too
+	rm -rf $(VENV)
