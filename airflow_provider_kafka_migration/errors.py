@@ -311,3 +311,15 @@ class CopyFailed(Terminal):
     """Some partitions could not be copied; ``details["partitions"]`` lists all of them."""
 
     code = "COPY_FAILED"
+
+
+class PhaseOver(Terminal):
+    """The migration has moved on; what this step may do is over: stop writing."""
+
+    code = "PHASE_OVER"
+
+
+class DocumentUnreadable(Terminal):
+    """A stored document has a version or a shape that this release cannot read."""
+
+    code = "DOCUMENT_UNREADABLE"

@@ -1,0 +1,198 @@
+"""The 12 states of a migration, the transitions between them, and the rule of resuming. No I/O.
+
+Source: seed 001, "State Machine" and "Resume logic"; DESIGN part 3. A *history* is the sequence of states
+that a journal went through, one element per transition; steps inside a state do not appear in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_provider_kafka_migration.errors import IllegalTransition, Where
+
+
+class State(StrEnum):
+    """Where a migration is. The values are the seed's serde names."""
+
+    PLANNED = "planned"
+    PRECHECK = "precheck"
+    TOPOLOGY_COPY = "topology_copy"
+    SEED = "seed"
+    TAIL = "tail"
+    DRAIN_READY = "drain_ready"
+    CUTOVER = "cutover"
+    AWAITING_CLIENT_SWITCH = "awaiting_client_switch"
+    VALIDATING = "validating"
+    FINALIZED = "finalized"
+    ROLLED_BACK = "rolled_back"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Nothing follows: finalized and rolled_back."""
+        return self in TERMINAL
+
+
+#: The forward path, in order. Nothing on it may be skipped.
+FORWARD: tuple[State, ...] = (
+    State.PLANNED,
+    State.PRECHECK,
+    State.TOPOLOGY_COPY,
+    State.SEED,
+    State.TAIL,
+    State.DRAIN_READY,
+    State.CUTOVER,
+    State.AWAITING_CLIENT_SWITCH,
+    State.VALIDATING,
+    State.FINALIZED,
+)
+
+#: States that nothing follows.
+TERMINAL: frozenset[State] = frozenset({State.FINALIZED, State.ROLLED_BACK})
+
+#: States in which the migration waits for a person (CLI exit code 10).
+WAITING: frozenset[State] = frozenset({State.DRAIN_READY, State.AWAITING_CLIENT_SWITCH})
+
+#: States from which a migration can be rolled back: the six before the cutover.
+ROLLBACK_FROM: tuple[State, ...] = FORWARD[:6]
+
+#: Deliberate ways back: "not yet" at the approval, and a freeze that lasted too long and was lifted.
+BACKWARD: frozenset[tuple[State, State]] = frozenset({(State.DRAIN_READY, State.TAIL), (State.CUTOVER, State.TAIL)})
+
+#: How far resuming walks back over ``failed`` (seed 001: "max 4 hops", so that it cannot oscillate).
+MAX_HOPS = 4
+
+
+class ResumeAction(StrEnum):
+    """What resuming a migration means."""
+
+    REENTER = "reenter"
+    WAIT = "wait"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What to do with a migration that is found in some state.
+
+    :param action: enter ``state`` again, wait for a person, or do nothing.
+    :param state: the state to enter again; for the other actions the state the migration is in.
+    :param reason: one sentence for people.
+    """
+
+    action: ResumeAction
+    state: State
+    reason: str
+
+    @property
+    def reenters(self) -> bool:
+        """``state`` is to be entered again."""
+        return self.action is ResumeAction.REENTER
+
+    @property
+    def waits(self) -> bool:
+        """A person has to act first."""
+        return self.action is ResumeAction.WAIT
+
+    @property
+    def is_done(self) -> bool:
+        """The migration has ended; resuming changes nothing."""
+        return self.action is ResumeAction.DONE
+
+
+def position(state: State) -> int | None:
+    """The index of a state on the forward path, or ``None`` for failed and rolled_back."""
+    return FORWARD.index(state) if state in FORWARD else None
+
+
+def following(state: State) -> State | None:
+    """The next state of the forward path, or ``None`` at its end and beside it."""
+    index = position(state)
+    return FORWARD[index + 1] if index is not None and index + 1 < len(FORWARD) else None
+
+
+def allowed(source: State, to: State, *, failed_in: State | None = None) -> bool:
+    """Whether an entry ``source -> to`` may be written.
+
+    ``source == to`` is a step inside a state: allowed everywhere except in a terminal state.
+
+    :param failed_in: for ``source == failed``: the state that failed, as :func:`walk_back` finds it.
+        Without it only steps may follow ``failed``.
+    """
+    if source in TERMINAL:
+        return False
+    if source is to or to is State.FAILED:
+        return True
+    if source is State.FAILED:
+        return failed_in is not None and (to is failed_in or (to is State.ROLLED_BACK and failed_in in ROLLBACK_FROM))
+    if to is State.ROLLED_BACK:
+        return source in ROLLBACK_FROM
+    return following(source) is to or (source, to) in BACKWARD
+
+
+def check_transition(
+    source: State, to: State, *, failed_in: State | None = None, migration_id: str | None = None
+) -> None:
+    """Raise :class:`IllegalTransition`, saying why, unless ``source -> to`` is :func:`allowed`."""
+    if allowed(source, to, failed_in=failed_in):
+        return
+    raise IllegalTransition(
+        f"a migration in state {source} cannot go to {to}",
+        where=Where(migration_id=migration_id, phase=source.value),
+        next_step=_why_not(source, to, failed_in),
+        details={"from": source.value, "to": to.value, "failed_in": failed_in.value if failed_in else None},
+    )
+
+
+def _why_not(source: State, to: State, failed_in: State | None) -> str:
+    if source in TERMINAL:
+        return f"{source} is final; start a new migration with another migration_id"
+    if to is State.ROLLED_BACK:
+        place = failed_in if source is State.FAILED else source
+        last = ROLLBACK_FROM[-1]
+        return (
+            f"rolling back is possible up to {last}, this migration is at {place or source}; "
+            "go forward, or lift the freeze so that it returns to tail"
+        )
+    if source is State.FAILED:
+        return f"resume enters {failed_in} again" if failed_in else "look at the failures in the journal"
+    step = following(source)
+    return f"the next state is {step}" if step else "resume the migration"
+
+
+def walk_back(history: Sequence[State]) -> State | None:
+    """The last state that is not ``failed``, at most :data:`MAX_HOPS` before the tip; else ``None``.
+
+    ``None`` too for an empty history and when the whole window is ``failed``.
+    """
+    for state in reversed(history[-(MAX_HOPS + 1) :]):
+        if state is not State.FAILED:
+            return state
+    return None
+
+
+def resume_state(history: Sequence[State]) -> Resume:
+    """What resuming means for a migration with this history (seed 001, "Resume logic").
+
+    planned..tail, cutover and validating are entered again; drain_ready and awaiting_client_switch wait
+    for a person; finalized and rolled_back are no-ops; failed walks back at most 4 hops to the last
+    state that isn't failed and enters that again. (A waiting state that failed is entered again too, and
+    waits once it is entered.)
+    """
+    if not history:
+        return Resume(ResumeAction.REENTER, State.PLANNED, "nothing was written yet")
+    tip = history[-1]
+    if tip in TERMINAL:
+        return Resume(ResumeAction.DONE, tip, f"the migration is {tip}")
+    if tip in WAITING:
+        return Resume(ResumeAction.WAIT, tip, f"{tip} waits for the operator")
+    if tip is not State.FAILED:
+        return Resume(ResumeAction.REENTER, tip, f"{tip} is entered again")
+    last = walk_back(history)
+    if last is None:
+        return Resume(
+            ResumeAction.WAIT, State.FAILED, f"failed more than {MAX_HOPS} times in a row: a person has to look"
+        )
+    return Resume(ResumeAction.REENTER, last, f"{last} failed and is entered again")

@@ -1,0 +1,85 @@
+"""What unit tests share: an S3 server in this process, and stores."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto.s3.responses import S3Response
+from moto.server import ThreadedMotoServer
+
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.storage.s3 import S3Store
+from airflow_provider_kafka_migration.storage.s3_config import S3Config
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A moto server on loopback."""
+
+    config: S3Config
+
+    def client(self) -> Any:
+        """A plain boto3 client, to look at things from outside."""
+        return boto3.client("s3", **self.config.to_dict())
+
+    def bucket(self, *, object_lock: bool = False) -> str:
+        """A new empty bucket."""
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
+        self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=object_lock)
+        return name
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """moto's S3 over HTTP in a thread; conditional puts made atomic, which S3 guarantees and moto does not."""
+    patch = pytest.MonkeyPatch()
+    lock = threading.Lock()
+    original = S3Response.put_object
+
+    def one_at_a_time(self: S3Response, *args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return original(self, *args, **kwargs)
+
+    patch.setattr(S3Response, "put_object", one_at_a_time)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    try:
+        yield S3Server(
+            S3Config(
+                endpoint_url=f"http://{host}:{port}",
+                aws_access_key_id="unit-test-key",
+                aws_secret_access_key="unit-test-secret",
+                region_name="us-east-1",
+            )
+        )
+    finally:
+        server.stop()
+        patch.undo()
+
+
+@pytest.fixture
+def local_store(tmp_path: Path) -> LocalStore:
+    """A store in a new folder."""
+    return LocalStore(tmp_path / "store")
+
+
+@pytest.fixture
+def s3_store(s3_server: S3Server) -> S3Store:
+    """A store in a new bucket, with a prefix."""
+    return S3Store(s3_server.config, s3_server.bucket(), "some/prefix")
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest) -> ObjectStore:
+    """Both kinds of store, one after the other."""
+    found: ObjectStore = request.getfixturevalue(f"{request.param}_store")
+    return found

@@ -1,0 +1,237 @@
+"""What only S3 does: retries, lost answers, refusals, Object Lock, secrets."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
+    ObjectExists,
+    StorageRefused,
+    StorageUnavailable,
+)
+from airflow_provider_kafka_migration.storage import s3
+from airflow_provider_kafka_migration.storage.s3 import S3Store
+from airflow_provider_kafka_migration.storage.s3_config import S3Config
+
+LATER = datetime.now(UTC) + timedelta(days=365)
+
+
+def s3_error(code: str, status: int = 400, message: str = "") -> ClientError:
+    """An answer of S3."""
+    return ClientError(
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        "PutObject",
+    )
+
+
+class Faulty:
+    """A client whose next calls of one operation fail, before or after they were done."""
+
+    def __init__(self, client: Any, operation: str, faults: list[tuple[str, Exception]]) -> None:
+        self._client = client
+        self._operation = operation
+        self._faults = faults
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        real: Callable[..., Any] = getattr(self._client, name)
+        if name != self._operation:
+            return real
+
+        def call(**kwargs: Any) -> Any:
+            self.calls += 1
+            when, error = self._faults.pop(0) if self._faults else ("", None)
+            if when == "before" and error is not None:
+                raise error
+            result = real(**kwargs)
+            if error is not None:
+                raise error
+            return result
+
+        return call
+
+
+@pytest.fixture
+def faulty(s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Faulty]:
+    """Make an operation of ``s3_store`` fail; waiting takes no time."""
+    monkeypatch.setattr(s3_store, "_sleep", lambda _: None)
+
+    def install(operation: str, *faults: tuple[str, Exception]) -> Faulty:
+        client = Faulty(s3_store._client, operation, list(faults))
+        monkeypatch.setattr(s3_store, "_client", client)
+        return client
+
+    return install
+
+
+RETRIABLE = [
+    s3_error("SlowDown", 503),
+    s3_error("InternalError", 500),
+    s3_error("ConditionalRequestConflict", 409),
+    s3_error("RequestTimeout", 400),
+    ReadTimeoutError(endpoint_url="http://s3"),
+]
+
+
+@pytest.mark.parametrize("fault", RETRIABLE, ids=lambda error: type(error).__name__ + str(error)[:40])
+def test_retriable_errors_are_tried_again(s3_store: S3Store, faulty: Callable[..., Faulty], fault: Exception) -> None:
+    client = faulty("put_object", ("before", fault), ("before", fault))
+    s3_store.put_new("key", b"1")
+    assert client.calls == 3
+    assert s3_store.get("key") == b"1"
+
+
+@pytest.mark.parametrize("fault", RETRIABLE[1:2] + RETRIABLE[-1:], ids=str)
+def test_a_put_whose_answer_was_lost_is_ours(
+    s3_store: S3Store, faulty: Callable[..., Faulty], fault: Exception
+) -> None:
+    client = faulty("put_object", ("after", fault))
+    s3_store.put_new("key", b"mine")
+    assert client.calls == 2
+    with pytest.raises(ObjectExists):
+        s3_store.put_new("key", b"mine")
+
+
+def test_a_lost_put_that_another_creator_beat_is_not_ours(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
+    """Also when both wanted to write the same content."""
+    s3_store.put_new("key", b"same")
+    faulty("put_object", ("before", s3_error("InternalError", 500)))
+    with pytest.raises(ObjectExists):
+        s3_store.put_new("key", b"same")
+
+
+def test_retries_are_bounded(s3_store: S3Store, faulty: Callable[..., Faulty]) -> None:
+    client = faulty("get_object", *[("before", s3_error("SlowDown", 503))] * 50)
+    with pytest.raises(StorageUnavailable, match="SlowDown") as caught:
+        s3_store.get("key")
+    assert client.calls == s3.MAX_ATTEMPTS
+    assert s3_store.bucket in str(caught.value)
+
+
+def test_nobody_listens() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    waits: list[float] = []
+    config = S3Config(f"http://127.0.0.1:{port}", "the-key-id", "the-secret")
+    store = S3Store(config, "some-bucket", sleep=waits.append)
+    with pytest.raises(StorageUnavailable, match="some-bucket") as caught:
+        store.put("key", b"")
+    assert 0 < sum(waits) < 10
+    assert "the-secret" not in str(caught.value)
+
+
+def test_missing_bucket_is_named(s3_server: Any) -> None:
+    store = S3Store(s3_server.config, "not-there", "prefix")
+    for action in (
+        lambda: store.put("key", b""),
+        lambda: store.put_new("key", b""),
+        lambda: store.put_locked("key", b"", LATER),
+        lambda: store.get("key"),
+        lambda: list(store.list()),
+    ):
+        with pytest.raises(StorageRefused, match=r"not-there.*NoSuchBucket.*create the bucket"):
+            action()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "hint"),
+    [
+        ("AccessDenied", 403, "allow s3:ListBucket"),
+        ("SignatureDoesNotMatch", 403, "check the credentials"),
+        ("ExpiredToken", 400, "renew"),
+        ("RequestTimeTooSkewed", 403, "clock"),
+        ("NotImplemented", 501, "If-None-Match"),
+    ],
+)
+def test_refusals_are_terminal_and_say_what_to_do(
+    s3_store: S3Store, faulty: Callable[..., Faulty], code: str, status: int, hint: str
+) -> None:
+    client = faulty("put_object", ("before", s3_error(code, status)))
+    with pytest.raises(StorageRefused, match=hint):
+        s3_store.put_new("key", b"")
+    assert client.calls == 1
+
+
+def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    store = S3Store(S3Config("http://127.0.0.1:9"), "some-bucket")
+    with pytest.raises(StorageRefused, match=r"no usable AWS credentials for bucket some-bucket"):
+        store.get("key")
+
+
+def test_object_lock_is_applied_where_the_bucket_has_it(s3_server: Any) -> None:
+    bucket = s3_server.bucket(object_lock=True)
+    store = S3Store(s3_server.config, bucket, "evidence")
+    assert store.put_locked("a.json", b"1", LATER, new=True) is True
+    assert store.put_locked("alias.json", b"2", LATER) is True
+    with pytest.raises(ObjectExists):
+        store.put_locked("a.json", b"2", LATER, new=True)
+    head = s3_server.client().head_object(Bucket=bucket, Key="evidence/a.json")
+    assert head["ObjectLockMode"] == "COMPLIANCE"
+    assert abs(head["ObjectLockRetainUntilDate"] - LATER) < timedelta(seconds=1)
+    version = head["VersionId"]
+    with pytest.raises(ClientError, match="AccessDenied"):
+        s3_server.client().delete_object(Bucket=bucket, Key="evidence/a.json", VersionId=version)
+
+
+def test_without_the_right_to_lock_the_object_is_written_unlocked(
+    s3_store: S3Store, faulty: Callable[..., Faulty]
+) -> None:
+    faulty("put_object", ("before", s3_error("AccessDenied", 403)))
+    assert s3_store.put_locked("a.json", b"1", LATER) is False
+    assert s3_store.get("a.json") == b"1"
+
+
+def test_a_bad_request_that_is_not_about_the_lock_is_not_swallowed(
+    s3_store: S3Store, faulty: Callable[..., Faulty]
+) -> None:
+    faulty("put_object", ("before", s3_error("InvalidRequest", 400, "something else")))
+    with pytest.raises(StorageRefused, match="InvalidRequest"):
+        s3_store.put_locked("a.json", b"1", LATER)
+
+
+def test_lists_of_more_than_one_page(s3_store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = s3_store._client.list_objects_v2
+    pages: list[Any] = []
+
+    def small_pages(**kwargs: Any) -> Any:
+        pages.append(kwargs)
+        return real(**kwargs, MaxKeys=2)
+
+    keys = [f"k/{number}" for number in range(7)]
+    for key in keys:
+        s3_store.put(key, b"x")
+    monkeypatch.setattr(s3_store._client, "list_objects_v2", small_pages)
+    assert [item.key for item in s3_store.list("k/")] == keys
+    assert len(pages) == 4
+    assert [item.key for item in s3_store.list("k/", start_after="k/2")] == keys[3:]
+
+
+def test_secrets_are_shown_nowhere(s3_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    config = S3Config("http://127.0.0.1:9", "KEY-ID-1", "SECRET-1", "TOKEN-1")
+    store = S3Store(config, "some-bucket", sleep=lambda _: None)
+    with caplog.at_level(logging.INFO), pytest.raises(StorageUnavailable) as caught:
+        store.get("key")
+    shown = repr(config) + str(config) + repr(store) + str(caught.value) + repr(caught.value.as_dict()) + caplog.text
+    for secret in ("KEY-ID-1", "SECRET-1", "TOKEN-1"):
+        assert secret not in shown
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+
+
+def test_bad_endpoint() -> None:
+    with pytest.raises(ConnectionInvalid, match="endpoint_url"):
+        S3Store(S3Config("not a url", "a", "b"), "some-bucket")
