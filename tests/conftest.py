@@ -1,0 +1,47 @@
+"""Fixtures for all suites. Brokers and S3 start when the first test asks for them, once per run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness.brokers import KafkaCluster
+
+#: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
+USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def source_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Kafka 3.9.1 in ZooKeeper mode, one broker, ACLs enforced, SASL listener."""
+    with KafkaCluster(tmp_path_factory.mktemp("source"), "3.9.1", "zookeeper", users=USERS) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def target_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Kafka 4.1.1 in KRaft mode, one broker, ACLs enforced, SASL listener."""
+    with KafkaCluster(tmp_path_factory.mktemp("target"), "4.1.1", "kraft", users=USERS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Makes names of topics and groups that no other test of the run uses: ``unique_name("orders")``."""
+    test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:60]
+
+    def make(stem: str = "t") -> str:
+        return f"{stem}.{test}.{next(_numbers)}"
+
+    return make
+
+
+@pytest.fixture
+def topic(unique_name: Callable[[str], str]) -> str:
+    """A topic name of this test's own; the test creates the topic."""
+    return unique_name("topic")
