@@ -1,0 +1,162 @@
+"""What all admin modules share: per-item errors as data, bounded retries, the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kafka.errors import for_code
+
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    BrokerRefused,
+    MigrationError,
+    PermissionMissing,
+    Where,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.kafka.wire import Wire
+
+K = TypeVar("K", bound=Hashable)
+
+#: Error codes that say "this principal may not": topic, group, cluster, transactional id, delegation token.
+AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
+SECURITY_DISABLED = 54
+REQUEST_TIMED_OUT = 7
+
+#: One admin request carries at most so many items, so that brokers and we stay within bounds.
+BATCH_ITEMS = 200
+#: Longest time that one operation retries its retriable items, seconds.
+RETRY_SECONDS = 60.0
+#: Time a broker may take for one admin request, milliseconds.
+REQUEST_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class ItemError:
+    """What a broker said about one item of a request: a topic, a partition, an ACL.
+
+    :param code: Kafka's error code; name: its name, for instance ``TOPIC_ALREADY_EXISTS``.
+    :param message: the broker's own text, empty if it gave none.
+    """
+
+    code: int
+    name: str
+    message: str = ""
+    retriable: bool = False
+
+    @property
+    def unauthorized(self) -> bool:
+        """The principal may not do this."""
+        return self.code in AUTHORIZATION_CODES
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}" if self.message else self.name
+
+    def as_dict(self) -> dict[str, Any]:
+        """The error as data, for reports and journals."""
+        return {"code": self.code, "name": self.name, "message": self.message}
+
+    def exception(self, what: str, where: Where, *, operation: str = "") -> MigrationError:
+        """The error of the product for this item: permission, busy or refused.
+
+        :param operation: the permission that is needed, for instance ``Create on Cluster kafka-cluster``.
+        """
+        details = self.as_dict()
+        if self.unauthorized:
+            return PermissionMissing(
+                f"{what}: {self.name}",
+                where=where,
+                next_step=f"grant the migration's principal {operation or 'the operation'} on this cluster",
+                details={**details, "operation": operation},
+            )
+        if self.retriable:
+            return BrokerBusy(f"{what}: {self}", where=where, next_step="try again", details=details)
+        return BrokerRefused(
+            f"{what}: {self}", where=where, next_step="see the broker's message and its log", details=details
+        )
+
+
+def item_error(code: int, message: str | None = None) -> ItemError | None:
+    """The error behind a code of the protocol; ``None`` for 0."""
+    if code == 0:
+        return None
+    kind = for_code(code)
+    return ItemError(code, str(getattr(kind, "message", kind.__name__)), message or "", bool(kind.retriable))
+
+
+def batches(items: Iterable[K], size: int = BATCH_ITEMS) -> Iterator[list[K]]:
+    """Cut items into lists of at most ``size``, order kept."""
+    batch: list[K] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+class AdminBase:
+    """The wire and the habits of all admin calls.
+
+    Reads raise for what concerns the whole request and carry errors of single items as data. Changes answer
+    ``{item: ItemError | None}`` (``None``: done), so that one bad item never hides the others.
+    """
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.wire = wire
+        self.name = name
+        #: Replaced by tests.
+        self._sleep: Callable[[float], None] = time.sleep
+        self.retry_seconds = RETRY_SECONDS
+
+    def where(self, **place: Any) -> Where:
+        """A place on this cluster."""
+        return Where(cluster=self.name, **place)
+
+    def check(self, code: int, message: str | None, what: str, *, operation: str = "", **place: Any) -> None:
+        """Raise the product's error for a code that concerns a whole response."""
+        error = item_error(code, message)
+        if error is not None:
+            raise error.exception(what, self.where(**place), operation=operation)
+
+    def in_batches(
+        self,
+        items: Sequence[K],
+        send: Callable[[list[K]], Mapping[K, ItemError | None]],
+        *,
+        size: int = BATCH_ITEMS,
+        done_codes: frozenset[int] = frozenset(),
+    ) -> dict[K, ItemError | None]:
+        """Send items in batches and retry the retriable ones within :attr:`retry_seconds`.
+
+        :param done_codes: codes that mean "already done" when the former attempt of this item timed out: a broker
+            that answers too late may have done it all the same.
+        """
+        results: dict[K, ItemError | None] = {}
+        maybe_done: set[K] = set()
+        deadline = time.monotonic() + self.retry_seconds
+        pending, pause = list(items), 0.1
+        while pending:
+            again: list[K] = []
+            for batch in batches(pending, size):
+                answers = send(batch)
+                for item in batch:
+                    error = answers.get(item, ItemError(-1, "NO_ANSWER", "the broker did not answer for this item"))
+                    if error is not None and error.code in done_codes and item in maybe_done:
+                        error = None
+                    results[item] = error
+                    if error is not None and error.retriable:
+                        again.append(item)
+                        if error.code == REQUEST_TIMED_OUT:
+                            maybe_done.add(item)
+            pending = again
+            if not pending or time.monotonic() + pause > deadline:
+                break
+            self._sleep(pause)
+            pause = min(pause * 2, 3.0)
+        return results

@@ -1,0 +1,402 @@
+"""One TCP connection to one broker: TLS, SASL, and frames sent and received without blocking.
+
+The hot path hands over lists of buffers (header, payload, header, payload ...) that go to the socket as they are, so a
+record batch is never copied between the fetch that brought it and the produce that takes it away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+from airflow_provider_kafka_migration.errors import (
+    AuthenticationFailed,
+    BrokerRefused,
+    BrokerUnreachable,
+    MigrationError,
+    SliceExpired,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.connection import ClientConfig, msk_token_provider
+from airflow_provider_kafka_migration.kafka.messages import response_class
+
+Buffer = bytes | bytearray | memoryview
+OnResponse = Callable[[memoryview], None]
+
+#: Responses larger than this are a sign of a broken stream (a TLS port spoken to in plain text, for instance).
+MAX_FRAME_BYTES = 512 * 1024 * 1024
+_MAX_IOV = 512
+_RECEIVE_BUFFER_BYTES = 2 * 1024 * 1024
+
+
+class _MskTokens(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, region: str) -> None:
+        self._provide = msk_token_provider(region)
+
+    def token(self) -> str:
+        return self._provide()[0]
+
+    def extensions(self) -> dict[str, str]:
+        return {}
+
+
+class BrokerConnection:
+    """A connected, authenticated socket. Not thread-safe: one owner.
+
+    :param timeout_seconds: bound of the connect, of the hand-shakes and of each :meth:`call`.
+    """
+
+    def __init__(
+        self, config: ClientConfig, host: str, port: int, *, broker_id: int = -1, timeout_seconds: float = 30.0
+    ) -> None:
+        self.config = config
+        self.host = host
+        self.port = port
+        self.broker_id = broker_id
+        self.timeout_seconds = timeout_seconds
+        #: Nothing is sent after this moment of the monotonic clock (the end of a copier's slice).
+        self.send_deadline: float | None = None
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        self.finalized_features: dict[str, int] = {}
+        self._client_id = config.client_id.encode()
+        self._correlation = 0
+        self._out: deque[memoryview] = deque()
+        self._waiting: deque[tuple[int, OnResponse]] = deque()
+        self._head = bytearray(4)
+        self._body: bytearray | None = None
+        self._received = 0
+        self._sock: socket.socket = self._connect()
+        try:
+            self._negotiate()
+            if config.uses_sasl:
+                self._authenticate()
+        except BaseException:
+            self.close()
+            raise
+
+    # -- set-up ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> Where:
+        return Where(cluster=self.config.name, broker=f"{self.host}:{self.port}")
+
+    def _unreachable(self, reason: object) -> BrokerUnreachable:
+        return BrokerUnreachable(
+            f"the broker does not answer: {reason}",
+            where=self._where,
+            next_step="check bootstrap.servers, the network and that the broker runs; then clear the task",
+        )
+
+    def _connect(self) -> socket.socket:
+        # The context first: files that cannot be loaded are the connection's mistake, not the broker's.
+        context = self.config.ssl_context()
+        try:
+            raw = socket.create_connection((self.host, self.port), timeout=min(10.0, self.timeout_seconds))
+        except OSError as error:
+            raise self._unreachable(error) from None
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with contextlib.suppress(OSError):
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        sock = raw
+        if context is not None:
+            sock = self._handshake(context, raw)
+        sock.setblocking(False)
+        return sock
+
+    def _handshake(self, context: ssl.SSLContext, raw: socket.socket) -> socket.socket:
+        try:
+            return context.wrap_socket(raw, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            raw.close()
+            raise AuthenticationFailed(
+                f"the broker's certificate is not accepted: {error.verify_message}",
+                where=self._where,
+                next_step="check ssl.ca.location, the certificate's dates and its host names",
+            ) from None
+        except ssl.SSLError as error:
+            raw.close()
+            raise AuthenticationFailed(
+                f"the TLS hand-shake failed: {error.reason or error}",
+                where=self._where,
+                next_step="check security.protocol and the port; for mTLS also ssl.certificate.location and its key",
+            ) from None
+        except OSError as error:
+            raw.close()
+            raise self._unreachable(f"closed during the TLS hand-shake ({error})") from None
+
+    def _negotiate(self) -> None:
+        # v3 carries the finalized features; a broker that does not know it answers in v0 with UNSUPPORTED_VERSION.
+        request = ApiVersionsRequest(client_software_name="kafka-migration", client_software_version="1")
+        body = self._call_message(request, 3)
+        answer = ApiVersionsResponse.decode(bytes(body), version=3, header=True)
+        if answer.error_code == error_codes.UNSUPPORTED_VERSION:
+            body = self._call_message(ApiVersionsRequest(), 0)
+            answer = ApiVersionsResponse.decode(bytes(body), version=0, header=True)
+        if answer.error_code:
+            raise error_codes.error_for(answer.error_code, "ApiVersions was refused", where=self._where)
+        self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+        features = getattr(answer, "finalized_features", None) or []
+        self.finalized_features = {feature.name: feature.max_version_level for feature in features}
+
+    def _mechanism(self) -> Any:
+        options: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": self.config.mechanism}
+        if self.config.mechanism == "OAUTHBEARER":
+            assert self.config.msk_region is not None
+            options["sasl_oauth_token_provider"] = _MskTokens(self.config.msk_region)
+        else:
+            options["sasl_plain_username"] = self.config.username
+            options["sasl_plain_password"] = self.config.password
+        return get_sasl_mechanism(self.config.mechanism)(**options)
+
+    def _authenticate(self) -> None:
+        try:
+            self._sasl_dialogue()
+        except MigrationError as error:
+            if isinstance(error, BrokerUnreachable):
+                # Brokers close the connection after a failed login (some without an answer).
+                raise AuthenticationFailed(
+                    "the broker closed the connection during the SASL login",
+                    where=self._where,
+                    next_step="check sasl.mechanism, sasl.username and sasl.password of the connection",
+                ) from None
+            raise
+
+    def _sasl_dialogue(self) -> None:
+        handshake = self.call(SaslHandshakeRequest(mechanism=self.config.mechanism), SaslHandshakeResponse, version=1)
+        if handshake.error_code:
+            raise AuthenticationFailed(
+                f"the broker does not offer {self.config.mechanism}; it offers {', '.join(handshake.mechanisms)}",
+                where=self._where,
+                next_step="correct sasl.mechanism of the connection",
+            )
+        mechanism = self._mechanism()
+        try:
+            while not mechanism.is_done():
+                request = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
+                answer = self.call(request, SaslAuthenticateResponse, version=1)
+                if answer.error_code:
+                    raise self._login_refused(answer.error_message)
+                mechanism.receive(answer.auth_bytes)
+        except (ValueError, RuntimeError, AssertionError) as error:
+            raise self._login_refused(str(error)) from None
+        if not mechanism.is_authenticated():
+            raise self._login_refused("not authenticated")
+
+    def _login_refused(self, reason: str | None) -> AuthenticationFailed:
+        return AuthenticationFailed(
+            f"the broker refused the SASL login of {self.config.username or self.config.mechanism}: {reason or ''}",
+            where=self._where,
+            next_step="check sasl.username, sasl.password and sasl.mechanism of the connection",
+        )
+
+    # -- frames without blocking -------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether bytes wait to be sent."""
+        return bool(self._out)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent or queued whose answer is not here yet."""
+        return len(self._waiting)
+
+    def submit(self, api_key: int, version: int, parts: Sequence[Buffer], on_response: OnResponse) -> None:
+        """Queue a request with a version-1 header (non-flexible versions only) and send what fits now.
+
+        :param parts: the body as buffers; they must not change until the answer is here.
+        :param on_response: called with the response body after its header.
+        """
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        size = 10 + len(self._client_id) + sum(len(part) for part in parts)
+        head = struct.pack(">ihhih", size, api_key, version, self._correlation, len(self._client_id)) + self._client_id
+        self._out.append(memoryview(head))
+        self._out.extend(memoryview(part) for part in parts)
+        self._waiting.append((self._correlation, on_response))
+        self.on_writable()
+
+    def on_writable(self) -> None:
+        """Send as much as the socket takes. Nothing is sent after the deadline."""
+        while self._out:
+            if self.send_deadline is not None and time.monotonic() >= self.send_deadline:
+                self.close()
+                raise SliceExpired(
+                    "the slice ended while bytes were waiting to be sent",
+                    where=self._where,
+                    next_step="none: the next slice goes on from the target's log end",
+                )
+            try:
+                sent = self._send_some()
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+            except OSError as error:
+                raise self._broken(error) from None
+            self._drop_sent(sent)
+
+    def _send_some(self) -> int:
+        if isinstance(self._sock, ssl.SSLSocket):
+            return self._sock.send(self._out[0])
+        buffers = [self._out[index] for index in range(min(len(self._out), _MAX_IOV))]
+        return self._sock.sendmsg(buffers)
+
+    def _drop_sent(self, sent: int) -> None:
+        while self._out and sent >= len(self._out[0]):
+            sent -= len(self._out.popleft())
+        if sent:
+            self._out[0] = self._out[0][sent:]
+
+    def on_readable(self) -> None:
+        """Receive what is there and hand complete answers to their callbacks, in order."""
+        while self._waiting:
+            try:
+                frame = self._receive_some()
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as error:
+                raise self._broken(error) from None
+            if frame is not None:
+                self._dispatch(frame)
+
+    def _receive_some(self) -> bytearray | None:
+        if self._body is None:
+            count = self._sock.recv_into(memoryview(self._head)[self._received :])
+            self._check_open(count)
+            self._received += count
+            if self._received == 4:
+                (size,) = struct.unpack(">i", self._head)
+                if not 4 <= size <= MAX_FRAME_BYTES:
+                    raise self._broken(f"an answer of {size} bytes: is this a Kafka port, with the right protocol?")
+                self._body, self._received = bytearray(size), 0
+            return None
+        count = self._sock.recv_into(memoryview(self._body)[self._received :])
+        self._check_open(count)
+        self._received += count
+        if self._received < len(self._body):
+            return None
+        body, self._body, self._received = self._body, None, 0
+        return body
+
+    def _check_open(self, count: int) -> None:
+        if count == 0:
+            raise self._broken("the broker closed the connection")
+
+    def _dispatch(self, frame: bytearray) -> None:
+        (correlation,) = struct.unpack_from(">i", frame)
+        expected, on_response = self._waiting.popleft()
+        if correlation != expected:
+            raise self._broken(f"answer {correlation} came where {expected} was expected")
+        on_response(memoryview(frame))
+
+    def _broken(self, reason: object) -> BrokerUnreachable:
+        self.close()
+        return self._unreachable(reason)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is gone; all its unanswered requests have an unknown outcome."""
+        return self._sock.fileno() < 0
+
+    def close(self) -> None:
+        """Close at once; queued bytes are dropped."""
+        self._out.clear()
+        self._waiting.clear()
+        with contextlib.suppress(OSError, AttributeError):
+            self._sock.close()
+
+    # -- blocking calls ----------------------------------------------------------------------------------------------
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until something can be read or written, and do it."""
+        pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        if not pending:
+            writers = [self._sock] if self._out else []
+            readable, writable, _ = select.select([self._sock], writers, [], timeout_seconds)
+            if writable:
+                self.on_writable()
+            if not readable:
+                return
+        self.on_readable()
+
+    def call_raw(
+        self, api_key: int, version: int, parts: Sequence[Buffer], timeout_seconds: float | None = None
+    ) -> memoryview:
+        """Send one request and wait for its answer; answers of earlier requests go to their callbacks."""
+        box: list[memoryview] = []
+        self.submit(api_key, version, parts, box.append)
+        self._wait_for(box, timeout_seconds)
+        return box[0][4:]
+
+    def _wait_for(self, box: list[memoryview], timeout_seconds: float | None) -> None:
+        deadline = time.monotonic() + (timeout_seconds or self.timeout_seconds)
+        while not box:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._broken("no answer within the bounded wait")
+            self.wait(left)
+
+    def _call_message(self, request: Any, version: int, timeout_seconds: float | None = None) -> memoryview:
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation, client_id=self.config.client_id)
+        box: list[memoryview] = []
+        self._out.append(memoryview(bytes(request.encode(header=True, framed=True))))
+        self._waiting.append((self._correlation, box.append))
+        self.on_writable()
+        self._wait_for(box, timeout_seconds)
+        return box[0]
+
+    def call(
+        self,
+        request: Any,
+        response_type: Any = None,
+        *,
+        version: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Send a kafka-python message and wait for its answer.
+
+        :param version: default: the highest that both sides know.
+        :raises BrokerRefused: the broker does not know the request at all.
+        """
+        chosen = self.version_for(request, version)
+        body = self._call_message(request, chosen, timeout_seconds)
+        kind = response_type or response_class(type(request))
+        return kind.decode(bytes(body), version=chosen, header=True)
+
+    def version_for(self, request: Any, wanted: int | None = None) -> int:
+        """The version to use for a message: the wanted one, or the highest of both sides."""
+        if wanted is not None and not self.api_versions:
+            return wanted
+        known = self.api_versions.get(request.API_KEY)
+        top = request.max_version if wanted is None else wanted
+        if known is None or top < known[0]:
+            raise BrokerRefused(
+                f"the broker does not support {type(request).__name__}"
+                + (f" version {wanted}" if known is not None and wanted is not None else ""),
+                where=self._where,
+                next_step="see docs/compatibility.md for the versions of Kafka that are supported",
+            )
+        return int(min(top, known[1]))

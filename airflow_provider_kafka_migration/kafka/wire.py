@@ -1,0 +1,441 @@
+"""The raw protocol, one cluster at a time: metadata, leaders, offsets, producer ids, markers, any other request.
+
+Blocking calls with bounded waits. Copiers take :meth:`Wire.open_connection` for their own non-blocking sockets.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from kafka.protocol.admin import DeleteRecordsRequest
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+from kafka.protocol.producer import InitProducerIdRequest
+
+from airflow_provider_kafka_migration.errors import (
+    AuthenticationFailed,
+    BrokerBusy,
+    BrokerUnreachable,
+    MigrationError,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import error_codes, fetch
+from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+
+TopicPartition = tuple[str, int]
+Which = Literal["earliest", "latest", "stable", "log_end"]
+_T = TypeVar("_T")
+
+_TIMESTAMPS = {"earliest": -2, "latest": -1, "stable": -1, "log_end": -1}
+GROUP_COORDINATOR = 0
+TRANSACTION_COORDINATOR = 1
+_NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
+
+
+class Broker(NamedTuple):
+    """A broker as the metadata names it."""
+
+    broker_id: int
+    host: str
+    port: int
+
+
+class TopicMetadata(NamedTuple):
+    """A topic as the metadata names it; ``leaders`` maps partition to broker id, -1 without a leader."""
+
+    name: str
+    topic_id: str
+    error_code: int
+    leaders: dict[int, int]
+    replicas: dict[int, list[int]]
+    is_internal: bool
+
+
+class Wire:
+    """Raw access to one cluster. Not thread-safe: one owner.
+
+    :param timeout_seconds: bound of one request.
+    :param patience_seconds: for how long retriable answers and lost connections are retried.
+    """
+
+    def __init__(self, config: ClientConfig, *, timeout_seconds: float = 30.0, patience_seconds: float = 20.0) -> None:
+        self.config = config
+        self.timeout_seconds = timeout_seconds
+        self.patience_seconds = patience_seconds
+        self.cluster_id = ""
+        self.controller_id = -1
+        self._brokers: dict[int, Broker] = {}
+        self._connections: dict[int, BrokerConnection] = {}
+        self._leaders: dict[TopicPartition, int] = {}
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def _bootstrap(self) -> BrokerConnection:
+        """Any open connection, or a new one to the first server that answers."""
+        for broker_id in sorted(self._connections):
+            if not self._connections[broker_id].closed:
+                return self._connections[broker_id]
+        known = [(broker.host, broker.port) for broker in self._brokers.values()]
+        failures: list[MigrationError] = []
+        for host, port in dict.fromkeys([*self.config.bootstrap, *known]):
+            try:
+                connection = BrokerConnection(self.config, host, port, timeout_seconds=self.timeout_seconds)
+            except BrokerUnreachable as error:
+                failures.append(error)
+                continue
+            self._connections[-1] = connection
+            return connection
+        raise BrokerUnreachable(
+            f"no broker of the {self.config.name} cluster answers: " + "; ".join(sorted({f.what for f in failures})),
+            where=Where(cluster=self.config.name, broker=self.config.bootstrap_servers),
+            next_step="check bootstrap.servers, the network and that the brokers run; then clear the task",
+        )
+
+    def broker(self, broker_id: int) -> Broker:
+        """Address of a broker; asks for metadata when it is unknown."""
+        if broker_id not in self._brokers:
+            self.metadata([])
+        if broker_id not in self._brokers:
+            raise BrokerBusy(
+                f"broker {broker_id} is not in the cluster's metadata",
+                where=Where(cluster=self.config.name, broker=str(broker_id)),
+                next_step="wait until the broker is back; then clear the task",
+            )
+        return self._brokers[broker_id]
+
+    def open_connection(self, broker_id: int) -> BrokerConnection:
+        """A new connection that the caller owns."""
+        broker = self.broker(broker_id)
+        return BrokerConnection(
+            self.config, broker.host, broker.port, broker_id=broker_id, timeout_seconds=self.timeout_seconds
+        )
+
+    def connection(self, broker_id: int | None = None) -> BrokerConnection:
+        """The shared connection to a broker (None: any)."""
+        if broker_id is None:
+            return self._bootstrap()
+        connection = self._connections.get(broker_id)
+        if connection is None or connection.closed:
+            connection = self.open_connection(broker_id)
+            self._connections[broker_id] = connection
+        return connection
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def request(
+        self,
+        request: Any,
+        broker_id: int | None = None,
+        *,
+        version: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Send a kafka-python message; lost connections are retried within the patience.
+
+        :param broker_id: None: any broker.
+        :raises BrokerUnreachable: no answer within the patience.
+        """
+
+        def attempt() -> Any:
+            connection = self.connection(broker_id)
+            return connection.call(request, version=version, timeout_seconds=timeout_seconds)
+
+        return self.retrying(attempt)
+
+    def retrying(self, attempt: Callable[[], _T]) -> _T:
+        """Call until it succeeds; transient errors are tried again, with jitter, within the patience."""
+        deadline = time.monotonic() + self.patience_seconds
+        pause = 0.05
+        while True:
+            try:
+                return attempt()
+            except AuthenticationFailed:
+                raise
+            except Transient:
+                if time.monotonic() + pause >= deadline:
+                    raise
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+            pause = min(pause * 2, 1.0)
+
+    def controller_request(self, request: Any, **options: Any) -> Any:
+        """Send to the controller (in KRaft any broker forwards, and the metadata names one)."""
+        if self.controller_id < 0 or self.controller_id not in self._brokers:
+            self.metadata([])
+        return self.request(request, self.controller_id if self.controller_id >= 0 else None, **options)
+
+    def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
+        """Broker id of the coordinator of a group (0) or transactional id (1)."""
+
+        def attempt() -> int:
+            # Version 3: one key per request, known by brokers from 2.4 to 4.x.
+            answer = self.connection().call(FindCoordinatorRequest(key=key, key_type=kind), version=3)
+            if answer.error_code:
+                raise error_codes.error_for(
+                    answer.error_code,
+                    f"the coordinator of {key!r} is not known",
+                    where=Where(cluster=self.config.name),
+                )
+            self._brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
+            return int(answer.node_id)
+
+        return self.retrying(attempt)
+
+    # -- metadata ----------------------------------------------------------------------------------------------------
+
+    def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
+        """Topics by name; None: all topics. Also refreshes brokers, controller and leaders."""
+        wanted = (
+            None
+            if topics is None
+            else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
+        )
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        answer = self.request(request, version=12)
+        self._brokers = {item.node_id: Broker(item.node_id, item.host, item.port) for item in answer.brokers}
+        self.cluster_id = getattr(answer, "cluster_id", "") or ""
+        self.controller_id = answer.controller_id
+        found = {}
+        for topic in answer.topics:
+            item = _topic_metadata(topic)
+            found[item.name] = item
+            for partition, leader in item.leaders.items():
+                self._leaders[(item.name, partition)] = leader
+        return found
+
+    def brokers(self) -> list[Broker]:
+        """All brokers, ascending by id."""
+        if not self._brokers:
+            self.metadata([])
+        return [self._brokers[key] for key in sorted(self._brokers)]
+
+    def leaders(self, partitions: Iterable[TopicPartition], *, refresh: bool = False) -> dict[TopicPartition, int]:
+        """Leader of each partition.
+
+        :raises BrokerBusy: a partition has no leader, or its topic is not there, beyond the patience.
+        """
+        wanted = sorted(set(partitions))
+
+        def attempt() -> dict[TopicPartition, int]:
+            missing = {topic for topic, partition in wanted if self._leaders.get((topic, partition), -1) < 0}
+            if missing:
+                self.metadata(missing)
+            without = [key for key in wanted if self._leaders.get(key, -1) < 0]
+            if without:
+                raise BrokerBusy(
+                    f"{len(without)} partitions have no leader, the first is {without[0][0]}-{without[0][1]}",
+                    where=Where(cluster=self.config.name, topic=without[0][0], partition=without[0][1]),
+                    next_step="check that the topic exists and its brokers run; then clear the task",
+                )
+            return {key: self._leaders[key] for key in wanted}
+
+        if refresh:
+            self.forget_leaders(wanted)
+        return self.retrying(attempt)
+
+    def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
+        """Drop what is known of leaders after a NOT_LEADER answer or a lost connection."""
+        for key in partitions:
+            self._leaders.pop(key, None)
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
+
+    def list_offsets(self, partitions: Iterable[TopicPartition], which: Which) -> dict[TopicPartition, int]:
+        """Offsets of partitions.
+
+        :param which: ``earliest`` log start; ``latest`` high watermark; ``stable`` last stable offset; ``log_end`` the
+            leader's log end, replicated or not (ListOffsets with replica_id -2, the "debugging" replica).
+        """
+        return self.offsets_for(partitions, _TIMESTAMPS[which], which)
+
+    def offsets_for(
+        self, partitions: Iterable[TopicPartition], timestamp: int, which: Which = "latest"
+    ) -> dict[TopicPartition, int]:
+        """ListOffsets for a timestamp in ms (first record at or after it; -1 if there is none) or a special one."""
+        left = sorted(set(partitions))
+        found: dict[TopicPartition, int] = {}
+
+        def attempt() -> None:
+            leaders = self.leaders([key for key in left if key not in found])
+            problems: list[tuple[TopicPartition, int]] = []
+            for broker_id, keys in _by_value(leaders).items():
+                answer = self._list_offsets(broker_id, keys, timestamp, which)
+                for topic in answer.topics:
+                    for item in topic.partitions:
+                        key = (topic.name, item.partition_index)
+                        if item.error_code:
+                            problems.append((key, item.error_code))
+                        else:
+                            found[key] = item.offset
+            if problems:
+                self._raise_for(problems, "offsets cannot be listed")
+
+        self.retrying(attempt)
+        return found
+
+    def _list_offsets(self, broker_id: int, keys: Sequence[TopicPartition], timestamp: int, which: Which) -> Any:
+        topics = [
+            ListOffsetsRequest.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+                    )
+                    for partition in numbers
+                ],
+            )
+            for topic, numbers in by_topic(keys)
+        ]
+        request = ListOffsetsRequest(
+            replica_id=-2 if which == "log_end" else -1,
+            isolation_level=1 if which == "stable" else 0,
+            topics=topics,
+        )
+        try:
+            return self.connection(broker_id).call(request, version=5)
+        except Transient:
+            self.forget_leaders(keys)
+            raise
+
+    def _raise_for(self, problems: Sequence[tuple[TopicPartition, int]], what: str) -> None:
+        """Raise for the worst of several per-partition errors; stale leaders are forgotten."""
+        self.forget_leaders([key for key, code in problems if code in error_codes.STALE_METADATA])
+        final = [item for item in problems if not error_codes.retriable(item[1])]
+        (topic, partition), code = (final or list(problems))[0]
+        others = f" (and {len(problems) - 1} more partitions)" if len(problems) > 1 else ""
+        raise error_codes.error_for(
+            code, what + others, where=Where(cluster=self.config.name, topic=topic, partition=partition)
+        )
+
+    # -- producer ids, records ---------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, transactional_id: str | None = None, *, transaction_timeout_ms: int = 60_000
+    ) -> tuple[int, int]:
+        """InitProducerId: (producer id, epoch). With a transactional id the epoch goes up: older owners are fenced."""
+
+        def attempt() -> tuple[int, int]:
+            broker_id = None
+            if transactional_id is not None:
+                broker_id = self.coordinator(transactional_id, TRANSACTION_COORDINATOR)
+            request = InitProducerIdRequest(
+                transactional_id=transactional_id, transaction_timeout_ms=transaction_timeout_ms
+            )
+            answer = self.connection(broker_id).call(request, version=2)
+            if answer.error_code:
+                what = "no producer id was given" + (f" for {transactional_id}" if transactional_id else "")
+                raise error_codes.error_for(answer.error_code, what, where=Where(cluster=self.config.name))
+            return int(answer.producer_id), int(answer.producer_epoch)
+
+        return self.retrying(attempt)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """DeleteRecords: new log start by partition. Errors of single partitions raise, naming the first."""
+        low: dict[TopicPartition, int] = {}
+
+        def attempt() -> None:
+            leaders = self.leaders([key for key in offsets if key not in low])
+            problems: list[tuple[TopicPartition, int]] = []
+            for broker_id, keys in _by_value(leaders).items():
+                topics = [
+                    DeleteRecordsRequest.DeleteRecordsTopic(
+                        name=topic,
+                        partitions=[
+                            DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
+                                partition_index=number, offset=offsets[(topic, number)]
+                            )
+                            for number in numbers
+                        ],
+                    )
+                    for topic, numbers in by_topic(keys)
+                ]
+                answer = self.connection(broker_id).call(DeleteRecordsRequest(topics=topics, timeout_ms=30_000))
+                for topic in answer.topics:
+                    for item in topic.partitions:
+                        if item.error_code:
+                            problems.append(((topic.name, item.partition_index), item.error_code))
+                        else:
+                            low[(topic.name, item.partition_index)] = item.low_watermark
+            if problems:
+                self._raise_for(problems, "records cannot be deleted")
+
+        self.retrying(attempt)
+        return low
+
+    def fetch_once(
+        self,
+        ranges: Sequence[fetch.FetchRange],
+        *,
+        isolation: int = fetch.READ_COMMITTED,
+        max_wait_ms: int = 0,
+        max_bytes: int = 32 * 1024 * 1024,
+    ) -> list[fetch.FetchedPartition]:
+        """One fetch of each leader involved; errors stay in the answers (stale leaders are forgotten)."""
+        leaders = self.leaders([(item.topic, item.partition) for item in ranges])
+        found: list[fetch.FetchedPartition] = []
+        for broker_id in sorted(set(leaders.values())):
+            mine = [item for item in ranges if leaders[(item.topic, item.partition)] == broker_id]
+            connection = self.connection(broker_id)
+            version = api_version(connection, fetch.API_KEY, fetch.MAX_VERSION)
+            body = fetch.encode(mine, version, max_wait_ms=max_wait_ms, max_bytes=max_bytes, isolation=isolation)
+            answer = fetch.decode(connection.call_raw(fetch.API_KEY, version, [body]), version)
+            found.extend(answer.partitions)
+        self.forget_leaders(
+            (item.topic, item.partition) for item in found if item.error_code in error_codes.STALE_METADATA
+        )
+        return found
+
+
+def api_version(connection: BrokerConnection, api_key: int, highest: int) -> int:
+    """The highest version of an api that the broker and our hand-written codec know."""
+    low, high = connection.api_versions.get(api_key, (0, highest))
+    if low > highest:
+        raise BrokerBusy(
+            f"api {api_key} needs version {low}, and this package knows {highest}",
+            where=Where(cluster=connection.config.name),
+            next_step="use a newer version of this package",
+        )
+    return min(high, highest)
+
+
+def _topic_metadata(topic: Any) -> TopicMetadata:
+    topic_id = str(getattr(topic, "topic_id", "") or "")
+    return TopicMetadata(
+        name=topic.name,
+        topic_id="" if topic_id == _NO_TOPIC_ID else topic_id,
+        error_code=topic.error_code,
+        leaders={item.partition_index: item.leader_id for item in topic.partitions},
+        replicas={item.partition_index: list(item.replica_nodes) for item in topic.partitions},
+        is_internal=bool(topic.is_internal),
+    )
+
+
+def by_topic(keys: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    """Partitions grouped by topic, both ascending."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(keys):
+        topics.setdefault(topic, []).append(partition)
+    return list(topics.items())
+
+
+def _by_value(leaders: Mapping[TopicPartition, int]) -> dict[int, list[TopicPartition]]:
+    grouped: dict[int, list[TopicPartition]] = {}
+    for key, broker_id in sorted(leaders.items()):
+        grouped.setdefault(broker_id, []).append(key)
+    return dict(sorted(grouped.items()))
