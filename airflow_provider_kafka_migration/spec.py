@@ -356,6 +356,14 @@ def load_spec(path: str | Path) -> MigrationSpec:
         raise SpecInvalid(
             f"the file cannot be read: {error.strerror}", where=Where(path=str(file)), next_step="check the path"
         ) from None
+    except UnicodeDecodeError:
+        raise SpecInvalid(
+            "the file is not UTF-8 text", where=Where(path=str(file)), next_step="name a YAML or JSON file"
+        ) from None
+    except RecursionError:
+        raise SpecInvalid(
+            "not valid YAML: nested too deeply", where=Where(path=str(file)), next_step="correct the file"
+        ) from None
     except yaml.YAMLError as error:
         raise SpecInvalid(
             f"not valid YAML: {error}", where=Where(path=str(file)), next_step="correct the YAML at that line"
@@ -367,9 +375,11 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML takes the last of two equal keys silently; a spec must not."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key_node.start_mark)
+            key = key_node.value
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} appears twice", key_node.start_mark

@@ -26,12 +26,19 @@ def parse_duration(value: Any) -> timedelta:
     """``30s``, ``5m``, ``2h``, ``7d``, ``7y`` or a number of seconds."""
     if isinstance(value, timedelta):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return timedelta(seconds=value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return _seconds(value)
     match = _DURATION.match(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError("a duration is a number with a unit ms, s, m, h, d, w or y, for instance 30s or 7y")
-    return timedelta(seconds=float(match[1]) * _UNIT_SECONDS[match[2] or "s"])
+    return _seconds(float(match[1]) * _UNIT_SECONDS[match[2] or "s"])
+
+
+def _seconds(value: float) -> timedelta:
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        raise ValueError("a duration of that length cannot be handled") from None
 
 
 def format_duration(value: timedelta) -> str:
@@ -40,7 +47,7 @@ def format_duration(value: timedelta) -> str:
     for unit in ("y", "w", "d", "h", "m"):
         if seconds and seconds % _UNIT_SECONDS[unit] == 0:
             return f"{int(seconds // _UNIT_SECONDS[unit])}{unit}"
-    return f"{seconds:g}s"
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def parse_bytes(value: Any) -> int:
@@ -64,7 +71,7 @@ def check_regex(value: str) -> str:
 
 def check_location(value: str) -> str:
     """``s3://bucket/prefix`` or ``file:///folder``, without a slash at the end."""
-    if not re.match(r"^(s3://[a-z0-9][a-z0-9.-]+(/.*)?|file:///.+)$", value):
+    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?|file:///.+", value):
         raise ValueError("a location is s3://bucket/prefix or file:///folder")
     return value.rstrip("/")
 

@@ -1,0 +1,275 @@
+"""The spec: defaults, all mistakes at once, durations, sizes, duplicate keys, JSON schema."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.spec import json_schema, load_spec, parse_spec
+from airflow_provider_kafka_migration.spec_types import format_duration, parse_bytes, parse_duration
+
+CASES = Path(__file__).parents[1] / "cases" / "spec"
+
+
+def minimal(**more: Any) -> dict[str, Any]:
+    """The smallest spec that is right."""
+    return {
+        "migration_id": "orders-1",
+        "source": {"conn_id": "kafka_source"},
+        "target": {"conn_id": "kafka_target"},
+        "storage": {"journal": "s3://bucket/migrations"},
+        **more,
+    }
+
+
+def mistakes(data: Any) -> dict[str, str]:
+    """Path -> reason of all mistakes found in ``data``."""
+    with pytest.raises(SpecInvalid) as caught:
+        parse_spec(data)
+    return {item["path"]: item["reason"] for item in caught.value.details["mistakes"]}
+
+
+def test_minimal_spec_has_the_documented_defaults() -> None:
+    spec = parse_spec(minimal())
+    assert spec.seed.via == "s3"
+    assert spec.seed.max_concurrent_partitions == 4
+    assert spec.seed.segment_max_bytes == 32 * 1024 * 1024
+    assert spec.tail.drain_max_partition_lag == 100
+    assert spec.tail.drain_stable_window == timedelta(seconds=30)
+    assert spec.offsets.mode == "auto"
+    assert spec.cutover.sentinel == "record"
+    assert spec.evidence.retention == timedelta(days=7 * 365)
+    assert spec.storage.archive_location == "s3://bucket/migrations/archive"
+    assert spec.storage.evidence_location == "s3://bucket/migrations/evidence"
+
+
+def test_every_section_of_the_full_case_is_read() -> None:
+    spec = load_spec(CASES / "full.yaml")
+    written = yaml.safe_load((CASES / "full.yaml").read_text(encoding="utf-8"))
+    assert set(written) == set(type(spec).model_fields), "the case must use every section"
+    assert spec.storage.archive_location == "s3://migrations/orders-segments"
+    assert spec.seed.max_bytes_per_second == 50_000_000
+    assert spec.tail.drain_stable_window == timedelta(seconds=45)
+    assert spec.approvals.response_timeout == timedelta(days=2)
+    assert spec.topics.target_name("payments") == "payments.v2"
+
+
+def test_a_dumped_spec_reads_back_equal() -> None:
+    spec = load_spec(CASES / "full.yaml")
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+
+
+def test_all_mistakes_come_in_one_error_with_their_paths() -> None:
+    found = mistakes(
+        minimal(
+            migration_id="Not Good",
+            topics={"include": ["("], "exlude": []},
+            seed={"segment_max_bytes": "32 bananas", "max_concurrent_partitions": 0},
+            tail={"drain_stable_window": "soon"},
+            storage={"journal": "ftp://x"},
+            cutover={"freeze": "webhook"},
+        )
+    )
+    assert set(found) == {
+        "migration_id",
+        "topics.include[0]",
+        "topics.exlude",
+        "seed.segment_max_bytes",
+        "seed.max_concurrent_partitions",
+        "tail.drain_stable_window",
+        "storage.journal",
+        "cutover",
+    }
+    assert "not a regular expression" in found["topics.include[0]"]
+    assert "32MiB" in found["seed.segment_max_bytes"]
+    assert "producer_freeze_webhook" in found["cutover"]
+
+
+def test_the_error_message_names_each_mistake_and_the_next_step() -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        parse_spec(minimal(colour="red", shape="round"), path="migration.yaml")
+    text = str(caught.value)
+    assert "2 mistakes" in text
+    assert "colour" in text
+    assert "shape" in text
+    assert "path migration.yaml" in text
+    assert "kafka-migration validate" in text
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 7])
+def test_a_spec_that_is_no_mapping_is_refused(data: Any) -> None:
+    assert "(whole spec)" in mistakes(data)
+
+
+@pytest.mark.parametrize("missing", ["migration_id", "source", "target", "storage"])
+def test_required_keys_are_named(missing: str) -> None:
+    data = minimal()
+    del data[missing]
+    assert missing in mistakes(data)
+
+
+def test_same_connection_on_both_sides_is_refused() -> None:
+    assert "same connection" in mistakes(minimal(target={"conn_id": "kafka_source"}))["(whole spec)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250ms", 0.25), ("30s", 30), ("5m", 300), ("2h", 7200), ("7d", 604800), ("1w", 604800), ("1.5h", 5400), (12, 12)],
+)
+def test_durations(text: str | int, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-5s", -5, float("nan"), "5 parsecs", "1h30m", None, True, [1]])
+def test_bad_durations(text: Any) -> None:
+    with pytest.raises(ValueError, match="a duration is a number with a unit"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["9999999999999y", 1e300, float("inf")])
+def test_endless_durations_are_mistakes_and_no_crash(text: Any) -> None:
+    assert "cannot be handled" in mistakes(minimal(tail={"drain_stable_window": text}))["tail.drain_stable_window"]
+
+
+@given(st.integers(min_value=0, max_value=10**13))
+def test_formatted_durations_read_back(microseconds: int) -> None:
+    value = timedelta(microseconds=microseconds)
+    assert parse_duration(format_duration(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("32MiB", 32 * 1024**2), ("1GB", 10**9), ("1 KiB", 1024), ("17", 17), (5, 5), ("3gib", 3 * 1024**3)],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MiB", "1.5MiB", "-1", "5 stones", None, False])
+def test_bad_sizes(text: Any) -> None:
+    with pytest.raises(ValueError, match="a size is a whole number"):
+        parse_bytes(text)
+
+
+def test_selection_excludes_win_and_internal_topics_never_match() -> None:
+    topics = parse_spec(
+        minimal(topics={"include": ["orders.*", "__consumer_offsets"], "exclude": ["orders-tmp"]})
+    ).topics
+    assert topics.selects("orders-1")
+    assert not topics.selects("orders-tmp")
+    assert not topics.selects("__consumer_offsets")
+    assert not topics.selects("payments")
+    assert not topics.selects("my-orders"), "patterns match the whole name"
+
+
+def test_duplicate_yaml_keys_are_refused_with_their_line(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("migration_id: a\nseed: {via: s3}\nmigration_id: b\n", encoding="utf-8")
+    with pytest.raises(SpecInvalid) as caught:
+        load_spec(file)
+    assert "'migration_id' appears twice" in str(caught.value)
+    assert "line 3" in str(caught.value)
+
+
+def test_duplicate_keys_deep_inside_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "twice.yaml"
+    file.write_text("seed:\n  via: s3\n  via: direct\n", encoding="utf-8")
+    with pytest.raises(SpecInvalid, match="'via' appears twice"):
+        load_spec(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("? [1, 2]\n: 3\n", "a key must be plain text"),
+        ("[" * 5000, "nested too deeply"),
+        ("a: 1\n---\nb: 2\n", "single document"),
+        ("\x00", "special characters"),
+    ],
+    ids=["list-as-key", "deep", "two-documents", "binary"],
+)
+def test_strange_yaml_is_a_spec_error(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "strange.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecInvalid, match=reason):
+        load_spec(file)
+
+
+def test_yaml_anchors_and_merges_work(tmp_path: Path) -> None:
+    file = tmp_path / "merge.yaml"
+    file.write_text(
+        "migration_id: merged\n"
+        "source: &cluster {conn_id: one, name: brokers}\n"
+        "target: {<<: *cluster, conn_id: two}\n"
+        "storage: {journal: 'file:///tmp/journal'}\n",
+        encoding="utf-8",
+    )
+    spec = load_spec(file)
+    assert (spec.target.conn_id, spec.target.name) == ("two", "brokers")
+
+
+def test_broken_yaml_and_missing_files_are_spec_errors(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("seed: [1, 2", encoding="utf-8")
+    with pytest.raises(SpecInvalid, match="not valid YAML"):
+        load_spec(broken)
+    with pytest.raises(SpecInvalid, match="cannot be read"):
+        load_spec(tmp_path / "absent.yaml")
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes("description: größer".encode("latin-1"))
+    with pytest.raises(SpecInvalid, match="not UTF-8"):
+        load_spec(latin)
+
+
+def test_yaml_tags_run_no_code(tmp_path: Path) -> None:
+    file = tmp_path / "evil.yaml"
+    file.write_text("migration_id: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
+    with pytest.raises(SpecInvalid, match="not valid YAML"):
+        load_spec(file)
+
+
+def test_json_schema_is_valid_and_accepts_what_the_model_accepts() -> None:
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    written = yaml.safe_load((CASES / "full.yaml").read_text(encoding="utf-8"))
+    jsonschema.validate(written, schema)
+    jsonschema.validate(minimal(), schema)
+    json.dumps(schema)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"colour": "red"},
+        {"seed": {"via": "pigeon"}},
+        {"tail": {"drain_stable_window": "soon"}},
+        {"seed": {"segment_max_bytes": "much"}},
+        {"migration_id": "Not Good"},
+    ],
+    ids=["unknown-key", "enum", "duration", "size", "id"],
+)
+def test_json_schema_refuses_what_the_model_refuses(wrong: dict[str, Any]) -> None:
+    assert mistakes(minimal(**wrong))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(minimal(**wrong), json_schema())
+
+
+def test_every_field_of_the_spec_has_a_description() -> None:
+    schema = json_schema()
+    sections = {"MigrationSpec": schema, **schema["$defs"]}
+    silent = [
+        f"{name}.{field}"
+        for name, section in sections.items()
+        for field, facts in section.get("properties", {}).items()
+        if not facts.get("description") and "$ref" not in facts
+    ]
+    assert silent == []
