@@ -50,7 +50,7 @@ _ZOOKEEPER_JVM = ("-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLe
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 #: ZooKeeper forgets a killed broker after this time; a broker that comes back earlier ends itself and is started again.
-_ZOOKEEPER_SESSION_MS = 6000
+_ZOOKEEPER_SESSION_MS = 4000
 
 _SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 
@@ -135,7 +135,10 @@ class KafkaCluster:
     def stop(self, graceful: bool = True) -> None:
         """Stop all; with ``graceful=False`` by SIGKILL at once. The folder stays. Can be called at any time."""
         running = [process for process in self._processes if process is not None]
-        stop_all(running, _STOP_SECONDS) if graceful else [process.kill() for process in running]
+        if graceful:
+            stop_all(running, _STOP_SECONDS)
+        for process in running:
+            process.kill()
         if self._zookeeper is not None:
             self._zookeeper.kill()
         self._processes = [None] * self.brokers
@@ -177,20 +180,15 @@ class KafkaCluster:
 
         :raises HarnessError: not in time, or a broker ended by itself.
         """
-        expected = {
-            self.node_id(index)
-            for index, process in enumerate(self._processes)
-            if process is not None and process.running
-        }
-        for index in range(self.brokers):
-            if (process := self._processes[index]) is not None and process.running:
-                self._wait_broker(index, timeout_seconds)
+        live = [index for index, process in enumerate(self._processes) if process is not None and process.running]
+        expected = {self.node_id(index) for index in live}
+        for index in live:
+            self._wait_broker(index, timeout_seconds)
         admin = self.admin()
 
         def all_members() -> bool:
-            for process in self._processes:
-                if process is not None and process.returncode not in (None, -signal.SIGKILL, -signal.SIGTERM, 143):
-                    process.check_running()
+            for index in live:
+                self._process(index).check_running()
             try:
                 return expected <= set(admin.list_topics(timeout=2).brokers)
             except KafkaException:
@@ -505,6 +503,9 @@ class KafkaCluster:
             "node.id": str(self.node_id(index)),
             "controller.quorum.voters": ",".join(voters),
             "controller.listener.names": "CONTROLLER",
+            # A killed broker may come back when its former life has timed out.
+            "broker.session.timeout.ms": "3000",
+            "broker.heartbeat.interval.ms": "500",
         }
 
     def _authorizer_properties(self) -> dict[str, str]:

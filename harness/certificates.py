@@ -77,7 +77,8 @@ class Authority:
         pair = Pair(*(self.folder / f"{file_name}{suffix}" for suffix in (".pem", ".key", ".both.pem")))
         if pair.both.exists():
             return pair
-        assert self._key is not None and self._own is not None, "create() comes first"
+        assert self._key is not None, "create() comes first"
+        assert self._own is not None
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(_name(common_name), self._own.subject, key.public_key())
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -1,11 +1,12 @@
 """Kafka's own jars, fetched once with the Ivy that pyspark brings, then used offline.
 
-A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``) or ``VERSION-connect`` (Connect runtime and
-MirrorMaker 2, e.g. ``4.1.1-connect``). It lives in ``$XDG_CACHE_HOME/kafka-migration/kafka/SET`` (``~/.cache`` without that
-variable) and holds exactly the jars of ``harness/checksums/SET.sha256``, a file of ``sha256sum`` format that is committed.
+A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``) or ``VERSION-connect`` (Connect runtime
+and MirrorMaker 2, e.g. ``4.1.1-connect``). It lives in ``$XDG_CACHE_HOME/kafka-migration/kafka/SET`` (``~/.cache``
+without that variable) and holds exactly the jars of ``harness/checksums/SET.sha256``, a committed file of
+``sha256sum`` format.
 
-Sets come into the cache whole: fetched and checked in a folder of their own, then renamed, under a file lock. A set with a
-missing, strange or changed file is thrown away and fetched again.
+Sets come into the cache whole: fetched and checked in a folder of their own, then renamed, under a file lock. A set
+with a missing, strange or changed file is thrown away and fetched again.
 
 ``python -m harness.kafka_jars [SET...]`` fetches and checks; ``--record`` writes the checksum list of a new set.
 Environment: ``KAFKA_MIGRATION_MAVEN_REPOSITORY`` names a Maven repository to use in place of Maven Central; a proxy is
@@ -39,10 +40,10 @@ _STAMP = "verified.json"
 _FETCH_ATTEMPTS = 3
 _FETCH_TIMEOUT_SECONDS = 600
 
-# (organisation, name, configuration): `master,runtime` takes the artifact with what it needs, `master` the artifact alone.
+# (organisation, name, configuration): `master,runtime` is the artifact with what it needs, `master` the artifact alone.
 _BROKER_MODULES = (
     ("org.apache.kafka", "kafka_2.13", "master,runtime"),
-    # The tools' own dependencies are Connect's web server and a second SLF4J binding: the command line tools need neither.
+    # The tools' other dependencies are Connect's web server and a second SLF4J binding: they work without.
     ("org.apache.kafka", "kafka-tools", "master"),
 )
 _CONNECT_MODULES = (
@@ -84,7 +85,7 @@ def recorded_checksums(name: str) -> dict[str, str]:
 def ensure(name: str) -> Path:
     """Folder of a set, complete and checked; fetches it when it is not there.
 
-    The whole content is hashed once; later calls compare names, sizes and modification times with the stamp of that time.
+    The content is hashed once; later calls compare names, sizes and modification times with the stamp of then.
 
     :param name: ``VERSION`` or ``VERSION-connect``.
     :raises JarsError: unknown set, no network, or fetched jars that differ from the committed list.
@@ -235,7 +236,8 @@ def _write_ivy_files(name: str, work: Path) -> tuple[Path, Path]:
     settings = work / "ivysettings.xml"
     settings.write_text(
         '<ivysettings><settings defaultResolver="central"/><resolvers>'
-        f'<ibiblio name="central" m2compatible="true" usepoms="true" useMavenMetadata="false" checkmodified="false"{root}/>'
+        '<ibiblio name="central" m2compatible="true" usepoms="true" useMavenMetadata="false" checkmodified="false"'
+        f"{root}/>"
         "</resolvers></ivysettings>",
         encoding="utf-8",
     )

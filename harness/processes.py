@@ -1,7 +1,7 @@
 """Child processes that never outlive us, and loopback ports that no two helpers get at once.
 
-A child runs in a process group of its own (Ctrl-C in the terminal reaches only us, and we stop it in order), gets SIGKILL
-from the kernel when our process dies (Linux), and logs to a file.
+A child runs in a process group of its own (Ctrl-C in the terminal reaches only us, and we stop it in order), gets
+SIGKILL from the kernel when our process dies (Linux), and logs to a file.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def is_listening(port: int) -> bool:
 class _Spawner:
     """One thread that starts all children and lives as long as the process.
 
-    The kernel sends the parent-death signal when the *thread* that forked ends, so a child started from a passing worker
-    thread would be killed with it.
+    The kernel sends the parent-death signal when the *thread* that forked ends, so a child started from a passing
+    worker thread would be killed with it.
     """
 
     def __init__(self) -> None:
