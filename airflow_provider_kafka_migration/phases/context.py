@@ -1,0 +1,116 @@
+"""What every phase gets, and what every phase gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.errors import Terminal, Where
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.kafka.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One line of progress. Units are in the names; -1 where a figure is not known."""
+
+    phase: str
+    message: str
+    done: int = -1
+    total: int = -1
+    unit: str = ""
+    done_bytes: int = -1
+    total_bytes: int = -1
+    records_per_second: float = -1.0
+    eta_seconds: float = -1.0
+
+
+@dataclass(frozen=True)
+class PhaseResult:
+    """What a phase says when it ends well.
+
+    :param summary: one line for people, also the journal's reason.
+    :param details: JSON-able, small, no secrets.
+    :param already_done: the journal said so and it was verified; nothing was written.
+    """
+
+    phase: str
+    summary: str
+    details: dict[str, Any] = field(default_factory=dict)
+    already_done: bool = False
+
+
+class CopyRunner(Protocol):
+    """Runs a copy job to its end: in this process, or on Spark."""
+
+    def run(self, job: CopyJob, *, progress: Callable[[Progress], None]) -> None:
+        """Return when every partition is done; raise ``CopyFailed`` with all that are not."""
+
+
+class Verifier(Protocol):
+    """Compares the content of partitions over all records: in this process, or on Spark."""
+
+    def verify(self, requests: Sequence[Any], *, progress: Callable[[Progress], None]) -> Sequence[Any]:
+        """One result per request (documents.content)."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _ignore(_progress: Progress) -> None:
+    return None
+
+
+@dataclass
+class PhaseContext:
+    """A migration as its phases see it. Phases know neither Airflow nor Spark."""
+
+    spec: MigrationSpec
+    journal: Journal
+    source: Cluster
+    target: Cluster
+    journal_store: ObjectStore
+    archive_store: ObjectStore
+    evidence_store: ObjectStore
+    resolver: Resolver
+    runner: CopyRunner | None = None
+    verifier: Verifier | None = None
+    progress: Callable[[Progress], None] = _ignore
+    now: Callable[[], datetime] = _utc_now
+
+    @property
+    def migration_id(self) -> str:
+        """The migration's name."""
+        return self.spec.migration_id
+
+    def key(self, name: str) -> str:
+        """Key of a document of this migration in any of its stores."""
+        return f"{self.spec.migration_id}/{name}"
+
+    def load_plan(self) -> Plan:
+        """The plan that the journal points to.
+
+        :raises Terminal: there is no plan yet.
+        """
+        data = self.journal_store.get(self.key("plan.json"))
+        if data is None:
+            raise Terminal(
+                "there is no plan yet",
+                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{self.key('plan.json')}"),
+                next_step="run the plan phase first (task plan, or kafka-migration plan)",
+            )
+        return Plan.parse(data)
+
+    def where(self, phase: str, **fields: Any) -> Where:
+        """A place in this migration, for errors."""
+        return Where(migration_id=self.migration_id, phase=phase, **fields)
