@@ -323,3 +323,46 @@ class DocumentUnreadable(Terminal):
     """A stored document has a version or a shape that this release cannot read."""
 
     code = "DOCUMENT_UNREADABLE"
+
+
+class JobMissing(Terminal):
+    """A data plane process was started for a job document that is not there."""
+
+    code = "JOB_MISSING"
+
+
+class SparkSettingsRefused(Terminal):
+    """Spark settings under which a copy would not be safe, or would not survive a lost task."""
+
+    code = "SPARK_SETTINGS_REFUSED"
+
+
+class ExecutorUnfit(Terminal):
+    """A Spark executor lacks the package, or the Python packages, that a copier needs."""
+
+    code = "EXECUTOR_UNFIT"
+
+
+class SparkJobFailed(Transient):
+    """Spark gave a task up after all its attempts, or the cluster went away."""
+
+    code = "SPARK_JOB_FAILED"
+
+
+def error_from_dict(data: dict[str, Any]) -> MigrationError:
+    """The error that :meth:`MigrationError.as_dict` describes; of an unknown code at least Terminal or Transient."""
+    kinds = {kind.code: kind for kind in _all_kinds(MigrationError)}
+    fallback = Transient if data.get("kind") == "transient" else Terminal
+    kind = kinds.get(str(data.get("code")), fallback)
+    names = {field.name for field in fields(Where)}
+    where = Where(**{key: value for key, value in (data.get("where") or {}).items() if key in names})
+    return kind(
+        str(data.get("what", "unknown error")),
+        where=where,
+        next_step=str(data.get("next_step", "")),
+        details=dict(data.get("details") or {}),
+    )
+
+
+def _all_kinds(kind: type[MigrationError]) -> list[type[MigrationError]]:
+    return [kind] + [below for child in kind.__subclasses__() for below in _all_kinds(child)]
