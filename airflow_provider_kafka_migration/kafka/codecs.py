@@ -179,6 +179,7 @@ def _lz4_head(packed: bytes) -> tuple[int, int, int]:
 
 def _lz4_blocks(packed: bytes, position: int, block_bytes: int, trailer: int, room: int) -> list[bytes]:
     parts: list[bytes] = []
+    buffer = bytearray(block_bytes)
     while True:
         word = int.from_bytes(packed[position : position + 4], "little")
         position += 4
@@ -190,8 +191,13 @@ def _lz4_blocks(packed: bytes, position: int, block_bytes: int, trailer: int, ro
         block = packed[position : position + length]
         if len(block) < length:
             raise _malformed(LZ4, "a block is cut")
-        parts.append(block if word & _LZ4_STORED else bytes(cramjam.lz4.decompress_block(block, output_len=block_bytes)))
+        parts.append(block if word & _LZ4_STORED else _lz4_block(block, buffer))
         room -= len(parts[-1])
         if room < 0:
             raise _malformed(LZ4, "more than the limit")
         position += length + trailer
+
+
+def _lz4_block(block: bytes, buffer: bytearray) -> bytes:
+    written = cramjam.lz4.decompress_block_into(block, buffer)
+    return bytes(memoryview(buffer)[:written])

@@ -1,0 +1,249 @@
+"""What becomes of each source batch: forwarded as it is, rebuilt, or a hole. Pure: no I/O, no clock.
+
+The table is DESIGN's: full committed batches go raw; batches with holes, a begin below the wanted offset, visible
+LogAppendTime, skewed offsets or too many bytes are rebuilt; control batches, empty ones and aborted transactions are
+holes; message formats 0 and 1 are converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
+from airflow_provider_kafka_migration.kafka.batches import (
+    AnyBatch,
+    LegacyBatch,
+    RawBatch,
+    Record,
+    Timestamps,
+    encode_batch,
+    inner_offsets_are_dense,
+    read_batches,
+    rebuild,
+    records,
+)
+from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+
+#: Converted legacy records are gathered up to about this many bytes of keys and values.
+_LEGACY_BATCH_BYTES = 512 * 1024
+
+
+@dataclass(slots=True)
+class Append:
+    """Append this batch: a full one, whose base offset is that of the source."""
+
+    batch: RawBatch
+    source_offset: int
+    record_count: int
+    #: False if the batch holds the source's bytes
+    rebuilt: bool = False
+
+
+@dataclass(slots=True)
+class Hole:
+    """No committed record has one of these offsets on the source."""
+
+    source_offset: int
+    count: int
+
+
+Step = Append | Hole
+
+
+class AbortedTransactions:
+    """Which transactional batches of one chunk were aborted: the state machine of Java's ``CompletedFetch``.
+
+    :param aborted: (producer id, first offset), duplicates allowed, in any order.
+    """
+
+    __slots__ = ("_open", "_pending")
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        #: by first offset, the next one last
+        self._pending = sorted(((first, producer) for producer, first in set(aborted)), reverse=True)
+        self._open: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._pending or self._open)
+
+    def drops(self, batch: RawBatch) -> bool:
+        """True if this batch belongs to an aborted transaction. To be asked for each batch, in offset order."""
+        if batch.producer_id < 0:
+            return False
+        pending = self._pending
+        while pending and pending[-1][0] <= batch.last_offset:
+            self._open.add(pending.pop()[1])
+        if batch.is_control:
+            if batch.producer_id in self._open and _is_abort_marker(batch):
+                self._open.discard(batch.producer_id)
+            return False
+        return batch.is_transactional and batch.producer_id in self._open
+
+
+def _is_abort_marker(batch: RawBatch) -> bool:
+    """Key of a marker: version (int16), type (int16): 0 abort, 1 commit. The cleaner may have emptied the batch."""
+    marker = next(records(batch), None)
+    return marker is not None and marker.key is not None and marker.key[2:4] == b"\x00\x00"
+
+
+class Decider:
+    """Turns the batches of one partition into steps, contiguous from ``next_offset`` on.
+
+    :param next_offset: first source offset that is wanted; moves on with each step.
+    :param timestamps: ``visible`` keeps what readers see, ``raw`` what producers have written.
+    :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
+    :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
+    :param where: topic and partition, for errors.
+    """
+
+    def __init__(
+        self,
+        next_offset: int,
+        timestamps: Timestamps = "visible",
+        max_batch_bytes: int | None = None,
+        *,
+        check_inner_offsets: bool = True,
+        where: Where | None = None,
+    ) -> None:
+        self.next_offset = next_offset
+        self.timestamps: Timestamps = timestamps
+        self.max_batch_bytes = max_batch_bytes
+        self.check_inner_offsets = check_inner_offsets
+        self.where = where or Where()
+        self._rebuilds_log_append_time = timestamps == "visible"
+        #: batches whose inner offsets were skewed, and were numbered anew
+        self.skewed_batches = 0
+
+    def decide(
+        self,
+        batches: Iterable[AnyBatch],
+        aborted: Sequence[Aborted] = (),
+        covered_until_offset: int | None = None,
+    ) -> Iterator[Step]:
+        """Steps for the batches of one chunk, in order; adjacent holes are one.
+
+        :param batches: in offset order; those below ``next_offset`` are only looked at for markers.
+        :param aborted: of this chunk; nothing is remembered from one chunk to the next.
+        :param covered_until_offset: the source has nothing more below it: a hole at the end reaches up to there.
+        :raises BatchMalformed: damaged data; names the place.
+        :raises RecordTooLarge: a single record does not fit the target; steps before it were given.
+        """
+        try:
+            yield from self._decide(batches, AbortedTransactions(aborted), covered_until_offset)
+        except (BatchMalformed, RecordTooLarge) as error:
+            raise self._located(error) from error
+
+    def decide_chunk(self, chunk: Chunk) -> Iterator[Step]:
+        """Steps for a chunk; :class:`BatchMalformed` also if its batches end before it claims to."""
+        batches, consumed = read_batches(chunk.batches)
+        reached = batches[-1].next_offset if batches else chunk.from_offset
+        if consumed < len(chunk.batches) and chunk.until_offset > reached:
+            raise self._located(
+                BatchMalformed(
+                    f"a chunk that covers {chunk.from_offset}..{chunk.until_offset} is cut at offset {reached}",
+                    next_step="clear the task to read it again; if it stays so, the archived segment is torn",
+                )
+            )
+        return self.decide(batches, chunk.aborted, chunk.until_offset)
+
+    def _decide(
+        self, batches: Iterable[AnyBatch], aborted: AbortedTransactions, covered_until_offset: int | None
+    ) -> Iterator[Step]:
+        covered = self.next_offset if covered_until_offset is None else covered_until_offset
+        legacy = _LegacyRecords(self)
+        for batch in batches:
+            covered = max(covered, batch.next_offset)
+            if isinstance(batch, LegacyBatch):
+                yield from legacy.add(batch)
+                continue
+            # The markers of batches below next_offset count, so aborted transactions are looked at first.
+            dropped = bool(aborted) and aborted.drops(batch)
+            if dropped or batch.next_offset <= self.next_offset or not batch.record_count or batch.is_control:
+                continue
+            if legacy.pending:
+                yield from legacy.flush()
+            if self._goes_raw(batch):
+                yield from self._steps(batch, rebuilt=False)
+                continue
+            for part in self._rebuild(batch):
+                yield from self._steps(part, rebuilt=True)
+        yield from legacy.flush()
+        if covered > self.next_offset:
+            hole = Hole(self.next_offset, covered - self.next_offset)
+            self.next_offset = covered
+            yield hole
+
+    def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[Step]:
+        """The hole before a batch, if there is one, and the batch."""
+        offset = batch.base_offset
+        if offset > self.next_offset:
+            hole = Hole(self.next_offset, offset - self.next_offset)
+            self.next_offset = offset
+            yield hole
+        self.next_offset = batch.next_offset
+        yield Append(batch, offset, batch.record_count, rebuilt)
+
+    def _goes_raw(self, batch: RawBatch) -> bool:
+        if (
+            not batch.is_full
+            or batch.base_offset < self.next_offset
+            or (self.max_batch_bytes is not None and batch.size_bytes > self.max_batch_bytes)
+            or (self._rebuilds_log_append_time and batch.is_log_append_time)
+        ):
+            return False
+        if self.check_inner_offsets and not batch.codec and not inner_offsets_are_dense(batch):
+            self.skewed_batches += 1
+            return False
+        return True
+
+    def _rebuild(self, batch: RawBatch) -> list[RawBatch]:
+        return rebuild(batch, self.next_offset, timestamps=self.timestamps, max_batch_bytes=self.max_batch_bytes)
+
+    def _located(self, error: BatchMalformed | RecordTooLarge) -> BatchMalformed | RecordTooLarge:
+        offset = self.next_offset if error.where.offset is None else error.where.offset
+        return type(error)(
+            error.what,
+            where=replace(self.where, offset=offset),
+            next_step=error.next_step,
+            details=error.details,
+        )
+
+
+class _LegacyRecords:
+    """Gathers records of message formats 0 and 1, so that each doesn't become a batch and a request of its own."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+        self.pending: list[Record] = []
+        self._codec = 0
+        self._bytes = 0
+        self._next_offset = 0
+
+    def add(self, batch: LegacyBatch) -> Iterator[Step]:
+        """Take a batch in; gives steps when enough is there, the codec changes, or offsets jump."""
+        if batch.next_offset <= self.decider.next_offset:
+            return
+        for record in batch.records(self.decider.timestamps):
+            if record.offset < max(self._next_offset, self.decider.next_offset):
+                continue
+            if self.pending and (
+                self._codec != batch.codec or record.offset != self._next_offset or self._bytes > _LEGACY_BATCH_BYTES
+            ):
+                yield from self.flush()
+            self.pending.append(record)
+            self._codec = batch.codec
+            self._next_offset = record.offset + 1
+            self._bytes += len(record.key or b"") + len(record.value or b"")
+
+    def flush(self) -> Iterator[Step]:
+        """Convert what is there."""
+        if not self.pending:
+            return
+        batch = RawBatch(memoryview(encode_batch(self.pending, self._codec)))
+        self.pending = []
+        self._bytes = 0
+        limit = self.decider.max_batch_bytes
+        fitting = [batch] if limit is None or batch.size_bytes <= limit else self.decider._rebuild(batch)
+        for part in fitting:
+            yield from self.decider._steps(part, rebuilt=True)
