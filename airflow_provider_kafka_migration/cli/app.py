@@ -1,0 +1,40 @@
+"""``kafka-migration``: the command line on the same core as the Airflow operators."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from airflow_provider_kafka_migration import __version__
+from airflow_provider_kafka_migration.cli import commands_spec
+from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
+
+_EPILOG = "Exit status: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
+
+app = typer.Typer(
+    name="kafka-migration",
+    help="Move a live Kafka cluster to another one, keeping the offsets, with signed proof.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=True,
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"kafka-migration {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
+
+
+commands_spec.register(app)

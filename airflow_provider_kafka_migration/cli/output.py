@@ -1,0 +1,119 @@
+"""How commands answer: text for people or one JSON object on stdout, errors as what / where / next on stderr."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console, RenderableType
+from rich.markup import escape
+
+from airflow_provider_kafka_migration.cli.exit_codes import ExitCode, exit_code
+from airflow_provider_kafka_migration.errors import MigrationError
+
+P = ParamSpec("P")
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on stdout.")]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@dataclass
+class Answer:
+    """What a command has to say.
+
+    :param data: for ``--json``; must be JSON-able and hold no secret.
+    :param text: for people, printed one after the other.
+    :param code: the exit status.
+    :param raw: printed as it is in place of ``text`` (documents that are piped into files).
+    """
+
+    data: dict[str, Any]
+    text: list[RenderableType] = field(default_factory=list)
+    code: ExitCode = ExitCode.OK
+    raw: str | None = None
+
+
+def console() -> Console:
+    """For answers."""
+    return Console(soft_wrap=True, highlight=False)
+
+
+def error_console() -> Console:
+    """For errors and progress, so that stdout can be piped."""
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def answering(command: Callable[P, Answer]) -> Callable[P, None]:
+    """Make a command function print its answer, turn errors into messages, and set the exit status.
+
+    The function must take ``json_output`` and ``debug`` as keywords.
+    """
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        as_json = bool(kwargs.get("json_output"))
+        try:
+            answer = command(*args, **kwargs)
+        except MigrationError as error:
+            if kwargs.get("debug"):
+                error_console().print_exception()
+            print_error(error, as_json=as_json)
+            raise typer.Exit(exit_code(error)) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if kwargs.get("debug"):
+                raise
+            print_unexpected(error, as_json=as_json)
+            raise typer.Exit(ExitCode.FAILED) from None
+        print_answer(answer, as_json=as_json)
+        if answer.code:
+            raise typer.Exit(answer.code)
+
+    run.__annotations__ = {**command.__annotations__, "return": None}
+    return run
+
+
+def print_answer(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer."""
+    if as_json:
+        print_json({"ok": answer.code == ExitCode.OK, **answer.data})
+    elif answer.raw is not None:
+        typer.echo(answer.raw, nl=not answer.raw.endswith("\n"))
+    else:
+        out = console()
+        for line in answer.text:
+            out.print(line)
+
+
+def print_json(data: dict[str, Any]) -> None:
+    """One JSON object on stdout; keys in their order."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def print_error(error: MigrationError, *, as_json: bool) -> None:
+    """What, where, next: no traceback. Details are data, so they are in the JSON only."""
+    if as_json:
+        print_json({"ok": False, "error": error.as_dict()})
+        return
+    out = error_console()
+    out.print(f"[bold red]error[/] [{error.code}] {escape(error.what)}".replace(f"[{error.code}]", rf"\[{error.code}]"))
+    place = str(error.where)
+    if place:
+        out.print(f"  [bold]where[/]  {escape(place)}")
+    if error.next_step:
+        out.print(f"  [bold]next[/]   {escape(error.next_step)}")
+
+
+def print_unexpected(error: Exception, *, as_json: bool) -> None:
+    """An error nobody foresaw: its text may hold anything, so only its kind and first line are shown."""
+    first_line = (str(error).splitlines() or [""])[0][:300]
+    wrapped = MigrationError(
+        f"unexpected {type(error).__name__}: {first_line}",
+        next_step="run the command again with --debug, and report the traceback",
+    )
+    print_error(wrapped, as_json=as_json)
