@@ -115,7 +115,9 @@ class AclsSection(Section):
     """How ACLs are copied."""
 
     policy: Literal["merge", "replace", "refuse", "skip"] = Field(
-        "merge", description="Seed 001's drift table; skip copies none and says so in the evidence."
+        "merge",
+        description="merge creates what is missing; replace also reports what only the target has; refuse stops at any "
+        "difference; skip copies none and says so in the evidence.",
     )
     write_grants: Literal["at_once", "at_cutover"] = Field(
         "at_once", description="When producers get WRITE on the target: at once, or when clients may switch."
@@ -209,7 +211,7 @@ class CutoverSection(Section):
     freeze_stable_window: Duration = Field("2s", description="End offsets must stand still for so long.")  # type: ignore[assignment]
     drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
     sentinel: Literal["record", "end_offsets"] = Field(
-        "record", description="record writes seed 001's sentinel to each source partition; end_offsets writes nothing."
+        "record", description="record writes a sentinel record to each source partition; end_offsets writes nothing."
     )
     on_bypass: Literal["fail", "wait", "continue"] = Field(
         "fail", description="A producer that goes on writing after the freeze."

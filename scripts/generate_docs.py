@@ -1,0 +1,287 @@
+"""Writes the pages that are made from code: the spec and command line references, the schema, the start page.
+
+``python scripts/generate_docs.py`` writes them; ``--check`` only says which are out of date (exit status 1).
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer.main
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from airflow_provider_kafka_migration.cli.app import app
+from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
+from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema
+from airflow_provider_kafka_migration.spec_types import format_duration
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+GENERATED = "<!-- Made by scripts/generate_docs.py; change the code, not this page. -->\n\n"
+
+
+def pages() -> dict[Path, str]:
+    """All generated files and their content."""
+    return {
+        DOCS / "index.md": index_page(),
+        DOCS / "spec.md": spec_page(),
+        DOCS / "cli.md": cli_page(),
+        DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
+    }
+
+
+# -- start page -------------------------------------------------------------------------------------------------------
+
+
+def index_page() -> str:
+    """The README, with links that work inside of the site."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = text.replace("](docs/", "](")
+    # Files outside of the site: the name stays, the link goes.
+    return GENERATED + re.sub(r"\[([^\]]+)\]\((?:CONTRIBUTING\.md|TESTING\.md|CHANGELOG\.md|LICENSE)\)", r"\1", text)
+
+
+# -- spec -------------------------------------------------------------------------------------------------------------
+
+_SPEC_HEAD = """# Spec reference
+
+One YAML (or JSON) file, or the Params of a DAG run, describe one migration. Unknown keys are mistakes, and all mistakes
+come in one error with their paths: `kafka-migration validate FILE`.
+
+The smallest spec:
+
+```yaml
+{minimal}```
+
+The JSON schema for editors is [migration-spec.schema.json](migration-spec.schema.json), also printed by
+`kafka-migration schema`. In an editor with a YAML language server put this on the first line of a spec:
+
+```yaml
+# yaml-language-server: $schema=migration-spec.schema.json
+```
+
+## Values
+
+| kind | written as |
+|---|---|
+| duration | a number with `ms`, `s`, `m`, `h`, `d`, `w` or `y` (`30s`, `7y`); a plain number means seconds |
+| size | a whole number with `B`, `KB`, `MB`, `GB`, `KiB`, `MiB` or `GiB` (`32MiB`); a plain number means bytes |
+| location | `s3://bucket/prefix`, or `file:///folder` for trials on one machine |
+| pattern | a Python regular expression that must match the whole name |
+| connection, secret reference | an Airflow connection id, `env:NAME` (environment variable) or `file:PATH` (a file only its owner may read) |
+
+"""
+
+_MINIMAL = """migration_id: orders-2026
+source: {conn_id: kafka_source}
+target: {conn_id: kafka_target}
+storage:
+  conn_id: aws_migrations
+  journal: s3://migrations/orders
+  evidence: s3://evidence/orders
+topics:
+  include: ["orders\\\\..*"]
+evidence:
+  signing_key: env:EVIDENCE_SIGNING_KEY
+"""
+
+
+def spec_page() -> str:
+    """Tables of all sections, from the models."""
+    parts = [GENERATED, _SPEC_HEAD.format(minimal=_MINIMAL)]
+    parts += ["## Top level\n\n", _doc(MigrationSpec), _table(MigrationSpec)]
+    for path, section in _sections(MigrationSpec, ""):
+        parts += [f"## `{path}`\n\n", _doc(section), _table(section)]
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def _doc(model: type[BaseModel]) -> str:
+    return (inspect.getdoc(model) or "").replace("``", "`") + "\n\n"
+
+
+def _section_of(field: FieldInfo) -> type[BaseModel] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    for name, field in model.model_fields.items():
+        section = _section_of(field)
+        if section is not None:
+            yield f"{prefix}{name}", section
+            yield from _sections(section, f"{prefix}{name}.")
+
+
+def _table(model: type[BaseModel]) -> str:
+    rows = ["| key | values | default | meaning |\n|---|---|---|---|\n"]
+    hints = typing.get_type_hints(model, include_extras=True)
+    for name, field in model.model_fields.items():
+        section = _section_of(field)
+        if section is not None:
+            shown = "required" if field.is_required() else ""
+            rows.append(f"| `{name}` | section | {shown} | {_cell(_first_line(section))} |\n")
+            continue
+        rows.append(
+            f"| `{name}` | {_cell(_kind(hints[name]))} | {_default(field, hints[name])} | "
+            f"{_cell(field.description or '')} |\n"
+        )
+    return "".join(rows) + "\n"
+
+
+def _first_line(model: type[BaseModel]) -> str:
+    return (inspect.getdoc(model) or "").splitlines()[0]
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+#: Validators of spec_types, by name, to what people call the type.
+_NAMED = {"parse_duration": "duration", "parse_bytes": "size", "check_regex": "pattern", "check_location": "location"}
+
+
+def _named(hint: Any) -> str | None:
+    for extra in getattr(hint, "__metadata__", ()):
+        name = getattr(getattr(extra, "func", None), "__name__", "")
+        if name in _NAMED:
+            return _NAMED[name]
+    return None
+
+
+def _kind(hint: Any) -> str:
+    """A type as people write it in YAML."""
+    named = _named(hint)
+    if named:
+        return named
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _kind(arguments[0])
+    if origin is typing.Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_kind(argument) for argument in arguments if argument is not type(None))
+    if origin is list:
+        return f"list of {_plural(_kind(arguments[0]))}"
+    if origin is dict:
+        return "mapping"
+    return {bool: "true, false", int: "whole number", float: "number", str: "text"}.get(hint, "any")
+
+
+def _plural(kind: str) -> str:
+    return kind if "`" in kind or kind == "text" else f"{kind}s"
+
+
+def _default(field: FieldInfo, hint: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined or value is None or value in ("", [], {}):
+        return ""
+    if isinstance(value, timedelta):
+        value = format_duration(value)
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if isinstance(value, list | dict):
+        value = json.dumps(value)
+    return f"`{_cell(str(value))}`"
+
+
+# -- command line -----------------------------------------------------------------------------------------------------
+
+_CLI_HEAD = """# Command line reference
+
+`kafka-migration` runs the same phases as the DAG, in one process, without Airflow. The same commands are there as
+`airflow kafka-migration ...`. Connections are resolved like in the DAG: an Airflow connection id, `env:NAME` or
+`file:PATH`.
+
+Errors say what failed, where, and what to do next, on stderr and without a traceback (`--debug` shows it). With `--json`
+a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`.
+
+## Exit status
+
+| status | meaning |
+|---|---|
+"""
+
+
+def cli_page() -> str:
+    """All commands with their arguments and options."""
+    parts = [GENERATED, _CLI_HEAD]
+    parts += [f"| {int(code)} | {_cell(meaning)} |\n" for code, meaning in MEANINGS.items()]
+    parts += ["\n## Commands\n\n"]
+    parts += _commands(typer.main.get_command(app), "kafka-migration")
+    return "".join(parts).rstrip("\n") + "\n"
+
+
+def _commands(command: Any, path: str) -> Iterator[str]:
+    for name, child in getattr(command, "commands", {}).items():
+        here = f"{path} {name}"
+        if getattr(child, "commands", None):
+            yield from _commands(child, here)
+        else:
+            yield _command(child, here)
+
+
+def _command(command: Any, path: str) -> str:
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and "--help" not in p.opts]
+    names = " ".join(str(a.metavar or a.name.upper()) if a.required else f"[{a.metavar or a.name.upper()}]" for a in arguments)
+    text = f"### `{path}`\n\n{_prose(command.help)}\n\n```text\n{path} {names}".rstrip() + " [OPTIONS]\n```\n\n"
+    rows = [(f"`{a.metavar or a.name.upper()}`", a.help or "") for a in arguments]
+    rows += [(_option(option), option.help or "") for option in options]
+    return text + "| | |\n|---|---|\n" + "".join(f"| {left} | {_cell(right)} |\n" for left, right in rows) + "\n"
+
+
+def _prose(text: str | None) -> str:
+    return inspect.cleandoc(text or "").replace("``", "`").replace("\b\n", "")
+
+
+def _option(option: Any) -> str:
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    if option.is_flag or option.default in (None, "") or callable(option.default):
+        return names
+    return f"{names} (default `{_cell(str(getattr(option.default, 'value', option.default)))}`)"
+
+
+# -- entrance ---------------------------------------------------------------------------------------------------------
+
+
+def stale() -> list[Path]:
+    """Generated files that differ from what the code says."""
+    return [
+        path
+        for path, text in pages().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+
+
+def main() -> int:
+    """Write, or with ``--check`` only compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only say what is out of date")
+    options = parser.parse_args()
+    found = stale()
+    if options.check:
+        for path in found:
+            print(f"out of date: {path.relative_to(ROOT)}; run `make docs`", file=sys.stderr)
+        return 1 if found else 0
+    for path in found:
+        path.write_text(pages()[path], encoding="utf-8")
+        print(f"written: {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
