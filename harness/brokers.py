@@ -20,7 +20,13 @@ from typing import Literal
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -319,6 +325,41 @@ class KafkaCluster:
         present = [name for name in names if name in admin.list_topics(timeout=5).topics]
         for future in admin.delete_topics(present, operation_timeout=20).values() if present else []:
             future.result()
+
+    def allow(self, user: str, resource: str, name: str, operations: Sequence[str], *, prefixed: bool = False) -> None:
+        """Let a user do something, e.g. ``allow("alice", "topic", "orders", ["read", "describe"])``.
+
+        :param resource: ``topic``, ``group``, ``transactional_id`` or ``broker`` (the cluster; its name is
+            ``kafka-cluster``).
+        :param operations: names of :class:`AclOperation`, in small letters.
+        """
+        self._add_acls(AclPermissionType.ALLOW, user, resource, name, operations, prefixed)
+
+    def deny(self, user: str, resource: str, name: str, operations: Sequence[str], *, prefixed: bool = False) -> None:
+        """Forbid a user something; takes the same as :meth:`allow` and beats it."""
+        self._add_acls(AclPermissionType.DENY, user, resource, name, operations, prefixed)
+
+    def _add_acls(
+        self,
+        permission: AclPermissionType,
+        user: str,
+        resource: str,
+        name: str,
+        operations: Sequence[str],
+        prefixed: bool,
+    ) -> None:
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
+        kind = ResourceType[resource.upper()]
+        wanted = [
+            AclBinding(kind, name, pattern, f"User:{user}", "*", AclOperation[operation.upper()], permission)
+            for operation in operations
+        ]
+        admin = self.admin()
+        for future in admin.create_acls(wanted, request_timeout=20).values():
+            future.result()
+        ours = AclBindingFilter(kind, name, pattern, f"User:{user}", None, AclOperation.ANY, permission)
+        # Brokers learn of it a moment later.
+        wait_for(f"ACLs of {user} on {name}", lambda: set(wanted) <= set(admin.describe_acls(ours).result()), 20)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
