@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from harness.brokers import KafkaCluster
+from harness.s3 import S3Server
 
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
@@ -28,6 +29,13 @@ def target_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCl
     """Kafka 4.1.1 in KRaft mode, one broker, ACLs enforced, SASL listener."""
     with KafkaCluster(tmp_path_factory.mktemp("target"), "4.1.1", "kraft", users=USERS) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """S3 in a process of its own; buckets `evidence` (Object Lock) and `migration`, more by `.bucket()`."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

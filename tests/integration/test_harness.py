@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from harness.brokers import KafkaCluster, Mechanism
 from harness.compare import Record, compare, read_records
 from harness.processes import HarnessError
+from harness.s3 import EVIDENCE_BUCKET, S3Server
 
 pytestmark = pytest.mark.integration
 
@@ -144,6 +148,21 @@ def test_a_broker_that_cannot_start_is_said_with_its_log(tmp_path: Path) -> None
     cluster = KafkaCluster(tmp_path / "c", "4.1.1", config={"log.segment.bytes": "none"})
     with pytest.raises(HarnessError, match=r"log\.segment\.bytes"):
         cluster.start()
+
+
+def test_s3_keeps_locked_evidence_and_conditional_puts(s3_server: S3Server) -> None:
+    client = s3_server.client()
+    bucket = s3_server.bucket()
+    with ThreadPoolExecutor(4) as pool:
+        puts = [pool.submit(client.put_object, Bucket=bucket, Key="k", Body=b"1", IfNoneMatch="*") for _ in range(8)]
+    assert sum(put.exception() is None for put in puts) == 1
+    locked = {
+        "ObjectLockMode": "COMPLIANCE",
+        "ObjectLockRetainUntilDate": datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1),
+    }
+    version = client.put_object(Bucket=EVIDENCE_BUCKET, Key="k", Body=b"1", **locked)["VersionId"]
+    with pytest.raises(ClientError, match="AccessDenied"):
+        client.delete_object(Bucket=EVIDENCE_BUCKET, Key="k", VersionId=version)
 
 
 # -- compare ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""An S3 server for tests and the demo: moto's, in a process of its own, on loopback."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import boto3
+
+from harness.processes import Process, free_port, is_listening, release_ports, start, wait_for
+
+#: Bucket with versioning and Object Lock, for evidence.
+EVIDENCE_BUCKET = "evidence"
+#: Plain bucket, for the journal and archived segments.
+DATA_BUCKET = "migration"
+
+_READY_SECONDS = 30.0
+
+
+class S3Server:
+    """S3 from ``start()`` (or ``with``) to ``stop()``; what it holds is in memory and goes with it.
+
+    :param folder: for its log.
+    :param locked_buckets: made at the start, with Object Lock.
+    :param buckets: made at the start, plain.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        locked_buckets: Sequence[str] = (EVIDENCE_BUCKET,),
+        buckets: Sequence[str] = (DATA_BUCKET,),
+    ) -> None:
+        self.folder = folder
+        self._buckets = {name: True for name in locked_buckets} | {name: False for name in buckets}
+        self._process: Process | None = None
+        self._port = 0
+
+    def __enter__(self) -> S3Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, wait for its answer, make the buckets.
+
+        :raises HarnessError: no answer in time; nothing is left running then.
+        """
+        self._port = free_port()
+        command = [sys.executable, "-m", "harness.s3_main", str(self._port)]
+        root = Path(__file__).parent.parent
+        self._process = start("S3 server", command, self.folder / "s3.log", cwd=root)
+        try:
+            wait_for("S3 server", self._answers, _READY_SECONDS)
+            for name, lock in self._buckets.items():
+                self.create_bucket(name, object_lock=lock)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End it; nothing happens if it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+            release_ports([self._port])
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def config(self) -> dict[str, str]:
+        """Keyword arguments of ``boto3.client("s3", ...)``."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "aws_access_key_id": "harness",
+            "aws_secret_access_key": "harness-secret",
+            "region_name": "us-east-1",
+        }
+
+    def client(self) -> Any:
+        """A boto3 client."""
+        return boto3.client("s3", **self.config())
+
+    def create_bucket(self, name: str, *, object_lock: bool = False) -> str:
+        """Make a bucket; returns its name."""
+        self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=object_lock)
+        return name
+
+    def bucket(self, stem: str = "bucket", *, object_lock: bool = False) -> str:
+        """Make a bucket with a name that is new; returns it."""
+        return self.create_bucket(f"{stem}-{secrets.token_hex(6)}", object_lock=object_lock)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        self._process.check_running()
+        return is_listening(self._port)
