@@ -1,0 +1,107 @@
+"""Who may write to a migration: one run of the DAG, or one use of the CLI, at a time.
+
+A claim is a journal entry with the next *generation*; the last claim wins. Every entry carries the generation of its
+writer, and an entry can only be created by who has read all entries before it: so a holder that was superseded cannot
+append any more, whatever it believes. A claim has no time limit: it ends by release, by the end of the migration, or
+by a takeover that a person asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
+from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, Where
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Somebody who can hold a migration.
+
+    :param kind: ``dag_run`` or ``cli``.
+    :param identity: what stays equal when tasks of the run are cleared or retried: the DAG and run id, or the
+        user and host of the CLI.
+    :param actor: who acts, for the journal: a user, a task, a program. Does not make it another owner.
+    """
+
+    kind: str
+    identity: str
+    actor: str
+
+    def is_same(self, other: Owner) -> bool:
+        """The same run, whoever acts in it."""
+        return (self.kind, self.identity) == (other.kind, other.identity)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.identity}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An owner's right to write, from ``since`` (UTC, ISO 8601) until a later generation."""
+
+    owner: Owner
+    generation: int
+    since: str
+
+    @classmethod
+    def of_entry(cls, entry: JournalEntry) -> Claim:
+        """The claim that a ``claimed`` entry made."""
+        if entry.step != CLAIMED:
+            raise ValueError(f"entry {entry.seq} is no claim")
+        owner = entry.details["owner"]
+        return cls(Owner(owner["kind"], owner["identity"], owner["actor"]), entry.generation, entry.at)
+
+    def as_details(self, *, takeover_from: Claim | None) -> dict[str, Any]:
+        """The details of a ``claimed`` entry."""
+        details: dict[str, Any] = {
+            "owner": {"kind": self.owner.kind, "identity": self.owner.identity, "actor": self.owner.actor}
+        }
+        if takeover_from is not None:
+            details["taken_over_from"] = {
+                "kind": takeover_from.owner.kind,
+                "identity": takeover_from.owner.identity,
+                "generation": takeover_from.generation,
+            }
+        return details
+
+
+def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
+    """The error for who claims a migration that another owner holds."""
+    return ClaimHeld(
+        f"the migration is held by {holder.owner} (acting: {holder.owner.actor}) since {holder.since}",
+        where=Where(migration_id=migration_id),
+        next_step="let it end or release it; if it is dead or must stop, take over with takeover=true "
+        "(CLI: --takeover), after which its next write is refused",
+        details={
+            "kind": holder.owner.kind,
+            "identity": holder.owner.identity,
+            "actor": holder.owner.actor,
+            "since": holder.since,
+            "generation": holder.generation,
+        },
+    )
+
+
+def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimLost:
+    """The error for a writer that does not hold the migration (any more)."""
+    if claim is None:
+        what = "this run has not claimed the migration"
+    elif holder is None:
+        what = f"{claim.owner} has released the migration (generation {claim.generation})"
+    else:
+        what = (
+            f"{claim.owner} (generation {claim.generation}) has lost the migration to {holder.owner} "
+            f"(generation {holder.generation}) at {holder.since}"
+        )
+    return ClaimLost(
+        what,
+        where=Where(migration_id=migration_id),
+        next_step="stop; nothing was written. To go on here, clear the task with takeover=true (CLI: --takeover)",
+        details={
+            "generation": claim.generation if claim else None,
+            "holder": str(holder.owner) if holder else None,
+            "holder_generation": holder.generation if holder else None,
+        },
+    )
