@@ -12,6 +12,7 @@ STAMP := $(VENV)/.kafka-migration-env
 # Spark's executors must use the same Python as the driver.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 

@@ -22,8 +22,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from airflow_provider_kafka_migration import errors
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema
 from airflow_provider_kafka_migration.spec_types import format_duration
 
@@ -38,6 +40,7 @@ def pages() -> dict[Path, str]:
         DOCS / "index.md": index_page(),
         DOCS / "spec.md": spec_page(),
         DOCS / "cli.md": cli_page(),
+        DOCS / "errors.md": errors_page(),
         DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
     }
 
@@ -80,7 +83,7 @@ The JSON schema for editors is [migration-spec.schema.json](migration-spec.schem
 | size | a whole number with `B`, `KB`, `MB`, `GB`, `KiB`, `MiB` or `GiB` (`32MiB`); a plain number means bytes |
 | location | `s3://bucket/prefix`, or `file:///folder` for trials on one machine |
 | pattern | a Python regular expression that must match the whole name |
-| connection, secret reference | an Airflow connection id, `env:NAME` (environment variable) or `file:PATH` (a file only its owner may read) |
+| connection, secret | an Airflow connection id, `env:NAME` (environment variable) or `file:PATH` (mode 0600) |
 
 """
 
@@ -206,8 +209,8 @@ _CLI_HEAD = """# Command line reference
 `airflow kafka-migration ...`. Connections are resolved like in the DAG: an Airflow connection id, `env:NAME` or
 `file:PATH`.
 
-Errors say what failed, where, and what to do next, on stderr and without a traceback (`--debug` shows it). With `--json`
-a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`.
+Errors say what failed, where, and what to do next, on stderr and without a traceback (`--debug` shows it). With
+`--json` a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`.
 
 ## Exit status
 
@@ -237,7 +240,9 @@ def _commands(command: Any, path: str) -> Iterator[str]:
 def _command(command: Any, path: str) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     options = [p for p in command.params if p.param_type_name == "option" and "--help" not in p.opts]
-    names = " ".join(str(a.metavar or a.name.upper()) if a.required else f"[{a.metavar or a.name.upper()}]" for a in arguments)
+    names = " ".join(
+        str(a.metavar or a.name.upper()) if a.required else f"[{a.metavar or a.name.upper()}]" for a in arguments
+    )
     text = f"### `{path}`\n\n{_prose(command.help)}\n\n```text\n{path} {names}".rstrip() + " [OPTIONS]\n```\n\n"
     rows = [(f"`{a.metavar or a.name.upper()}`", a.help or "") for a in arguments]
     rows += [(_option(option), option.help or "") for option in options]
@@ -255,16 +260,48 @@ def _option(option: Any) -> str:
     return f"{names} (default `{_cell(str(getattr(option.default, 'value', option.default)))}`)"
 
 
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+_ERRORS_HEAD = """# Errors
+
+Each error has one of these codes, says what failed and where, and ends with what to do next. *Terminal*: a person has
+to change something, retries are not tried. *Transient*: the same call may succeed later; retries and clearing help.
+
+| code | kind | meaning |
+|---|---|---|
+"""
+
+
+def errors_page() -> str:
+    """All kinds of errors, by code."""
+    kinds = sorted((kind for kind in _error_kinds() if not kind.__subclasses__()), key=lambda kind: kind.code)
+    rows = [
+        f"| `{kind.code}` | {'terminal' if issubclass(kind, Terminal) else 'transient'} | {_cell(_meaning(kind))} |\n"
+        for kind in kinds
+    ]
+    return "".join([GENERATED, _ERRORS_HEAD, *rows])
+
+
+def _error_kinds() -> Iterator[type[MigrationError]]:
+    for kind in vars(errors).values():
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, MigrationError)
+            and kind not in (MigrationError, Terminal, Transient)
+        ):
+            yield kind
+
+
+def _meaning(kind: type[MigrationError]) -> str:
+    return re.sub(r"\s+", " ", (inspect.getdoc(kind) or "").split("\n\n")[0]).replace("``", "`")
+
+
 # -- entrance ---------------------------------------------------------------------------------------------------------
 
 
 def stale() -> list[Path]:
     """Generated files that differ from what the code says."""
-    return [
-        path
-        for path, text in pages().items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
+    return [path for path, text in pages().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
 
 
 def main() -> int:
