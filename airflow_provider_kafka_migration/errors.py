@@ -366,3 +366,15 @@ def error_from_dict(data: dict[str, Any]) -> MigrationError:
 
 def _all_kinds(kind: type[MigrationError]) -> list[type[MigrationError]]:
     return [kind] + [below for child in kind.__subclasses__() for below in _all_kinds(child)]
+
+
+class OffsetMapInvalid(Terminal):
+    """An offset map is damaged: runs that go backwards, objects that are gone or of another partition."""
+
+    code = "OFFSET_MAP_INVALID"
+
+
+class OffsetMapConflict(Transient):
+    """Two copiers write runs for the same target offsets."""
+
+    code = "OFFSET_MAP_CONFLICT"

@@ -1,0 +1,294 @@
+"""Where a source offset is found on the target: runs of constant shift, and exact answers for every offset.
+
+``equal`` is one run with shift 0, ``shifted`` one run with another shift, ``mapped`` several runs. Seed 001's formula
+``target_first + (committed - source_first)`` and its cases are what remains when there is one run.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import OffsetMapInvalid, Where
+
+_OPEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Source offsets from ``source_start`` on are found on the target from ``target_start`` on.
+
+    ``count`` offsets long; None: up to the next run, or open at the end.
+    """
+
+    source_start: int
+    target_start: int
+    count: int | None = None
+
+    @property
+    def shift(self) -> int:
+        """Source offset less target offset."""
+        return self.source_start - self.target_start
+
+
+class How(StrEnum):
+    """How a committed offset was translated."""
+
+    #: the same number
+    EQUAL = "equal"
+    #: another number, the same place
+    EXACT = "exact"
+    #: no record had this offset any more; the next one's place
+    HOLE_FORWARD = "hole_forward"
+    #: below the first copied offset: the target's start
+    RESET_TO_START = "reset_to_start"
+    #: beyond the source's end: the target's end
+    CLAMPED = "clamped"
+    #: the partition has no map
+    SKIPPED = "skipped"
+
+
+class Translation(NamedTuple):
+    """A consumer that committed the source offset reads on at ``target_offset`` (None if skipped)."""
+
+    target_offset: int | None
+    how: How
+
+
+class PartitionMap:
+    """The runs of one partition, ascending. Looking up is O(log runs); 16 bytes per run.
+
+    The guarantee of :meth:`translate`: a consumer that starts at the answer reads next, on the target, the first record
+    whose source offset is at least the one asked for. (Of the records as they were copied: what the source compacts
+    away afterwards is still there on the target.)
+
+    :param runs: in order; runs of the same shift are joined, empty ones left out.
+    :param source_end_offset: one past the last source offset that was copied, holes included; None while copying.
+    :param target_end_offset: target log end that belongs to it.
+    :raises OffsetMapInvalid: runs that go backwards.
+    """
+
+    __slots__ = ("_source", "_target", "source_end_offset", "target_end_offset")
+
+    def __init__(
+        self,
+        runs: Iterable[Run] = (),
+        *,
+        source_end_offset: int | None = None,
+        target_end_offset: int | None = None,
+    ) -> None:
+        self._source = array("q")
+        self._target = array("q")
+        self.source_end_offset = source_end_offset
+        self.target_end_offset = target_end_offset
+        for run in runs:
+            self._push(run)
+
+    def _push(self, run: Run) -> None:
+        source, target = self._source, self._target
+        if source:
+            if run.source_start < source[-1] or run.target_start < target[-1]:
+                raise OffsetMapInvalid(
+                    f"run {run.source_start} -> {run.target_start} comes before run {source[-1]} -> {target[-1]}",
+                    next_step="restore the partition's map objects from an earlier version of the bucket",
+                )
+            if run.source_start - run.target_start == source[-1] - target[-1]:
+                return
+            if run.source_start == source[-1] or run.target_start == target[-1]:
+                # Nothing lies in the run before: this one takes its place, and may continue the one before that.
+                source.pop()
+                target.pop()
+                self._push(run)
+                return
+        source.append(run.source_start)
+        target.append(run.target_start)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PartitionMap) and self._state() == other._state()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _state(self) -> tuple[object, ...]:
+        return (self._source, self._target, self.source_end_offset, self.target_end_offset)
+
+    def __repr__(self) -> str:
+        return f"PartitionMap({list(self.runs())}, {self.source_end_offset}, {self.target_end_offset})"
+
+    def runs(self) -> Iterator[Run]:
+        """The runs with their lengths; the last one's is None while the partition is being copied."""
+        last = len(self._source) - 1
+        for index in range(last + 1):
+            count = self._count(index) if index < last or self.source_end_offset is not None else None
+            yield Run(self._source[index], self._target[index], count)
+
+    def _count(self, index: int) -> int:
+        """Length of a run: until the source or the target goes over to the next one, or ends."""
+        if index + 1 < len(self._source):
+            source_end, target_end = self._source[index + 1], self._target[index + 1]
+        else:
+            source_end = 2**63 - 1 if self.source_end_offset is None else self.source_end_offset
+            target_end = 2**63 - 1 if self.target_end_offset is None else self.target_end_offset
+        return max(0, min(source_end - self._source[index], target_end - self._target[index]))
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """``equal``, ``shifted`` or ``mapped``; None without a run."""
+        if not self._source:
+            return None
+        if len(self._source) > 1:
+            return Verdict.MAPPED
+        return Verdict.EQUAL if self._source[0] == self._target[0] else Verdict.SHIFTED
+
+    @property
+    def source_start_offset(self) -> int | None:
+        """First source offset that was copied."""
+        return self._source[0] if self._source else None
+
+    @property
+    def target_start_offset(self) -> int | None:
+        """Target offset of :attr:`source_start_offset`."""
+        return self._target[0] if self._target else None
+
+    @property
+    def last_run(self) -> Run | None:
+        """The run that appends go on with; its shift is the present one."""
+        return Run(self._source[-1], self._target[-1]) if self._source else None
+
+    def translate(self, source_offset: int) -> Translation:
+        """Where a consumer that committed ``source_offset`` goes on; see the class for the guarantee."""
+        source, target = self._source, self._target
+        if not source:
+            return Translation(None, How.SKIPPED)
+        if source_offset < source[0]:
+            return Translation(target[0], How.RESET_TO_START)
+        if self.source_end_offset is not None and source_offset > self.source_end_offset:
+            return Translation(self._end(), How.CLAMPED)
+        index = bisect_right(source, source_offset) - 1
+        distance = source_offset - source[index]
+        count = self._count(index)
+        # One past a run is its own place only at the end of all.
+        if distance < count or (distance == count and index == len(source) - 1):
+            found = target[index] + distance
+            return Translation(found, How.EQUAL if found == source_offset else How.EXACT)
+        forward = target[index + 1] if index + 1 < len(target) else self._end()
+        return Translation(forward, How.HOLE_FORWARD)
+
+    def _end(self) -> int:
+        if self.target_end_offset is not None:
+            return self.target_end_offset
+        assert self.source_end_offset is not None
+        return self._target[-1] + max(0, self.source_end_offset - self._source[-1])
+
+    def source_position(self, target_end_offset: int) -> int:
+        """The next source offset to copy when the target's log ends at ``target_end_offset``.
+
+        Runs that start at or above it were written ahead and never appended: they do not count.
+
+        :raises OffsetMapInvalid: a map without runs.
+        """
+        if not self._source:
+            raise OffsetMapInvalid("a map without runs has no position", next_step="plan the partition again")
+        index = bisect_left(self._target, target_end_offset) - 1
+        if index < 0:
+            return self._source[0]
+        position = self._source[index] + target_end_offset - self._target[index]
+        return min(position, self._source[index + 1]) if index + 1 < len(self._source) else position
+
+    def override(self, from_target_offset: int, runs: Iterable[Run]) -> bool:
+        """Drop the runs at or above a target offset, then add others. True if some were dropped."""
+        kept = bisect_left(self._target, from_target_offset)
+        dropped = kept < len(self._target)
+        del self._source[kept:]
+        del self._target[kept:]
+        for run in runs:
+            self._push(run)
+        return dropped
+
+    def copy(self) -> PartitionMap:
+        """An independent map with the same runs."""
+        twin = PartitionMap(source_end_offset=self.source_end_offset, target_end_offset=self.target_end_offset)
+        twin._source, twin._target = self._source[:], self._target[:]
+        return twin
+
+    def closed(self, source_end_offset: int, target_end_offset: int) -> PartitionMap:
+        """The map of a finished copy. Runs that were written ahead beyond the target's end are left out."""
+        twin = self.copy()
+        if len(twin) > 1:
+            first = Run(twin._source[0], twin._target[0])
+            twin.override(max(target_end_offset, first.target_start + 1), ())
+        twin.source_end_offset, twin.target_end_offset = source_end_offset, target_end_offset
+        return twin
+
+
+@dataclass(slots=True)
+class MapEntry:
+    """A partition and its map, for :func:`build_offset_map_document`."""
+
+    topic: str
+    partition: int
+    map: PartitionMap
+    target_topic: str = ""
+    topic_id: str = ""
+    #: given if it is not what the map says of itself (``transactional``)
+    verdict: str = ""
+
+
+def build_offset_map_document(migration_id: str, entries: Iterable[MapEntry]) -> OffsetMapDocument:
+    """``offset-map.json`` of a migration; the same maps give the same bytes."""
+    partitions = [
+        MappedPartition(
+            topic=entry.topic,
+            target_topic=entry.target_topic or entry.topic,
+            topic_id=entry.topic_id,
+            partition=entry.partition,
+            verdict=entry.verdict or str(entry.map.verdict or ""),
+            source_start_offset=entry.map.source_start_offset,
+            source_end_offset=entry.map.source_end_offset,
+            target_start_offset=entry.map.target_start_offset,
+            target_end_offset=entry.map.target_end_offset,
+            runs=_flat(entry.map),
+        )
+        for entry in sorted(entries, key=lambda entry: (entry.topic, entry.partition))
+    ]
+    return OffsetMapDocument(migration_id=migration_id, partitions=partitions)
+
+
+def _flat(partition_map: PartitionMap) -> list[int]:
+    flat: list[int] = []
+    source_end = partition_map.source_start_offset or 0
+    target_end = partition_map.target_start_offset or 0
+    for run in partition_map.runs():
+        flat += (
+            run.source_start - source_end,
+            run.target_start - target_end,
+            _OPEN if run.count is None else run.count,
+        )
+        source_end, target_end = run.source_start + (run.count or 0), run.target_start + (run.count or 0)
+    return flat
+
+
+def read_partition_map(entry: MappedPartition) -> PartitionMap:
+    """The map that a document holds; raises :class:`OffsetMapInvalid`."""
+    flat = entry.runs
+    if len(flat) % 3 or (flat and (entry.source_start_offset is None or entry.target_start_offset is None)):
+        raise OffsetMapInvalid(
+            "the runs of a partition are not complete",
+            where=Where(topic=entry.topic, partition=entry.partition),
+            next_step="take offset-map.json from the evidence bucket again",
+        )
+    runs: list[Run] = []
+    source, target = entry.source_start_offset or 0, entry.target_start_offset or 0
+    for source_gap, target_gap, count in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+        source, target = source + source_gap, target + target_gap
+        runs.append(Run(source, target))
+        source, target = source + max(count, 0), target + max(count, 0)
+    return PartitionMap(runs, source_end_offset=entry.source_end_offset, target_end_offset=entry.target_end_offset)
