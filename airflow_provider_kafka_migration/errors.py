@@ -378,3 +378,9 @@ class OffsetMapConflict(Transient):
     """Two copiers write runs for the same target offsets."""
 
     code = "OFFSET_MAP_CONFLICT"
+
+
+class Interrupted(Transient):
+    """The process was told to stop before it had finished; nothing is lost."""
+
+    code = "INTERRUPTED"
