@@ -1,0 +1,112 @@
+"""The documentation builds without warnings, is up to date, and its links and commands exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.cli.app import app
+from airflow_provider_kafka_migration.spec import parse_spec
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    """scripts/generate_docs.py as a module."""
+    spec = importlib.util.spec_from_file_location("generate_docs", ROOT / "scripts" / "generate_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_up_to_date(generator: ModuleType) -> None:
+    assert [str(path.relative_to(ROOT)) for path in generator.stale()] == [], "run `make docs` and commit the pages"
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_files_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+        if "://" not in link:
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+def _commands(text: str) -> list[list[str]]:
+    """Words of all `kafka-migration ...` commands in code blocks and code spans."""
+    blocks = re.findall(r"^```(?:bash|text)?\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`(kafka-migration [^`]+)`", text)
+    return [line.split("#")[0].split() for line in lines if line.startswith("kafka-migration ")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_and_options_in_the_pages_exist(page: Path) -> None:
+    runner = CliRunner()
+    for words in _commands(page.read_text(encoding="utf-8")):
+        name = [word for word in words[1:3] if re.fullmatch(r"[a-z][a-z-]+", word)]
+        if not name or "{" in " ".join(words):
+            continue
+        shown = runner.invoke(app, [*name, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+        assert shown.exit_code == 0, f"{page.name}: {' '.join(words)}: {shown.output}"
+        for option in [word.split("=")[0] for word in words if word.startswith("--")]:
+            assert option in shown.output, f"{page.name}: {' '.join(words)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_specs_in_the_pages_are_valid(page: Path) -> None:
+    for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL):
+        data = yaml.safe_load(block)
+        if isinstance(data, dict) and "migration_id" in data:
+            parse_spec(data)
+
+
+def test_every_make_target_in_the_pages_exists() -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    pages = [*PAGES, ROOT / "TESTING.md", ROOT / "CONTRIBUTING.md"]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"(?:^|`)make ([a-z][a-z0-9-]*)", text, flags=re.MULTILINE):
+            assert target in targets, f"{page.name}: make {target}"
+
+
+def test_every_target_of_the_makefile_that_people_use_has_a_help_text() -> None:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    helped = set(re.findall(r"^([a-z0-9-]+):.*## ", text, flags=re.MULTILINE))
+    assert {
+        *("env", "demo", "test", "test-fast", "test-integration", "test-e2e", "bench", "soak", "lint", "docs"),
+        *("clean", "lock"),
+    } <= helped
+
+
+def test_one_version_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == airflow_provider_kafka_migration.__version__
+    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
