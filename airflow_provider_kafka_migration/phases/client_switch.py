@@ -1,0 +1,83 @@
+"""The client switch: groups are taken over for the last time when a person acknowledges it (seed 002)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.groups import GroupsResult
+from airflow_provider_kafka_migration.errors import GroupsIncomplete, WaitsForOperator
+from airflow_provider_kafka_migration.phases import approvals, floor_guard, frozen, groups
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+
+PHASE = "awaiting_client_switch"
+ACKNOWLEDGED = "client_switch_acknowledged"
+WAIT_SECONDS = 600.0
+
+
+def run(
+    context: PhaseContext,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PhaseResult:
+    """Acknowledge the switch: last refresh of all groups; who still reads the source is named.
+
+    :raises ApprovalRefused: nobody has approved it.
+    :raises WaitsForOperator: ``on_active_source`` is fail (or wait, and it took too long) and groups are active.
+    :raises GroupsIncomplete: groups failed in the last refresh.
+    """
+    entry = context.journal.find_step(ACKNOWLEDGED)
+    if entry is not None:
+        return PhaseResult(PHASE, entry.details["summary"], dict(entry.details), already_done=True)
+    attempt = frozen.current_attempt(context)
+    if attempt is None or not attempt.ready:
+        raise WaitsForOperator(
+            f"the migration has not reached {floor_guard.READY_MESSAGE} yet",
+            where=context.where(PHASE),
+            next_step="clear the step of the cutover that failed",
+        )
+    answer = approvals.require(context, "client_switch")
+    result = _last_sync(context, wait_seconds, sleep)
+    error = groups.failures_error(context, result.groups)
+    if error is not None:
+        raise GroupsIncomplete(error.what, where=error.where, next_step=error.next_step, details=error.details)
+    details: dict[str, Any] = {
+        "summary": f"clients switch: {groups.summarize(result.groups)}" + _active(result),
+        "active_on_source": result.active_on_source,
+        "policy": context.spec.groups.on_active_source,
+        "approved_by": [item.user_id for item in answer.responders],
+        "left_alone": {item.group: item.skipped_reason for item in result.groups if item.skipped_reason},
+        "at": result.at,
+    }
+    context.journal.step_once(ACKNOWLEDGED, details=details)
+    return PhaseResult(PHASE, details["summary"], details)
+
+
+def _last_sync(context: PhaseContext, wait_seconds: float, sleep: Callable[[float], None]) -> GroupsResult:
+    policy = context.spec.groups.on_active_source
+    interval = context.spec.groups.sync_interval.total_seconds()
+    waited = 0.0
+    while True:
+        result = groups.sync_groups(context)
+        if not result.active_on_source or policy == "warn":
+            return result
+        if policy == "fail" or waited >= wait_seconds:
+            names = result.active_on_source
+            raise WaitsForOperator(
+                f"{len(names)} groups still have members on the source: {', '.join(names[:20])}",
+                where=context.where(PHASE, group=names[0]),
+                next_step="stop these consumers, then approve the client switch again; or set "
+                "groups.on_active_source: warn",
+                details={"groups": names},
+            )
+        sleep(interval)
+        waited += interval
+
+
+def _active(result: GroupsResult) -> str:
+    names = result.active_on_source
+    if not names:
+        return ""
+    return f"; {len(names)} groups still read the source: {', '.join(names[:10])}"

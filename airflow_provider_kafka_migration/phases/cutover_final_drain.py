@@ -1,0 +1,237 @@
+"""The final drain: tell the tail where to stop, wait until the target has everything, make ``offset-map.json``.
+
+The tail ends by itself: ``control/tail-stop.json`` has the exclusive source offset of each partition, and copiers poll
+it. Done is what the brokers say: for each partition the target's log end stands for the source's end (DESIGN part 6).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition, StopAt
+from airflow_provider_kafka_migration.documents.cutover import Boundary
+from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
+from airflow_provider_kafka_migration.phases import cutover_freeze, frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.migrated import (
+    TopicPartition,
+    migrated_partitions,
+    partition_name,
+    target_key,
+)
+from airflow_provider_kafka_migration.phases.offset_maps import (
+    OFFSET_MAP,
+    SourcePositions,
+    build_document,
+    only_holes,
+)
+
+PHASE = "cutover"
+STEP = "final_drain"
+POLL_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Drained:
+    """How far one partition is. ``lag`` is in source offsets; holes at the end of a mapped partition are no lag."""
+
+    key: TopicPartition
+    source_end: int
+    target_end: int
+    lag: int
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The state as data, for the evidence's ``drain_final``."""
+        return {
+            "topic": self.key[0],
+            "partition": self.key[1],
+            "source_end_offset": self.source_end,
+            "target_end_offset": self.target_end,
+            "lag": self.lag,
+            "verdict": self.verdict,
+        }
+
+
+def run(
+    context: PhaseContext,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PhaseResult:
+    """Write the tail's stop, wait until all partitions are drained, write ``offset-map.json``.
+
+    :raises DrainTimeout: the target did not get there within ``drain_timeout``; the freeze is lifted.
+    :raises ForeignData: a target partition ends beyond the source's end.
+    """
+    with frozen.frozen_step(context, STEP) as attempt:
+        done = frozen.step_done(context, attempt, STEP)
+        if done is not None and context.evidence_store.get(context.key(OFFSET_MAP)) is not None:
+            return PhaseResult(PHASE, done["summary"], done, already_done=True)
+        timer = frozen.StepTimer.start(context, attempt, STEP)
+        boundary = load_boundary(context)
+        _check_same_attempt(context, attempt, boundary)
+        ends = boundary_ends(context, boundary)
+        write_tail_stop(context, boundary)
+        drained = _wait(context, attempt, ends, poll_seconds, sleep)
+        cutover_freeze.check_not_bypassed(context, attempt, ends)
+        map_details = _write_offset_map(context, ends, drained)
+        details = timer.done(_details(drained, map_details))
+        return PhaseResult(PHASE, details["summary"], details)
+
+
+def _details(drained: list[Drained], map_details: dict[str, Any]) -> dict[str, Any]:
+    verdicts: dict[str, int] = {}
+    for item in drained:
+        verdicts[item.verdict] = verdicts.get(item.verdict, 0) + 1
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    return {
+        "summary": f"the target has everything: {len(drained)} partitions ({counts})",
+        "verdicts": verdicts,
+        "partitions": [item.as_dict() for item in drained],
+        "offset_map": map_details,
+    }
+
+
+def _check_same_attempt(context: PhaseContext, attempt: FreezeAttempt, boundary: Boundary) -> None:
+    if boundary.attempt != attempt.number or frozen.step_done(context, attempt, "sentinels") is None:
+        raise FreezeFailed(
+            "the sentinels of this freeze are not written",
+            where=context.where(PHASE),
+            next_step="clear cutover.sentinels",
+        )
+
+
+def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartition, int]:
+    """Exclusive source end of each partition.
+
+    :raises FreezeFailed: a partition appeared after the freeze.
+    """
+    partitions = migrated_partitions(context)
+    missing = [key for key in partitions if partition_name(key) not in boundary.ends]
+    if missing:
+        raise FreezeFailed(
+            f"{len(missing)} partitions appeared after the freeze, the first is {partition_name(missing[0])}",
+            where=context.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
+            next_step="stop who creates topics or partitions on the source; then approve the cutover again",
+        )
+    return {key: boundary.ends[partition_name(key)] for key in partitions}
+
+
+def write_tail_stop(context: PhaseContext, boundary: Boundary) -> None:
+    """Write ``control/tail-stop.json``; create-only, but for a stop that a lifted freeze took back.
+
+    :raises FreezeFailed: another stop is in force.
+    """
+    key = context.key(frozen.TAIL_STOP)
+    document = StopAt(migration_id=context.migration_id, offsets=boundary.ends)
+    data = document.canonical()
+    context.journal.check_holds()
+    try:
+        context.journal_store.put_new(key, data)
+    except ObjectExists:
+        there = context.journal_store.get(key) or b"{}"
+        if there == data:
+            return
+        if StopAt.parse(there).offsets:
+            raise FreezeFailed(
+                "the tail was already told to stop at other offsets",
+                where=context.where(PHASE, path=f"{context.journal_store.uri}/{key}"),
+                next_step="look who else acts on this migration (kafka-migration journal)",
+            ) from None
+        context.journal_store.put(key, data)
+
+
+def _wait(
+    context: PhaseContext,
+    attempt: FreezeAttempt,
+    ends: dict[TopicPartition, int],
+    poll_seconds: float,
+    sleep: Callable[[float], None],
+) -> list[Drained]:
+    timeout = context.spec.cutover.drain_timeout.total_seconds()
+    started = context.now()
+    while True:
+        drained = look(context, ends)
+        late = [item for item in drained if item.lag]
+        context.progress(
+            Progress(PHASE, "final drain", done=len(drained) - len(late), total=len(drained), unit="partitions")
+        )
+        if not late:
+            return drained
+        frozen.check_deadline(context, attempt)
+        waited = (context.now() - started).total_seconds()
+        if waited > timeout:
+            raise _too_late(context, late, timeout)
+        sleep(poll_seconds)
+
+
+def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> DrainTimeout:
+    worst = max(late, key=lambda item: item.lag)
+    return DrainTimeout(
+        f"{len(late)} partitions are not drained after {timeout:g} s; {partition_name(worst.key)} lacks {worst.lag}",
+        where=context.where(PHASE, topic=worst.key[0], partition=worst.key[1]),
+        next_step="check that the tail runs (its task's log); the freeze is lifted: wait for drain_ready, then approve "
+        "the cutover again",
+        details={"partitions": [item.as_dict() for item in late]},
+    )
+
+
+def look(context: PhaseContext, ends: dict[TopicPartition, int]) -> list[Drained]:
+    """How far all partitions are, ascending.
+
+    :raises ForeignData: a target partition ends beyond the source's end.
+    """
+    partitions = migrated_partitions(context)
+    keys = [target_key(item) for item in partitions.values()]
+    # The log end first: a high watermark that is asked for later and equal to it proves that it is replicated.
+    log_ends = context.target.wire.list_offsets(keys, "log_end")
+    high_watermarks = context.target.wire.list_offsets(keys, "latest")
+    positions = SourcePositions.load(context)
+    found = []
+    for key, item in partitions.items():
+        log_end = log_ends[target_key(item)]
+        settled = high_watermarks[target_key(item)] >= log_end
+        found.append(_drained(context, item, ends[key], log_end, positions, settled=settled))
+    return found
+
+
+def _drained(
+    context: PhaseContext,
+    item: CopyPartition,
+    source_end: int,
+    target_end: int,
+    positions: SourcePositions,
+    *,
+    settled: bool,
+) -> Drained:
+    position = positions.of(item, target_end)
+    verdict = str(positions.maps[item.key].verdict or item.verdict)
+    lag = source_end - position
+    if lag < 0:
+        raise ForeignData(
+            f"the target ends {-lag} beyond the source's end",
+            where=context.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
+            next_step="find who writes to the target topic (DescribeProducers); nothing may write there before the "
+            "client switch",
+            details={"target_end_offset": target_end, "source_end_offset": source_end},
+        )
+    if lag and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):
+        lag = 0
+    return Drained(item.key, source_end, target_end, max(lag, 0 if settled else 1), verdict)
+
+
+def _write_offset_map(
+    context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]
+) -> dict[str, Any]:
+    document = build_document(context, ends, {item.key: item.target_end for item in drained})
+    data = document.canonical()
+    key = context.key(OFFSET_MAP)
+    if context.evidence_store.get(key) != data:
+        context.evidence_store.put(key, data)
+    return {"uri": f"{context.evidence_store.uri}/{key}", "sha256": document.digest(), "size_bytes": len(data)}

@@ -1,0 +1,311 @@
+"""One sentinel record per source partition, exactly once (seed 001 "Sentinel Records").
+
+Record: header ``x-kbe-cutover-sentinel: <migration_id>``, key ``__kbe_sentinel__``, value
+``{"migration_id": "<id>", "partition": <p>, "timestamp": "<iso8601>"}``.
+
+Exactly once, although a task may be killed between two sentinels or between a sentinel and its journal entry: all
+sentinels of an attempt share one producer id, journaled before the first one, and each is sequence 0 on its partition.
+A broker answers the repetition of such a batch with the offset of the first one and writes nothing (KIP-98). Where the
+broker has forgotten the producer id, the partition's tail is read for a sentinel of this migration before writing.
+
+With ``sentinel: end_offsets`` nothing is written and the frozen log ends are the boundary.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
+from airflow_provider_kafka_migration.errors import FreezeFailed, Transient
+from airflow_provider_kafka_migration.kafka import error_codes, fetch, produce
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, Record, encode_batch, records
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version
+from airflow_provider_kafka_migration.phases import cutover_freeze, frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.migrated import (
+    by_name,
+    get_result,
+    migrated_partitions,
+    partition_name,
+    put_result,
+)
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.replication.reading import fetch_many, read_span
+
+PHASE = "cutover"
+STEP = "sentinels"
+
+HEADER = b"x-kbe-cutover-sentinel"
+KEY = b"__kbe_sentinel__"
+
+PRODUCER = "sentinel_producer"
+WRITTEN = "sentinels_written"
+
+#: Partitions per produce request and journal entry.
+CHUNK = 200
+_HEADER_BYTES = 61
+_SCAN_BYTES = 256 * 1024
+_PRODUCE_TIMEOUT_MS = 20_000
+
+
+def sentinel_record(migration_id: str, partition: int, timestamp: str, timestamp_ms: int) -> Record:
+    """The sentinel of a partition, exactly as the seed has it."""
+    value = json.dumps({"migration_id": migration_id, "partition": partition, "timestamp": timestamp})
+    return Record(0, timestamp_ms, KEY, value.encode(), [(HEADER, migration_id.encode())])
+
+
+def is_sentinel(record: Record, migration_id: str) -> bool:
+    """Whether a record is a sentinel of this migration."""
+    return record.key == KEY and (HEADER, migration_id.encode()) in record.headers
+
+
+def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
+    """Write the sentinels that are not there yet; write ``results/boundary.json`` with the end of the source.
+
+    :raises FreezeFailed: nothing is frozen, or somebody wrote after the freeze.
+    """
+    with frozen.frozen_step(context, STEP) as attempt:
+        done = frozen.step_done(context, attempt, STEP)
+        if done is not None:
+            return PhaseResult(PHASE, _summary(load_boundary(context)), done, already_done=True)
+        timer = frozen.StepTimer.start(context, attempt, STEP)
+        boundary = _boundary(context, attempt, sleep)
+        key = put_result(context, "boundary", boundary)
+        details = timer.done(
+            {"boundary": key, "digest": boundary.digest(), "sentinels": len(boundary.sentinels), "mode": boundary.mode}
+        )
+        return PhaseResult(PHASE, _summary(boundary), details)
+
+
+def load_boundary(context: PhaseContext) -> Boundary:
+    """The end of the source as the sentinels step left it.
+
+    :raises FreezeFailed: the step was not done.
+    """
+    data = get_result(context, "boundary")
+    if data is None:
+        raise FreezeFailed(
+            "the end of the source is not known: the sentinels were not written",
+            where=context.where(PHASE),
+            next_step="clear cutover.sentinels",
+        )
+    return Boundary.parse(data)
+
+
+def _summary(boundary: Boundary) -> str:
+    if boundary.mode == "end_offsets":
+        return f"the end of {len(boundary.ends)} source partitions is recorded"
+    return f"{len(boundary.sentinels)} sentinels written, one per source partition"
+
+
+def _boundary(context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]) -> Boundary:
+    mode = context.spec.cutover.sentinel
+    sentinels: list[Sentinel] = []
+    if mode == "record":
+        written = _write_all(context, attempt, sleep)
+        sentinels = [Sentinel(topic=key[0], partition=key[1], offset=written[key]) for key in sorted(written)]
+    # The sentinel must be on all in-sync replicas, or the tail would not see it as committed.
+    ends = _settled_ends(context, attempt, sleep)
+    return Boundary(
+        migration_id=context.migration_id, attempt=attempt.number, mode=mode, sentinels=sentinels, ends=by_name(ends)
+    )
+
+
+def _settled_ends(
+    context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
+) -> dict[TopicPartition, int]:
+    while True:
+        look = cutover_freeze.SourceEnds.look(context)
+        if look.stable == look.log_end:
+            return look.log_end
+        frozen.check_deadline(context, attempt)
+        sleep(cutover_freeze.POLL_SECONDS)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _write_all(
+    context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
+) -> dict[TopicPartition, int]:
+    """Offset of the sentinel of every partition."""
+    written = _journaled(context, attempt)
+    todo = [key for key in migrated_partitions(context) if key not in written]
+    if not todo:
+        return written
+    if not written:
+        _check_untouched(context, attempt)
+    producer_id, epoch = _producer(context, attempt)
+    for chunk in _chunks(todo):
+        found = find_sentinels(context, attempt, chunk)
+        missing = [key for key in chunk if key not in found]
+        found.update(_write(context, attempt, missing, (producer_id, epoch), sleep))
+        context.journal.step(
+            WRITTEN,
+            key=attempt.key,
+            details={"offsets": by_name(found), "partitions": [[*key, found[key]] for key in sorted(found)]},
+        )
+        written.update(found)
+        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(migrated_partitions(context))))
+    return written
+
+
+def _journaled(context: PhaseContext, attempt: FreezeAttempt) -> dict[TopicPartition, int]:
+    return {
+        (topic, partition): offset
+        for entry in context.journal.steps(WRITTEN, attempt.key)
+        for topic, partition, offset in entry.details["partitions"]
+    }
+
+
+def _check_untouched(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """Before the first sentinel: nobody wrote since the freeze was verified."""
+    assert attempt.verified is not None
+    if _producer_entry(context, attempt) is not None:
+        return  # a killed run may have written some already; they are found one by one
+    ends = attempt.verified.ends
+    expected = {key: ends[partition_name(key)] for key in migrated_partitions(context) if partition_name(key) in ends}
+    cutover_freeze.check_not_bypassed(context, attempt, expected)
+
+
+def _producer_entry(context: PhaseContext, attempt: FreezeAttempt) -> Any:
+    return context.journal.find_step(PRODUCER, attempt.key)
+
+
+def _producer(context: PhaseContext, attempt: FreezeAttempt) -> tuple[int, int]:
+    """The producer id of this attempt's sentinels, journaled before its first use."""
+    entry = _producer_entry(context, attempt)
+    if entry is None:
+        producer_id, epoch = context.source.wire.init_producer_id()
+        # step_once: of two tasks that run at the same time both must use the same id.
+        entry = context.journal.step_once(
+            PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
+        )
+    return int(entry.details["producer_id"]), int(entry.details["producer_epoch"])
+
+
+def _write(
+    context: PhaseContext,
+    attempt: FreezeAttempt,
+    keys: list[TopicPartition],
+    producer: tuple[int, int],
+    sleep: Callable[[float], None],
+) -> dict[TopicPartition, int]:
+    """Produce to these partitions until all have answered; a repeated batch is answered, not written."""
+    now = context.now()
+    batches = {
+        key: encode_batch(
+            [sentinel_record(context.migration_id, key[1], iso(now), int(now.timestamp() * 1000))],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=0,
+        )
+        for key in keys
+    }
+    written: dict[TopicPartition, int] = {}
+    if keys:
+        context.journal.check_holds()
+    while len(written) < len(keys):
+        _produce_once(context, {key: batches[key] for key in keys if key not in written}, written)
+        if len(written) < len(keys):
+            frozen.check_deadline(context, attempt)
+            sleep(0.2)
+    return written
+
+
+def _produce_once(
+    context: PhaseContext, batches: dict[TopicPartition, bytes], written: dict[TopicPartition, int]
+) -> None:
+    wire = context.source.wire
+    for broker_id, keys in _by_leader(wire.leaders(batches)):
+        connection = wire.connection(broker_id)
+        version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
+        parts = produce.encode(
+            [
+                produce.ProduceBatch(*key, batches[key][:_HEADER_BYTES], batches[key][_HEADER_BYTES:])
+                for key in sorted(keys)
+            ],
+            timeout_ms=_PRODUCE_TIMEOUT_MS,
+        )
+        try:
+            answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version)
+        except Transient:
+            wire.forget_leaders(keys)
+            continue
+        for item in answer.partitions:
+            key = (item.topic, item.partition)
+            if not item.error_code:
+                written[key] = item.base_offset
+            elif item.error_code in error_codes.STALE_METADATA:
+                wire.forget_leaders([key])
+            elif not error_codes.retriable(item.error_code):
+                raise error_codes.error_for(
+                    item.error_code,
+                    "the sentinel cannot be written",
+                    where=context.where(PHASE, cluster="source", topic=item.topic, partition=item.partition),
+                )
+
+
+def _by_leader(leaders: dict[TopicPartition, int]) -> list[tuple[int, list[TopicPartition]]]:
+    grouped: dict[int, list[TopicPartition]] = {}
+    for key in sorted(leaders):
+        grouped.setdefault(leaders[key], []).append(key)
+    return sorted(grouped.items())
+
+
+def _chunks(keys: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    for start in range(0, len(keys), CHUNK):
+        yield keys[start : start + CHUNK]
+
+
+# -- looking for sentinels -------------------------------------------------------------------------------------------
+
+
+def find_sentinels(
+    context: PhaseContext, attempt: FreezeAttempt, keys: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Sentinels of this migration at or behind the frozen end, by partition: written by a run that was killed.
+
+    One directly before the frozen end counts, too: it was left by an attempt that was lifted, and nobody has written
+    since, so it still marks the end.
+    """
+    assert attempt.verified is not None
+    keys = sorted(keys)
+    ends = context.source.wire.list_offsets(keys, "latest")
+    starts = {}
+    for key in keys:
+        frozen_end = attempt.verified.ends.get(partition_name(key), ends[key])
+        if ends[key] > 0:
+            starts[key] = max(min(frozen_end, ends[key]) - 1, 0)
+    return sentinels_between(context.source.wire, context.migration_id, starts, ends)
+
+
+def sentinels_between(
+    wire: Wire, migration_id: str, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Offset of the first sentinel of a migration in ``[start, end)`` of each partition that has one."""
+    log_starts = wire.list_offsets(list(starts), "earliest")
+    wanted = {key: max(offset, log_starts[key]) for key, offset in starts.items()}
+    wanted = {key: offset for key, offset in wanted.items() if offset < ends[key]}
+    quick = fetch_many(wire, sorted(wanted.items()), isolation=fetch.READ_UNCOMMITTED, max_bytes=_SCAN_BYTES)
+    found: dict[TopicPartition, int] = {}
+    for key, start in sorted(wanted.items()):
+        batches: Iterable[AnyBatch] = quick.get(key, [])
+        if key not in quick or quick[key][-1].next_offset < ends[key]:
+            batches = read_span(wire, key, start, ends[key], isolation=fetch.READ_UNCOMMITTED)
+        for record in _records(batches):
+            if start <= record.offset < ends[key] and is_sentinel(record, migration_id):
+                found.setdefault(key, record.offset)
+    return found
+
+
+def _records(batches: Iterable[AnyBatch]) -> Iterator[Record]:
+    for batch in batches:
+        if isinstance(batch, LegacyBatch):
+            yield from batch.records()
+        elif not batch.is_control:
+            yield from records(batch)

@@ -1,0 +1,244 @@
+"""Lag of all partitions, and whether the migration is ready for its cutover.
+
+Lag of a partition = the source's last stable offset - the source offset that the target's log end stands for. For
+``equal`` and ``shifted`` that is the target's log end less a constant (DESIGN part 5); for ``mapped`` the last run
+of the offset map says it. Nothing is stored: two ListOffsets calls are the whole truth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
+from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+
+PHASE = "drain_ready"
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """Lag of one partition in records (source offsets, so holes count).
+
+    :param position: next source offset to copy, from the target's log end.
+    """
+
+    topic: str
+    partition: int
+    source_end: int
+    position: int
+    target_end: int
+
+    @property
+    def lag(self) -> int:
+        """Source offsets that the target does not have yet."""
+        return self.source_end - self.position
+
+    def as_dict(self) -> dict[str, Any]:
+        """The lag as data."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "source_end_offset": self.source_end,
+            "target_end_offset": self.target_end,
+            "position": self.position,
+            "lag": self.lag,
+        }
+
+
+@dataclass(frozen=True)
+class DrainStatus:
+    """One look at all lags.
+
+    :param stable_since: since when all lags have been small enough, without a break; ``None``: they are not.
+        The only state of the wait: give it to the next :func:`check`. Lost state only makes the window start again.
+    """
+
+    at: datetime
+    lags: tuple[PartitionLag, ...]
+    max_lag: int
+    stable_since: datetime | None
+    ready: bool
+
+    @property
+    def worst(self) -> PartitionLag | None:
+        """The partition with the largest lag."""
+        return max(self.lags, key=lambda item: item.lag, default=None)
+
+    @property
+    def total(self) -> int:
+        """Sum of all lags."""
+        return sum(item.lag for item in self.lags)
+
+    @property
+    def stable_seconds(self) -> float:
+        """For how long all lags have been small enough."""
+        return (self.at - self.stable_since).total_seconds() if self.stable_since else 0.0
+
+    def summary(self) -> str:
+        """One line for people."""
+        worst = self.worst
+        if worst is None:
+            return "no partitions"
+        return (
+            f"lag {self.total} in {len(self.lags)} partitions, largest {worst.lag} at {worst.topic}-{worst.partition}"
+            f" (limit {self.max_lag}), stable for {self.stable_seconds:.0f} s"
+        )
+
+    def as_event(self) -> dict[str, Any]:
+        """Small JSON-able form for triggers."""
+        return {
+            "at": iso(self.at),
+            "ready": self.ready,
+            "stable_since": iso(self.stable_since) if self.stable_since else None,
+            "summary": self.summary(),
+            "total_lag": self.total,
+        }
+
+
+def measure(context: PhaseContext) -> list[PartitionLag]:
+    """Lag of every partition, ascending.
+
+    :raises ForeignData: a target end beyond the source's end: somebody else writes there.
+    """
+    partitions = migrated_partitions(context)
+    # The target first: the source's end only grows, so a race can never look like a target that is ahead.
+    target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    positions = SourcePositions.load(context)
+    source_ends = context.source.wire.list_offsets(list(partitions), "stable")
+    lags = [
+        _lag(item, source_ends[key], target_ends[target_key(item)], positions) for key, item in partitions.items()
+    ]
+    _check_not_ahead(context, lags)
+    return lags
+
+
+def _lag(item: CopyPartition, source_end: int, target_end: int, positions: SourcePositions) -> PartitionLag:
+    position = positions.of(item, target_end)
+    return PartitionLag(item.topic, item.partition, source_end, position, target_end)
+
+
+def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
+    ahead = [item for item in lags if item.lag < 0]
+    if ahead:
+        first = ahead[0]
+        raise ForeignData(
+            f"{len(ahead)} target partitions end beyond the source's last stable offset; the first one by {-first.lag}",
+            where=context.where(PHASE, topic=first.topic, partition=first.partition, offset=first.target_end),
+            next_step="find who else writes to the target (DescribeProducers), or whether the source lost records by "
+            "an unclean leader election; the target's records from that offset on are not the source's",
+            details={"partitions": [item.as_dict() for item in ahead]},
+        )
+
+
+def check(context: PhaseContext, stable_since: datetime | None = None) -> DrainStatus:
+    """One look. Keeps no state of its own, so any thread or process may go on where another one stopped.
+
+    A lag above the limit starts the window again.
+    """
+    lags = measure(context)
+    return judge(
+        lags,
+        at=context.now(),
+        stable_since=stable_since,
+        max_lag=context.spec.tail.drain_max_partition_lag,
+        window_seconds=context.spec.tail.drain_stable_window.total_seconds(),
+    )
+
+
+def judge(
+    lags: list[PartitionLag], *, at: datetime, stable_since: datetime | None, max_lag: int, window_seconds: float
+) -> DrainStatus:
+    """What a look at the lags means for the window."""
+    if any(item.lag > max_lag for item in lags):
+        return DrainStatus(at, tuple(lags), max_lag, None, ready=False)
+    since = at if stable_since is None or stable_since > at else stable_since
+    return DrainStatus(at, tuple(lags), max_lag, since, ready=(at - since).total_seconds() >= window_seconds)
+
+
+def record_ready(context: PhaseContext, status: DrainStatus) -> PhaseResult:
+    """Journal that the drain is ready (or that it is ready again); what :func:`run` and the sensor end with."""
+    details = {**status.as_event(), "lags": [item.as_dict() for item in status.lags if item.lag > 0]}
+    context.journal.step("drain_ready", key=iso(status.at), details=details)
+    return PhaseResult(PHASE, f"ready for the cutover: {status.summary()}", details)
+
+
+def ready_from_event(context: PhaseContext, event: dict[str, Any]) -> PhaseResult:
+    """End the wait with what a trigger has seen. Looks once more, since the event may be old."""
+    since = event.get("stable_since")
+    return record_ready(context, check(context, parse_iso(since) if since else None))
+
+
+def run(
+    context: PhaseContext,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PhaseResult:
+    """Wait until all lags are at or below the limit for the whole window.
+
+    :raises DrainTimeout: not ready within ``tail.drain_ready_timeout``.
+    """
+    started = context.now()
+    since: datetime | None = None
+    while True:
+        status = check(context, since)
+        since = status.stable_since
+        context.progress(Progress(PHASE, status.summary(), done=len(_small(status)), total=len(status.lags)))
+        if status.ready:
+            return record_ready(context, status)
+        if context.now() - started > context.spec.tail.drain_ready_timeout:
+            raise not_ready(context, status)
+        sleep(poll_seconds)
+
+
+def _small(status: DrainStatus) -> list[PartitionLag]:
+    return [item for item in status.lags if item.lag <= status.max_lag]
+
+
+def not_ready(context: PhaseContext, status: DrainStatus) -> DrainTimeout:
+    """The error of a wait that took too long."""
+    worst = status.worst
+    return DrainTimeout(
+        f"the migration is not ready for its cutover: {status.summary()}",
+        where=context.where(
+            PHASE, topic=worst.topic if worst else None, partition=worst.partition if worst else None
+        ),
+        next_step="check that the tail runs and keeps up; raise tail.drain_max_partition_lag if the source is that "
+        "busy; then clear drain_ready",
+        details=status.as_event(),
+    )
+
+
+def lag_by_topic(lags: list[PartitionLag]) -> dict[str, dict[str, int]]:
+    """Per source topic: partitions, total and largest lag; for approvals."""
+    topics: dict[str, dict[str, int]] = {}
+    for item in sorted(lags, key=lambda item: (item.topic, item.partition)):
+        entry = topics.setdefault(item.topic, {"partitions": 0, "total_lag": 0, "largest_lag": 0})
+        entry["partitions"] += 1
+        entry["total_lag"] += item.lag
+        entry["largest_lag"] = max(entry["largest_lag"], item.lag)
+    return topics
+
+
+__all__ = [
+    "DrainStatus",
+    "PartitionLag",
+    "TopicPartition",
+    "check",
+    "judge",
+    "lag_by_topic",
+    "measure",
+    "not_ready",
+    "ready_from_event",
+    "record_ready",
+    "run",
+]

@@ -1,0 +1,184 @@
+"""The offset-floor guard (seed 001 part 7): was anything cut from the target before clients switch?
+
+Looking only at end offsets would miss a retention run or DeleteRecords on the target. So: the target's log start must
+not be past the first copied offset, and its end not behind the copied range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import FrozenTime
+from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
+from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
+from airflow_provider_kafka_migration.phases import cutover_freeze, frozen, topology
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
+from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name, put_result
+from airflow_provider_kafka_migration.phases.offset_maps import load_document
+from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+
+PHASE = "cutover"
+STEP = "floor_guard"
+READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A partition whose target log was cut."""
+
+    topic: str
+    partition: int
+    kind: str
+    expected: int
+    seen: int
+
+    def __str__(self) -> str:
+        if self.kind == "floor":
+            return f"{self.topic}-{self.partition} starts at {self.seen}, the first copied offset is {self.expected}"
+        return f"{self.topic}-{self.partition} ends at {self.seen}, the copied range ends at {self.expected}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The violation as data."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "kind": self.kind,
+            "expected": self.expected,
+            "seen": self.seen,
+        }
+
+
+def judge(
+    document: OffsetMapDocument,
+    log_starts: Mapping[TopicPartition, int],
+    log_ends: Mapping[TopicPartition, int],
+) -> list[Violation]:
+    """Violations, ascending by topic and partition.
+
+    :param log_starts: earliest offsets by (target topic, partition); ``log_ends``: high watermarks likewise.
+    """
+    found = []
+    for item in document.partitions:
+        key = (item.target_topic, item.partition)
+        if item.target_start_offset is None or item.target_end_offset is None:
+            continue
+        if log_starts[key] > item.target_start_offset and not _is_empty(item):
+            found.append(Violation(*key, "floor", item.target_start_offset, log_starts[key]))
+        if log_ends[key] < item.target_end_offset:
+            found.append(Violation(*key, "end", item.target_end_offset, log_ends[key]))
+    return found
+
+
+def _is_empty(item: MappedPartition) -> bool:
+    """Nothing was copied, so nothing can be missing."""
+    return item.target_start_offset == item.target_end_offset
+
+
+def look(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+    """Ask the target's brokers and judge."""
+    keys = [(item.target_topic, item.partition) for item in document.partitions]
+    wire = context.target.wire
+    return judge(document, wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest"))
+
+
+def violated(context: PhaseContext, violations: list[Violation]) -> FloorViolated:
+    """The error that names the partitions."""
+    first = violations[0]
+    return FloorViolated(
+        f"{len(violations)} target partitions were cut: {first}",
+        where=context.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
+        next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election); the "
+        "client switch stays blocked: delete these topics on the target and migrate them anew",
+        details={"violations": [item.as_dict() for item in violations]},
+    )
+
+
+def run(context: PhaseContext) -> PhaseResult:
+    """Put back what producers can notice, check the floor, and say READY_FOR_CLIENT_SWITCH with the frozen seconds.
+
+    :raises FloorViolated: names the partitions; the freeze is lifted.
+    :raises FreezeFailed: too late, not frozen, or somebody wrote to the source after the freeze.
+    """
+    attempt = frozen.verified_attempt(context, STEP)
+    if attempt.ready:
+        return _already_ready(context, attempt)
+    with frozen.frozen_step(context, STEP) as attempt:
+        if frozen.step_done(context, attempt, "commit_groups") is None:
+            raise FreezeFailed(
+                "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
+            )
+        timer = frozen.StepTimer.start(context, attempt, STEP)
+        restored = topology.restore_producer_visible(context)
+        document = _document(context)
+        violations = look(context, document)
+        if violations:
+            raise violated(context, violations)
+        bypasses = cutover_freeze.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        # From READY on the freeze is not lifted any more, so its time must not be over before it.
+        frozen.check_deadline(context, attempt)
+        details = timer.done(
+            {
+                "partitions": len(document.partitions),
+                "violations": [],
+                "restored": restored.details,
+                "bypasses": [item.model_dump(mode="json") for item in bypasses],
+            }
+        )
+        frozen_time = _frozen_time(context, attempt)
+        put_result(context, "frozen-time", frozen_time)
+        context.journal.step(frozen.READY, key=attempt.key, details=frozen_time.model_dump(mode="json"))
+    return PhaseResult(
+        PHASE,
+        f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
+        f"producers frozen for {frozen_time.frozen_seconds:.1f} s",
+        {**details, "frozen": frozen_time.model_dump(mode="json")},
+    )
+
+
+def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
+    """READY was said before: look again, since clearing this task asks whether it still holds."""
+    violations = look(context, _document(context))
+    if violations:
+        raise violated(context, violations)
+    entry = context.journal.find_step(frozen.READY, attempt.key)
+    details = dict(entry.details) if entry else {}
+    return PhaseResult(PHASE, f"{READY_MESSAGE} (again)", {"frozen": details}, already_done=True)
+
+
+def _document(context: PhaseContext) -> OffsetMapDocument:
+    document = load_document(context)
+    if document is None:
+        raise FreezeFailed(
+            "there is no offset-map.json",
+            where=context.where(PHASE),
+            next_step="clear cutover.final_drain",
+        )
+    return document
+
+
+def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
+    assert attempt.verified is not None
+    now = context.now()
+    prefix = f"{attempt.key}/"
+    steps = {
+        entry.step_key.removeprefix(prefix): float(entry.details["seconds"])
+        for entry in context.journal.steps(frozen.STEP)
+        if entry.step_key is not None and entry.step_key.startswith(prefix)
+    }
+    return FrozenTime(
+        migration_id=context.migration_id,
+        attempt=attempt.number,
+        requested_at=attempt.verified.requested_at,
+        verified_at=attempt.verified.verified_at,
+        ready_at=iso(now),
+        frozen_seconds=round((now - parse_iso(attempt.verified.verified_at)).total_seconds(), 3),
+        steps=steps,
+    )
+
+
+__all__ = ["READY_MESSAGE", "Violation", "judge", "look", "partition_name", "run", "violated"]

@@ -1,0 +1,230 @@
+"""The freeze as the journal knows it: attempts, their deadline, the steps inside, and how a freeze is lifted.
+
+A cutover is one or more *attempts*. An attempt begins with a journal step before the first producer is stopped, and
+ends either READY_FOR_CLIENT_SWITCH or lifted. Every step of the cutover runs inside :func:`frozen_step`, which lifts
+the freeze when its time is over or when the step failed for good, and takes the migration back to ``tail``
+(seed 001: a failed phase is resumable; producers never stay stopped for a migration that does not go on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.documents.cutover import FreezeResult
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.errors import (
+    ClaimHeld,
+    ClaimLost,
+    FreezeFailed,
+    GroupsIncomplete,
+    JournalTampered,
+    MigrationError,
+    Transient,
+)
+from airflow_provider_kafka_migration.phases import freeze_methods
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+from airflow_provider_kafka_migration.state import State
+
+PHASE = "cutover"
+
+#: Names of journal steps; their key is the number of the attempt.
+REQUESTED = "freeze_requested"
+VERIFIED = "freeze_verified"
+LIFTED = "freeze_lifted"
+READY = "ready_for_client_switch"
+STEP = "cutover_step"
+
+TAIL_STOP = "control/tail-stop.json"
+
+#: After these errors somebody else is in charge, or nothing can be trusted: touch nothing.
+_HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
+#: Failures that a person may heal while producers are still frozen, as long as there is time.
+_HEALABLE = (GroupsIncomplete,)
+
+
+@dataclass(frozen=True)
+class FreezeAttempt:
+    """One attempt to freeze, from its journal steps."""
+
+    number: int
+    method: str
+    requested_at: datetime
+    deadline: datetime
+    verified: FreezeResult | None = None
+    ready: bool = False
+    lifted: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of this attempt's journal steps."""
+        return str(self.number)
+
+    @property
+    def is_open(self) -> bool:
+        """Producers are (or may be) stopped for this attempt, and clients have not been told to switch."""
+        return not self.ready and not self.lifted
+
+
+def current_attempt(context: PhaseContext) -> FreezeAttempt | None:
+    """The latest attempt, or ``None`` if there was none."""
+    number, found = 1, None
+    while (entry := context.journal.find_step(REQUESTED, str(number))) is not None:
+        found = entry
+        number += 1
+    return None if found is None else _attempt(context, number - 1, found)
+
+
+def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> FreezeAttempt:
+    verified = context.journal.find_step(VERIFIED, str(number))
+    return FreezeAttempt(
+        number=number,
+        method=requested.details["method"],
+        requested_at=parse_iso(requested.details["requested_at"]),
+        deadline=parse_iso(requested.details["deadline"]),
+        verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
+        ready=context.journal.find_step(READY, str(number)) is not None,
+        lifted=context.journal.find_step(LIFTED, str(number)) is not None,
+    )
+
+
+def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
+    """The attempt that a step of the cutover belongs to.
+
+    :raises FreezeFailed: nothing is frozen.
+    """
+    attempt = current_attempt(context)
+    if attempt is None or attempt.lifted or attempt.verified is None:
+        state = "was lifted" if attempt is not None and attempt.lifted else "is not verified"
+        raise FreezeFailed(
+            f"the freeze {state}, so the step {step} must not run",
+            where=context.where(PHASE),
+            next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
+        )
+    return attempt
+
+
+def check_deadline(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """Raise :class:`FreezeFailed` when producers have been frozen for longer than ``max_producer_freeze``."""
+    over = (context.now() - attempt.deadline).total_seconds()
+    if attempt.ready or over <= 0:
+        return
+    raise FreezeFailed(
+        f"producers are frozen for longer than max_producer_freeze "
+        f"({context.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
+        where=context.where(PHASE),
+        next_step="find what was slow (the journal has the seconds of each step); raise cutover.max_producer_freeze "
+        "or choose a quieter hour; then approve the cutover again",
+        details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
+    )
+
+
+def seconds_left(context: PhaseContext, attempt: FreezeAttempt) -> float:
+    """Seconds until the freeze is lifted; never below 0."""
+    return max((attempt.deadline - context.now()).total_seconds(), 0.0)
+
+
+@contextmanager
+def frozen_step(context: PhaseContext, name: str) -> Iterator[FreezeAttempt]:
+    """Run a step of the cutover while producers are frozen.
+
+    On the way out by an exception the freeze is lifted if the step failed for good or the time is over. With time
+    left, a transient failure keeps the freeze, since the retry is cheaper for everybody than a second freeze.
+    """
+    attempt = verified_attempt(context, name)
+    with lifting(context, attempt):
+        check_deadline(context, attempt)
+        yield attempt
+
+
+@contextmanager
+def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
+    """Lift the freeze of an attempt when the block fails, as :func:`frozen_step` says."""
+    try:
+        yield
+    except _HANDS_OFF:
+        raise
+    except Exception as error:
+        if attempt.ready or _may_be_tried_again(context, attempt, error):
+            raise
+        lift(context, attempt, reason=_reason(error))
+        raise
+
+
+def _may_be_tried_again(context: PhaseContext, attempt: FreezeAttempt, error: Exception) -> bool:
+    from_outside = isinstance(error, Transient) and error.code != "DRAIN_TIMEOUT"
+    return (from_outside or isinstance(error, _HEALABLE)) and seconds_left(context, attempt) > 0
+
+
+def _reason(error: Exception) -> str:
+    return error.what if isinstance(error, MigrationError) else f"{type(error).__name__} in our own code"
+
+
+def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[str, Any]:
+    """Let producers write to the source again and go back to ``tail``. Idempotent: every part may be done before.
+
+    The tail's stop is taken away first, so that a tail which is running goes on.
+
+    :raises FreezeFailed: the producers could not be unfrozen; the next call tries again.
+    """
+    clear_tail_stop(context)
+    details = {"reason": reason, **freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)}
+    details["frozen_seconds"] = round((context.now() - attempt.requested_at).total_seconds(), 3)
+    context.journal.step(LIFTED, key=attempt.key, details=details)
+    back_to_tail(context, f"freeze {attempt.number} lifted: {reason}", details)
+    return details
+
+
+def back_to_tail(context: PhaseContext, reason: str, details: dict[str, Any] | None = None) -> None:
+    """From ``cutover`` to ``tail``: the copy goes on, and a new cutover begins with drain_ready and an approval."""
+    context.journal.refresh()
+    if context.journal.tip_state is State.CUTOVER:
+        context.journal.transition(State.TAIL, reason, details, from_states={State.CUTOVER})
+
+
+def clear_tail_stop(context: PhaseContext) -> None:
+    """Let the tail go on, whatever it was told: a StopAt without offsets stops nothing."""
+    key = context.key(TAIL_STOP)
+    data = context.journal_store.get(key)
+    if data is None or not StopAt.parse(data).offsets:
+        return
+    context.journal.check_holds()
+    context.journal_store.put(key, StopAt(migration_id=context.migration_id, offsets={}).canonical())
+
+
+@dataclass(frozen=True)
+class StepTimer:
+    """Measures one step of the cutover for the journal."""
+
+    context: PhaseContext
+    attempt: FreezeAttempt
+    name: str
+    started: datetime
+
+    @classmethod
+    def start(cls, context: PhaseContext, attempt: FreezeAttempt, name: str) -> StepTimer:
+        """Begin to measure."""
+        return cls(context, attempt, name, context.now())
+
+    def done(self, details: dict[str, Any]) -> dict[str, Any]:
+        """Journal the step with its seconds; the details as journaled."""
+        finished = self.context.now()
+        full = {
+            **details,
+            "started_at": iso(self.started),
+            "finished_at": iso(finished),
+            "seconds": round((finished - self.started).total_seconds(), 3),
+        }
+        self.context.journal.step(STEP, key=f"{self.attempt.key}/{self.name}", details=full)
+        return full
+
+
+def step_done(context: PhaseContext, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
+    """Details of a step of this attempt, or ``None`` if it is not done."""
+    entry = context.journal.find_step(STEP, f"{attempt.key}/{name}")
+    return entry.details if entry else None

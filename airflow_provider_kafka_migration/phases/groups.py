@@ -1,0 +1,455 @@
+"""Consumer groups: snapshot on the source, translation, commit on the target, and keeping it fresh until the switch.
+
+Rules (seed 001 "Offset Commit", seed 002, DESIGN part 6): only groups that are empty on the target are written, never
+backwards, with leader epoch -1 and their metadata. One bad group never blocks the others: what failed is data, and is
+reported at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.groups import (
+    CommittedOffset,
+    GroupResult,
+    GroupSnapshot,
+    GroupsResult,
+    GroupsSnapshot,
+    TranslatedOffset,
+)
+from airflow_provider_kafka_migration.errors import (
+    DocumentUnreadable,
+    FreezeFailed,
+    GroupsIncomplete,
+    MigrationError,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import admin_groups
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.phases import frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.group_translation import count_translations, translate_group
+from airflow_provider_kafka_migration.phases.migrated import (
+    TopicPartition,
+    get_result,
+    migrated_partitions,
+    put_result,
+)
+from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document, load_maps
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
+
+PHASE = "cutover"
+SNAPSHOT_STEP = "snapshot_groups"
+COMMIT_STEP = "commit_groups"
+SNAPSHOT = "groups-snapshot"
+RESULT = "groups"
+
+#: Kinds whose offsets are not plain committed offsets; see docs/groups.md.
+OTHER_APIS = {
+    "share": "a share group keeps its state per record, not as a committed offset",
+    "unknown": "its members speak a protocol other than the consumer's",
+}
+
+
+# -- snapshot --------------------------------------------------------------------------------------------------------
+
+
+def read_groups(context: PhaseContext) -> list[GroupSnapshot]:
+    """All selected groups with their committed offsets on the source, ascending. Failures of single groups are data."""
+    admin = context.source.admin
+    listings = {name: item for name, item in admin.list_groups().items() if context.spec.groups.selects(name)}
+    names = sorted(listings)
+    descriptions = admin.describe_groups(names, listings=listings) if names else {}
+    offsets = admin.groups_offsets(names) if names else {}
+    topics = {topic for topic, _ in migrated_partitions(context)}
+    return [_snapshot(context, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
+
+
+def _snapshot(
+    context: PhaseContext,
+    listing: admin_groups.GroupListing,
+    description: admin_groups.GroupDescription | None,
+    offsets: admin_groups.GroupOffsets | None,
+    topics: set[str],
+) -> GroupSnapshot:
+    committed = offsets.offsets if offsets is not None else {}
+    failure = _read_failure(context, listing.group, offsets, topics)
+    return GroupSnapshot(
+        group=listing.group,
+        type=listing.type,
+        state=description.state if description is not None and description.error is None else listing.state,
+        members=sorted(f"{member.client_id} {member.client_host}" for member in description.members)
+        if description
+        else [],
+        offsets=[
+            CommittedOffset(topic=key[0], partition=key[1], offset=value.offset, metadata=value.metadata)
+            for key, value in sorted(committed.items())
+            if key[0] in topics
+        ],
+        other_topics=sorted({topic for topic, _ in committed} - topics),
+        error=failure.as_dict() if failure else None,
+    )
+
+
+def _read_failure(
+    context: PhaseContext, group: str, offsets: admin_groups.GroupOffsets | None, topics: set[str]
+) -> MigrationError | None:
+    if offsets is None:
+        return FreezeFailed(
+            "the group's offsets were not answered", where=_where(context, group), next_step="clear the task"
+        )
+    errors = [error for key, error in offsets.errors.items() if key[0] in topics]
+    error = offsets.error or next(iter(errors), None)
+    if error is None:
+        return None
+    return error.exception(
+        "the group's offsets cannot be read on the source",
+        _where(context, group, cluster="source"),
+        operation=f"Describe on group {group} and on its topics",
+    )
+
+
+def _where(context: PhaseContext, group: str, **fields: Any) -> Where:
+    return context.where(PHASE, group=group, **fields)
+
+
+def take_snapshot(context: PhaseContext) -> GroupsSnapshot:
+    """The groups as they stand now."""
+    return GroupsSnapshot(
+        migration_id=context.migration_id, taken_at=iso(context.now()), groups=read_groups(context)
+    )
+
+
+def snapshot_groups(context: PhaseContext) -> PhaseResult:
+    """Step ``cutover.snapshot_groups``: write ``results/groups-snapshot.json``.
+
+    Groups that could not be read are in it with their error; commit_groups reports them.
+    """
+    with frozen.frozen_step(context, SNAPSHOT_STEP) as attempt:
+        done = frozen.step_done(context, attempt, SNAPSHOT_STEP)
+        if done is not None and get_result(context, SNAPSHOT) is not None:
+            return PhaseResult(PHASE, done["summary"], done, already_done=True)
+        timer = frozen.StepTimer.start(context, attempt, SNAPSHOT_STEP)
+        snapshot = take_snapshot(context)
+        key = put_result(context, SNAPSHOT, snapshot)
+        offsets = sum(len(group.offsets) for group in snapshot.groups)
+        details = timer.done(
+            {
+                "summary": f"{len(snapshot.groups)} groups with {offsets} committed offsets",
+                "snapshot": key,
+                "digest": snapshot.digest(),
+                "groups": [group.group for group in snapshot.groups],
+                "unread": [group.group for group in snapshot.groups if group.error],
+            }
+        )
+        return PhaseResult(PHASE, details["summary"], details)
+
+
+def load_snapshot(context: PhaseContext) -> GroupsSnapshot:
+    """The snapshot that the step wrote.
+
+    :raises FreezeFailed: there is none.
+    """
+    data = get_result(context, SNAPSHOT)
+    if data is None:
+        raise FreezeFailed(
+            "there is no snapshot of the groups", where=context.where(PHASE), next_step="clear cutover.snapshot_groups"
+        )
+    try:
+        return GroupsSnapshot.parse(data)
+    except ValueError as error:
+        raise DocumentUnreadable(
+            "the snapshot of the groups cannot be read",
+            where=context.where(PHASE),
+            next_step="clear cutover.snapshot_groups",
+        ) from error
+
+
+# -- translation -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Partitions and maps at one moment."""
+
+    partitions: Mapping[TopicPartition, CopyPartition]
+    maps: Mapping[TopicPartition, PartitionMap]
+
+    @classmethod
+    def final(cls, context: PhaseContext) -> Translator:
+        """With ``offset-map.json``: the copy is finished. Before the final drain with the open maps of the run log."""
+        document = load_document(context)
+        maps = closed_maps(document) if document is not None else load_maps(context)
+        return cls(migrated_partitions(context), maps)
+
+    @classmethod
+    def live(cls, context: PhaseContext) -> Translator:
+        """With the open maps of the run log: for previews while the tail runs."""
+        partitions = migrated_partitions(context)
+        return cls(partitions, load_maps(context, partitions))
+
+    def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
+        """All offsets of a group."""
+        return translate_group(group, self.partitions, self.maps)
+
+
+def preview(context: PhaseContext) -> list[GroupResult]:
+    """What a commit would do now, without writing: for approvals."""
+    snapshots = read_groups(context)
+    translator = Translator.live(context)
+    states = target_states(context, [item.group for item in snapshots])
+    return [
+        GroupResult(
+            group=item.group,
+            type=item.type,
+            source_state=item.state,
+            target_state=states[item.group].state,
+            offsets=translator.translate(item),
+            skipped_reason=_left_alone(item, states[item.group]),
+            failures=[item.error] if item.error else [],
+        )
+        for item in snapshots
+    ]
+
+
+# -- commit ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TargetGroup:
+    """A group on the target: may it be written, and what does it have?"""
+
+    state: str
+    is_empty: bool
+    offsets: dict[TopicPartition, admin_groups.CommittedOffset]
+    error: ItemError | None = None
+
+
+def target_states(context: PhaseContext, names: Iterable[str]) -> dict[str, TargetGroup]:
+    """State and offsets of groups on the target; groups that do not exist there are empty."""
+    names = sorted(names)
+    if not names:
+        return {}
+    admin = context.target.admin
+    listings = admin.list_groups()
+    # Describe says "Dead" for unknown classic groups, and newer brokers an error: the listing is the simple truth.
+    known = [name for name in names if name in listings]
+    descriptions = admin.describe_groups(known, listings=listings) if known else {}
+    offsets = admin.groups_offsets(known) if known else {}
+    found = {}
+    for name in names:
+        if name not in listings:
+            found[name] = TargetGroup("NotFound", True, {})
+            continue
+        description, committed = descriptions.get(name), offsets.get(name)
+        error = (description.error if description else None) or (committed.error if committed else None)
+        found[name] = TargetGroup(
+            state=description.state if description else listings[name].state,
+            is_empty=description.is_empty if description else False,
+            offsets=committed.offsets if committed else {},
+            error=error,
+        )
+    return found
+
+
+def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
+    """Why a whole group is not written; empty if it may be."""
+    if group.error is not None:
+        return "its offsets could not be read on the source"
+    if group.type in OTHER_APIS:
+        return OTHER_APIS[group.type]
+    if not group.offsets:
+        return "it has no committed offsets in the migrated topics"
+    if not target.is_empty and target.error is None:
+        return f"it has members on the target (state {target.state})"
+    return ""
+
+
+def commit(
+    context: PhaseContext, groups: Iterable[GroupSnapshot], translator: Translator
+) -> list[GroupResult]:
+    """Commit what is not yet right on the target. Idempotent, forward only; failures are data.
+
+    The caller has checked that it holds the migration.
+    """
+    groups = sorted(groups, key=lambda item: item.group)
+    states = target_states(context, [item.group for item in groups])
+    results = []
+    for number, group in enumerate(groups, start=1):
+        results.append(_commit_group(context, group, translator, states[group.group]))
+        if number % 50 == 0 or number == len(groups):
+            context.progress(Progress(PHASE, "groups", done=number, total=len(groups), unit="groups"))
+    return results
+
+
+def _commit_group(
+    context: PhaseContext, group: GroupSnapshot, translator: Translator, target: TargetGroup
+) -> GroupResult:
+    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": target.state}
+    translated = translator.translate(group)
+    reason = _left_alone(group, target)
+    failures = [group.error] if group.error else []
+    if target.error is not None:
+        failures.append(_failure(context, group.group, target.error, "the group cannot be described"))
+    if reason or failures:
+        return GroupResult(**base, offsets=translated, skipped_reason=reason, failures=failures)
+    wanted, final = _decide(translated, target.offsets)
+    try:
+        errors = context.target.admin.alter_group_offsets(group.group, wanted) if wanted else {}
+    except MigrationError as error:
+        return GroupResult(**base, offsets=final, failures=[error.as_dict()])
+    failures = [
+        _failure(context, group.group, error, "the offset cannot be committed", topic=key[0], partition=key[1])
+        for key, error in sorted(errors.items())
+        if error is not None
+    ]
+    written = sum(error is None for error in errors.values())
+    unchanged = sum(item.target_offset is not None for item in final) - len(wanted)
+    return GroupResult(**base, offsets=final, committed=written, unchanged=unchanged, failures=failures)
+
+
+def _decide(
+    translated: list[TranslatedOffset], present: Mapping[TopicPartition, admin_groups.CommittedOffset]
+) -> tuple[dict[TopicPartition, admin_groups.CommittedOffset], list[TranslatedOffset]]:
+    """(what to commit by target partition, translations with notes on those the target is ahead of)."""
+    wanted: dict[TopicPartition, admin_groups.CommittedOffset] = {}
+    final = []
+    for item in translated:
+        key = (item.target_topic, item.partition)
+        there = present.get(key)
+        if item.target_offset is None:
+            final.append(item)
+        elif there is not None and there.offset > item.target_offset:
+            note = f"the target is ahead: it has {there.offset}; a group is never set back"
+            final.append(item.model_copy(update={"reason": note}))
+        else:
+            final.append(item)
+            if there is None or there.offset != item.target_offset or there.metadata != item.metadata:
+                wanted[key] = admin_groups.CommittedOffset(item.target_offset, -1, item.metadata)
+    return wanted, final
+
+
+def _failure(context: PhaseContext, group: str, error: ItemError, what: str, **fields: Any) -> dict[str, Any]:
+    where = _where(context, group, cluster="target", **fields)
+    return error.exception(
+        what, where, operation=f"Read on group {group} and on the topics (Describe, too)"
+    ).as_dict()
+
+
+def make_result(context: PhaseContext, results: list[GroupResult], snapshots: Iterable[GroupSnapshot]) -> GroupsResult:
+    """The document of all groups."""
+    return GroupsResult(
+        migration_id=context.migration_id,
+        at=iso(context.now()),
+        groups=results,
+        active_on_source=sorted(item.group for item in snapshots if item.members),
+    )
+
+
+def summarize(results: Iterable[GroupResult]) -> str:
+    """One line for people."""
+    results = list(results)
+    counts = count_translations([item for group in results for item in group.offsets])
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no offsets"
+    failed = sum(bool(group.failures) for group in results)
+    left = sum(bool(group.skipped_reason) and not group.failures for group in results)
+    text = f"{len(results)} groups ({kinds})"
+    text += f"; {left} left alone" if left else ""
+    return text + (f"; {failed} FAILED" if failed else "")
+
+
+def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> GroupsIncomplete | None:
+    """One error about all groups that failed, or ``None``."""
+    failed = [group for group in results if group.failures]
+    if not failed:
+        return None
+    first = failed[0]
+    return GroupsIncomplete(
+        f"{len(failed)} groups could not be moved (all others are done); {first.group}: "
+        f"{first.failures[0]['what']}",
+        where=context.where(PHASE, group=first.group),
+        next_step="correct the causes listed in details, or exclude the groups (groups.exclude); then clear the task: "
+        "groups that are done stay as they are",
+        details={"groups": {group.group: group.failures for group in failed}},
+    )
+
+
+def commit_groups(context: PhaseContext) -> PhaseResult:
+    """Step ``cutover.commit_groups``: translate the snapshot and commit it on the target.
+
+    :raises GroupsIncomplete: some groups failed; all others are committed. Clearing tries only what is left.
+    """
+    with frozen.frozen_step(context, COMMIT_STEP) as attempt:
+        done = frozen.step_done(context, attempt, COMMIT_STEP)
+        if done is not None and get_result(context, RESULT) is not None:
+            return PhaseResult(PHASE, done["summary"], done, already_done=True)
+        if frozen.step_done(context, attempt, "final_drain") is None:
+            raise FreezeFailed(
+                "the target does not have everything yet, so no offset is final",
+                where=context.where(PHASE),
+                next_step="clear cutover.final_drain",
+            )
+        timer = frozen.StepTimer.start(context, attempt, COMMIT_STEP)
+        snapshot = load_snapshot(context)
+        context.journal.check_holds()
+        results = commit(context, snapshot.groups, Translator.final(context))
+        key = put_result(context, RESULT, make_result(context, results, snapshot.groups))
+        error = failures_error(context, results)
+        if error is not None:
+            context.journal.step(
+                "groups_incomplete", key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what
+            )
+            raise error
+        details = timer.done({"summary": summarize(results), "result": key, **_figures(results)})
+        return PhaseResult(PHASE, details["summary"], details)
+
+
+def _figures(results: list[GroupResult]) -> dict[str, Any]:
+    return {
+        "groups": len(results),
+        "committed": sum(group.committed for group in results),
+        "unchanged": sum(group.unchanged for group in results),
+        "left_alone": {group.group: group.skipped_reason for group in results if group.skipped_reason},
+        "translations": count_translations([item for group in results for item in group.offsets]),
+    }
+
+
+# -- until the client switch -----------------------------------------------------------------------------------------
+
+
+def sync_groups(context: PhaseContext) -> GroupsResult:
+    """One refresh (seed 002): groups may go on reading the source until they switch; the target follows, forward only.
+
+    Writes ``results/groups.json``. Failures are in the result, not raised.
+    """
+    snapshots = read_groups(context)
+    context.journal.check_holds()
+    results = commit(context, snapshots, Translator.final(context))
+    result = make_result(context, results, snapshots)
+    put_result(context, RESULT, result)
+    return result
+
+
+def keep_fresh(
+    context: PhaseContext,
+    until: Callable[[], bool],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> GroupsResult | None:
+    """Refresh every ``groups.sync_interval`` until told to stop; the last result."""
+    result: GroupsResult | None = None
+    while not until():
+        result = sync_groups(context)
+        sleep(context.spec.groups.sync_interval.total_seconds())
+    return result
+
+
+def load_result(context: PhaseContext) -> GroupsResult | None:
+    """The latest result of all groups, or ``None``."""
+    data = get_result(context, RESULT)
+    return GroupsResult.parse(data) if data is not None else None
