@@ -1,0 +1,32 @@
+"""``airflow kafka-migration ...``: the same commands as ``kafka-migration``, reached through Airflow's CLI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+
+def get_kafka_migration_cli_commands() -> list[Any]:
+    """What Airflow's CLI is given. Cheap: it runs for every ``airflow`` command."""
+    from airflow.cli.cli_config import ActionCommand, Arg
+
+    arguments = Arg(("arguments",), nargs="...", help="command and its arguments, as of kafka-migration")
+    return [
+        ActionCommand(
+            name="kafka-migration",
+            help="Move a live Kafka cluster to another one, keeping the offsets",
+            description="The commands of `kafka-migration`, with Airflow's connections. "
+            "`airflow kafka-migration COMMAND --help` describes each.",
+            func=run,
+            args=(arguments,),
+        )
+    ]
+
+
+def run(args: Namespace) -> None:
+    """Hand the arguments on. Ends with the command's own exit status."""
+    from airflow_provider_kafka_migration.cli import main
+
+    main(args.arguments or ["--help"])

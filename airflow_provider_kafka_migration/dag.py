@@ -1,0 +1,242 @@
+"""Migrations as DAGs: one builder for the generic DAG (Params), for a DAG per spec, and for a DAG per YAML file."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping, MutableMapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Param, TaskGroup, get_parsing_context
+
+from airflow_provider_kafka_migration.broken_dag import BrokenMigration
+from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.hooks.params import migration_params, run_params
+from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
+from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
+from airflow_provider_kafka_migration.operators.cutover import (
+    KafkaMigrationCommitGroupsOperator,
+    KafkaMigrationFinalDrainOperator,
+    KafkaMigrationFloorGuardOperator,
+    KafkaMigrationFreezeOperator,
+    KafkaMigrationSentinelsOperator,
+    KafkaMigrationSnapshotGroupsOperator,
+    KafkaMigrationSyncGroupsOperator,
+)
+from airflow_provider_kafka_migration.operators.evidence import KafkaMigrationEvidenceOperator
+from airflow_provider_kafka_migration.operators.plan import KafkaMigrationPlanOperator
+from airflow_provider_kafka_migration.operators.precheck import KafkaMigrationPrecheckOperator
+from airflow_provider_kafka_migration.operators.rollback import KafkaMigrationRollbackOperator
+from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
+from airflow_provider_kafka_migration.operators.tail import KafkaMigrationTailOperator
+from airflow_provider_kafka_migration.operators.topology import KafkaMigrationTopologyOperator
+from airflow_provider_kafka_migration.operators.validate import KafkaMigrationValidateOperator
+from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
+from airflow_provider_kafka_migration.task_docs import DAG_DOC, ROLLBACK_DOC, TASK_DOCS
+
+GENERIC_DAG_ID = "kafka_migration"
+ROLLBACK_DAG_ID = "kafka_migration_rollback"
+TAGS = ("kafka", "kafka-migration")
+
+#: Generic DAG: each run is another migration. Two runs of one migration id are kept apart by the journal's claim.
+GENERIC_ACTIVE_RUNS = 16
+
+TaskArgs = Mapping[str, Mapping[str, Any]]
+
+
+class _Tasks:
+    """Makes the tasks of one DAG: what they share, then what the caller gives for all, then for one task id."""
+
+    def __init__(self, spec: Mapping[str, Any] | None, task_args: TaskArgs) -> None:
+        self._spec = spec
+        self._task_args = task_args
+        self.made: list[str] = []
+
+    def __call__(self, operator: Any, task_id: str, group: TaskGroup | None = None, **given: Any) -> Any:
+        full_id = f"{group.group_id}.{task_id}" if group else task_id
+        arguments = {
+            "spec": self._spec,
+            "doc_md": TASK_DOCS[full_id],
+            "on_failure_callback": [self.notifier("failed")],
+            "task_group": group,
+            **given,
+            **self._task_args.get(full_id, {}),
+        }
+        self.made.append(full_id)
+        return operator(task_id=task_id, **arguments)
+
+    def notifier(self, event: str) -> MigrationNotifier:
+        return MigrationNotifier(event=event, spec=self._spec)
+
+    def check_task_args(self) -> None:
+        unknown = sorted(set(self._task_args) - set(self.made))
+        if unknown:
+            raise ValueError(f"task_args names tasks that are not there: {', '.join(unknown)}")
+
+
+def build_migration_dag(
+    spec: MigrationSpec | Mapping[str, Any] | None = None,
+    *,
+    dag_id: str | None = None,
+    task_args: TaskArgs | None = None,
+    **dag_args: Any,
+) -> DAG:
+    """The DAG of one migration, or with ``spec=None`` the generic one, which takes its migration from its Params.
+
+    It reads no connection, variable or network, so it may be called at the top of a DAG file.
+
+    :param dag_id: default ``kafka_migration``, or ``kafka_migration_<migration_id>``.
+    :param task_args: more operator arguments by task id, for instance
+        ``{"seed": {"pool": "source-cluster"}, "tail": {"executor_config": ...}}``.
+    :param dag_args: arguments of ``DAG``; they win over the defaults here.
+    :raises SpecInvalid: with every mistake of the spec.
+    """
+    plain = _plain(spec)
+    with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
+        tasks = _Tasks(plain, task_args or {})
+        _build(tasks, two_people=_wants_two_people(plain))
+        tasks.check_task_args()
+    return dag
+
+
+def _plain(spec: MigrationSpec | Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if spec is None:
+        return None
+    parsed = spec if isinstance(spec, MigrationSpec) else parse_spec(spec)
+    return parsed.model_dump(mode="json", exclude_unset=True)
+
+
+def _wants_two_people(spec: Mapping[str, Any] | None) -> bool:
+    return bool(spec and spec.get("approvals", {}).get("second_users"))
+
+
+def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    migration_id = spec["migration_id"] if spec else None
+    defaults: dict[str, Any] = {
+        "dag_id": dag_id or (f"{GENERIC_DAG_ID}_{migration_id}" if migration_id else GENERIC_DAG_ID),
+        "dag_display_name": f"Kafka migration: {migration_id}" if migration_id else "Kafka migration",
+        "description": (spec or {}).get("description") or "Moves a live Kafka cluster to another one, keeping offsets",
+        "doc_md": DAG_DOC,
+        "schedule": None,
+        "catchup": False,
+        "max_active_runs": 1 if spec else GENERIC_ACTIVE_RUNS,
+        "params": run_params() if spec else migration_params(),
+        "default_args": {"owner": "kafka-migration", "retries": 3, "retry_delay": timedelta(seconds=30)},
+        "tags": sorted({*TAGS, *([migration_id] if migration_id else [])}),
+    }
+    return {**defaults, **given}
+
+
+def _build(tasks: _Tasks, *, two_people: bool) -> None:
+    plan = tasks(KafkaMigrationPlanOperator, "plan")
+    precheck = tasks(KafkaMigrationPrecheckOperator, "precheck")
+    topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
+    seed = tasks(KafkaMigrationSeedOperator, "seed")
+    tail = tasks(KafkaMigrationTailOperator, "tail")
+    ready = tasks(KafkaMigrationDrainSensor, "drain_ready", on_success_callback=[tasks.notifier("drain_ready")])
+    plan >> precheck >> topology >> seed >> [tail, ready]
+
+    approved = _approval(tasks, CutoverApprovalOperator, "approve_cutover", ready, two_people=two_people)
+    freeze, commit_groups, guard = _cutover(tasks)
+    rollback = tasks(KafkaMigrationRollbackOperator, "rollback")
+    # A failed cutover leaves the tail running: it is above commit_groups only, and nothing is above it but the seed.
+    tail >> commit_groups
+    approved >> [freeze, rollback]
+
+    sync = tasks(KafkaMigrationSyncGroupsOperator, "sync_groups")
+    guard >> sync
+    switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", guard, two_people=two_people)
+    validate = tasks(KafkaMigrationValidateOperator, "validate")
+    evidence = tasks(KafkaMigrationEvidenceOperator, "evidence", on_success_callback=[tasks.notifier("finalized")])
+    switched >> validate >> evidence
+
+
+def _approval(tasks: _Tasks, operator: Any, task_id: str, above: Any, *, two_people: bool) -> Any:
+    """One approval, or two in a row for two different people. Returns the last one."""
+    notifiers = [tasks.notifier("approval_wanted")]
+    first = tasks(operator, task_id, notifiers=notifiers)
+    above >> first
+    if not two_people:
+        return first
+    second = tasks(operator, f"{task_id}_second", notifiers=notifiers, second=True)
+    first >> second
+    return second
+
+
+def _cutover(tasks: _Tasks) -> tuple[Any, Any, Any]:
+    """The group ``cutover``; its first task, the one that waits for the tail's end, and its last one."""
+    group = TaskGroup("cutover", tooltip="Freeze, sentinels, final drain, consumer groups, floor guard")
+    freeze = tasks(KafkaMigrationFreezeOperator, "freeze", group)
+    sentinels = tasks(KafkaMigrationSentinelsOperator, "sentinels", group)
+    drain = tasks(KafkaMigrationFinalDrainOperator, "final_drain", group)
+    snapshot = tasks(KafkaMigrationSnapshotGroupsOperator, "snapshot_groups", group)
+    commit = tasks(KafkaMigrationCommitGroupsOperator, "commit_groups", group)
+    guard = tasks(KafkaMigrationFloorGuardOperator, "floor_guard", group)
+    freeze >> sentinels >> drain >> snapshot >> commit >> guard
+    return freeze, commit, guard
+
+
+def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG:
+    """A DAG of one task that rolls a migration back, for one whose own DAG run is gone or hangs.
+
+    Its Params are those of the generic DAG; ``takeover`` is on, since it is another run than the migration's own.
+    """
+    params = migration_params()
+    params["takeover"] = Param(True, type="boolean", title="Take over", description=ROLLBACK_DOC, section="More")
+    defaults: dict[str, Any] = {
+        "dag_id": dag_id,
+        "dag_display_name": "Kafka migration: roll back",
+        "description": "Ends a migration before its cutover",
+        "doc_md": ROLLBACK_DOC,
+        "schedule": None,
+        "catchup": False,
+        "params": params,
+        "default_args": {"owner": "kafka-migration", "retries": 3, "retry_delay": timedelta(seconds=30)},
+        "tags": sorted(TAGS),
+    }
+    with DAG(**{**defaults, **dag_args}) as dag:
+        _Tasks(None, {})(KafkaMigrationRollbackOperator, "rollback")
+    return dag
+
+
+def load_migration_dags(
+    namespace: MutableMapping[str, Any], folder: str | Path, *, task_args: TaskArgs | None = None, **dag_args: Any
+) -> None:
+    """Put a DAG per YAML file of a folder into a DAG file's ``globals()``.
+
+    Each file stands for itself: one with mistakes becomes an import error under its own path (see
+    :mod:`~.broken_dag`) and a warning, and hides no other.
+    """
+    wanted = get_parsing_context().dag_id
+    seen: dict[str, str] = {}
+    for file in spec_files(folder):
+        try:
+            spec = load_spec(file)
+            _check_unique(spec.migration_id, file, seen)
+            dag_id = f"{GENERIC_DAG_ID}_{spec.migration_id}"
+            if wanted in (None, dag_id):
+                namespace[dag_id] = build_migration_dag(spec, dag_id=dag_id, task_args=task_args, **dag_args)
+        except Exception as error:
+            warnings.warn(f"{file}: {error}", stacklevel=2)
+            if wanted is None:
+                broken_id = re.sub(r"[^A-Za-z0-9._-]", "_", f"broken.{file.name}")
+                namespace[broken_id] = BrokenMigration(broken_id, file, error)
+
+
+def _check_unique(migration_id: str, file: Path, seen: dict[str, str]) -> None:
+    if migration_id in seen:
+        raise SpecInvalid(
+            f"the migration_id {migration_id!r} is also that of {seen[migration_id]}",
+            where=Where(path=str(file)),
+            next_step="give each migration its own id",
+        )
+    seen[migration_id] = file.name
+
+
+def spec_files(folder: str | Path) -> list[Path]:
+    """The YAML files of a folder, ascending; hidden ones are left out. Empty if there is no such folder."""
+    found = [path for suffix in ("*.yaml", "*.yml") for path in Path(folder).glob(suffix)]
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))

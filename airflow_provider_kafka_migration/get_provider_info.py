@@ -1,0 +1,99 @@
+"""What Airflow's providers manager reads. Imports nothing: it runs in every Airflow process, before configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PACKAGE = "airflow_provider_kafka_migration"
+_INTEGRATION = "Kafka Migration"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider as data; validated in a test against Airflow's own ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-provider-kafka-migration",
+        "name": _INTEGRATION,
+        "description": "Moves a live Kafka cluster to another one, keeping the offsets, with signed proof.",
+        "integrations": [{"integration-name": _INTEGRATION, "tags": ["apache", "kafka", "migration"]}],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    f"{_PACKAGE}.operators.approval",
+                    f"{_PACKAGE}.operators.cutover",
+                    f"{_PACKAGE}.operators.evidence",
+                    f"{_PACKAGE}.operators.plan",
+                    f"{_PACKAGE}.operators.precheck",
+                    f"{_PACKAGE}.operators.rollback",
+                    f"{_PACKAGE}.operators.seed",
+                    f"{_PACKAGE}.operators.tail",
+                    f"{_PACKAGE}.operators.topology",
+                    f"{_PACKAGE}.operators.validate",
+                ],
+            }
+        ],
+        "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.drain"]}],
+        "hooks": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.hooks.kafka_cluster", f"{_PACKAGE}.hooks.migration"],
+            }
+        ],
+        "triggers": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.triggers.drain"]}],
+        "extra-links": [
+            f"{_PACKAGE}.links.storage.EvidenceLink",
+            f"{_PACKAGE}.links.storage.JournalLink",
+            f"{_PACKAGE}.links.storage.PlanLink",
+        ],
+        "notifications": [f"{_PACKAGE}.notifications.migration.MigrationNotifier"],
+        "plugins": [
+            {
+                "name": "kafka_migration",
+                "plugin-class": f"{_PACKAGE}.plugins.kafka_migration.KafkaMigrationPlugin",
+            }
+        ],
+        "cli": [f"{_PACKAGE}.airflow_cli.get_kafka_migration_cli_commands"],
+        "config": {"kafka_migration": {"description": "Migrations of Kafka clusters.", "options": _OPTIONS}},
+    }
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "migrations_folder": {
+        "description": "Folder with one YAML file per migration, from which kafka_migrations_from_yaml makes a DAG "
+        "each. Empty: the folder `kafka_migrations` beside that DAG file.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/opt/airflow/kafka_migrations",
+        "default": "",
+    },
+    "secrets_directory": {
+        "description": "Where connections are written for Spark, as files that only Airflow's user may read, for as "
+        "long as a job runs. Best in memory. Empty: the system's temporary folder.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/dev/shm",  # noqa: S108 - an example in the documentation
+        "default": "",
+    },
+    "spark_jobs_folder": {
+        "description": "Where the Spark mains (seed.py, tail.py, verify.py) lie. Empty: inside of the package.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "/opt/airflow/spark_jobs",
+        "default": "",
+    },
+    "progress_interval": {
+        "description": "Seconds between two progress lines in a task's log.",
+        "version_added": "0.1.0",
+        "type": "float",
+        "example": "10",
+        "default": "5",
+    },
+    "object_url_template": {
+        "description": "Address by which people open an object in a browser; {uri}, {bucket} and {key} are filled in. "
+        "Used by the links of the tasks.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}",
+        "default": "https://s3.console.aws.amazon.com/s3/object/{{bucket}}?prefix={{key}}",
+    },
+}

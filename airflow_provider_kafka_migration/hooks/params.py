@@ -1,0 +1,173 @@
+"""A DAG run's Params <-> a spec.
+
+The generic DAG shows the fields that people fill in most as a form; everything else of a spec goes into ``more``.
+Types, defaults and descriptions come from the spec's own model, so the form cannot disagree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from airflow.sdk import Param
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from airflow_provider_kafka_migration.spec import MIGRATION_ID_PATTERN, MigrationSpec, parse_spec
+
+#: Param that holds every part of the spec that has no field of its own in the form.
+MORE = "more"
+#: Param that lets this run take the migration over from another one.
+TAKEOVER = "takeover"
+
+
+@dataclass(frozen=True)
+class FormField:
+    """One field of the form.
+
+    :param name: key among the DAG run's Params.
+    :param path: place in the spec, dots between sections.
+    :param required: the form insists on a value.
+    """
+
+    name: str
+    path: str
+    section: str
+    title: str
+    required: bool = False
+    pattern: str | None = None
+
+
+FIELDS: tuple[FormField, ...] = (
+    FormField("migration_id", "migration_id", "Migration", "Migration id", True, MIGRATION_ID_PATTERN),
+    FormField("description", "description", "Migration", "Description"),
+    FormField("source", "source.conn_id", "Clusters", "Source connection", True),
+    FormField("target", "target.conn_id", "Clusters", "Target connection", True),
+    FormField("journal", "storage.journal", "Storage", "Journal location", True, r"^(s3|file)://.+"),
+    FormField("archive", "storage.archive", "Storage", "Archive location"),
+    FormField("evidence", "storage.evidence", "Storage", "Evidence location"),
+    FormField("storage", "storage.conn_id", "Storage", "AWS connection"),
+    FormField("topics_include", "topics.include", "Topics and groups", "Topics to migrate"),
+    FormField("topics_exclude", "topics.exclude", "Topics and groups", "Topics to leave out"),
+    FormField("groups_include", "groups.include", "Topics and groups", "Consumer groups to migrate"),
+    FormField("groups_exclude", "groups.exclude", "Topics and groups", "Consumer groups to leave out"),
+    FormField("acls_policy", "acls.policy", "Topics and groups", "ACLs"),
+    FormField("offsets", "offsets.mode", "Copy", "Offsets"),
+    FormField("seed_via", "seed.via", "Copy", "Seed through"),
+    FormField("spark", "spark.conn_id", "Copy", "Spark connection"),
+    FormField("drain_max_partition_lag", "tail.drain_max_partition_lag", "Copy", "Largest lag to be ready"),
+    FormField("freeze", "cutover.freeze", "Cutover", "How producers are frozen"),
+    FormField("freeze_webhook", "cutover.producer_freeze_webhook", "Cutover", "Freeze webhook"),
+    FormField("webhook_secret", "cutover.webhook_secret", "Cutover", "Webhook secret (a reference)"),
+    FormField("sentinel", "cutover.sentinel", "Cutover", "Sentinels"),
+    FormField("on_bypass", "cutover.on_bypass", "Cutover", "When a producer goes on writing"),
+    FormField("approvers", "approvals.assigned_users", "Approvals and evidence", "Who may approve"),
+    FormField("signing_key", "evidence.signing_key", "Approvals and evidence", "Signing key (a reference)"),
+)
+
+
+def migration_params() -> dict[str, Param]:
+    """The Params of the generic DAG, in the order of the form."""
+    params = {field.name: _param(field) for field in FIELDS}
+    params[MORE] = Param(
+        {},
+        type=["object", "null"],
+        title="Everything else",
+        description_md='Any other part of the spec as JSON, for instance `{"tail": {"drain_stable_window": "1m"}}`. '
+        "It wins over the fields above. All keys: docs/spec.md.",
+        section="More",
+    )
+    params.update(run_params())
+    return params
+
+
+def run_params() -> dict[str, Param]:
+    """Params that are about this run and not about the migration."""
+    return {
+        TAKEOVER: Param(
+            False,
+            type="boolean",
+            title="Take over",
+            description_md="Only when another run or the CLI holds this migration and will not come back: its next "
+            "write is then refused.",
+            section="More",
+        )
+    }
+
+
+def spec_from_params(params: Mapping[str, Any]) -> MigrationSpec:
+    """The spec in a DAG run's Params.
+
+    :raises SpecInvalid: with every mistake.
+    """
+    data: dict[str, Any] = {}
+    for field in FIELDS:
+        value = params.get(field.name)
+        if value is not None and value != "":
+            _put(data, field.path, value)
+    return parse_spec(_merged(data, params.get(MORE) or {}))
+
+
+def params_from_spec(spec: Mapping[str, Any] | MigrationSpec) -> dict[str, Any]:
+    """The ``conf`` with which the generic DAG is triggered for a spec (REST, CLI)."""
+    data = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, MigrationSpec) else dict(spec)
+    required = {field.name: _get(data, field.path) for field in FIELDS if field.required}
+    return {**required, MORE: data}
+
+
+def _put(data: dict[str, Any], path: str, value: Any) -> None:
+    *sections, last = path.split(".")
+    for section in sections:
+        data = data.setdefault(section, {})
+    data[last] = value
+
+
+def _get(data: Mapping[str, Any], path: str) -> Any:
+    value: Any = data
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` wins; mappings are merged, everything else is replaced."""
+    result = dict(base)
+    for key, value in over.items():
+        mine = result.get(key)
+        both = isinstance(mine, Mapping) and isinstance(value, Mapping)
+        result[key] = _merged(mine, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _param(field: FormField) -> Param:
+    info = _field_info(field.path)
+    default = info.get_default(call_default_factory=True)
+    schema = dict(_json_schema(info.annotation, required=field.required))
+    if field.pattern:
+        schema["pattern"] = field.pattern
+    extra = {"title": field.title, "description": info.description, "section": field.section, **schema}
+    return Param(**extra) if default is PydanticUndefined else Param(default, **extra)
+
+
+def _field_info(path: str) -> FieldInfo:
+    model: type[BaseModel] = MigrationSpec
+    *sections, last = path.split(".")
+    for section in sections:
+        annotation = model.model_fields[section].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    return model.model_fields[last]
+
+
+def _json_schema(annotation: Any, *, required: bool) -> Iterator[tuple[str, Any]]:
+    if get_origin(annotation) is Literal:
+        yield from (("type", "string"), ("enum", list(get_args(annotation))))
+    elif get_origin(annotation) is list:
+        yield from (("type", "array"), ("items", {"type": "string"}))
+    elif annotation is int:
+        yield ("type", "integer")
+    else:
+        yield ("type", "string" if required else ["null", "string"])

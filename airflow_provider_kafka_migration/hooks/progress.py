@@ -1,0 +1,107 @@
+"""Progress for people: a log line every few seconds and the task state store. Never XCom, which a clear deletes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so nothing is ever decided by it.
+STORE_KEY = "progress"
+
+
+def interval_seconds() -> float:
+    """How often progress is shown: ``[kafka_migration] progress_interval``."""
+    from airflow.sdk.configuration import conf
+
+    return float(conf.get("kafka_migration", "progress_interval", fallback="5"))
+
+
+class ProgressSink:
+    """Takes progress as often as it comes, shows it at most every ``every_seconds``.
+
+    :param store: the task state store, or None where there is none (tests, CLI).
+    :param write: where lines go.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        write: Callable[[str], None],
+        *,
+        every_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._write = write
+        self._every_seconds = every_seconds
+        self._clock = clock
+        self._shown_at: float | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, progress: Any) -> None:
+        """Show this progress, unless the last one was shown just now."""
+        with self._lock:
+            now = self._clock()
+            if self._shown_at is not None and now - self._shown_at < self._every_seconds:
+                return
+            self._shown_at = now
+        self._write(str(progress))
+        self._save(progress)
+
+    def _save(self, progress: Any) -> None:
+        if self._store is None:
+            return
+        try:
+            self._store.set(STORE_KEY, _as_json(progress))
+        except Exception as error:  # a cockpit that cannot be reached must not stop a migration
+            log.warning("The progress could not be written to the task state store: %s", error)
+
+
+def _as_json(progress: Any) -> Any:
+    if isinstance(progress, Mapping):
+        return dict(progress)
+    for name in ("as_dict", "model_dump"):
+        method = getattr(progress, name, None)
+        if method is not None:
+            return method()
+    return str(progress)
+
+
+class ProgressWatcher:
+    """Polls a source of progress in the background while the task waits for something else (a Spark driver).
+
+    :param read: the newest progress, or None if there is none yet. Errors of it are logged and do no harm.
+    """
+
+    def __init__(self, read: Callable[[], Any], sink: ProgressSink, *, every_seconds: float) -> None:
+        self._read = read
+        self._sink = sink
+        self._every_seconds = every_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="migration-progress", daemon=True)
+
+    def __enter__(self) -> ProgressWatcher:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_seconds):
+            try:
+                progress = self._read()
+            except Exception as error:
+                log.warning("The progress could not be read: %s", error)
+                continue
+            if progress is not None:
+                self._sink(progress)

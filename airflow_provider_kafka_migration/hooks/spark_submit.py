@@ -1,0 +1,68 @@
+"""``spark-submit`` as a child that ends with its task, and is ended with all its processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+log = logging.getLogger(__name__)
+
+#: How long a driver may take to end by itself after SIGTERM.
+GRACE_SECONDS = 10.0
+
+
+class BoundSparkSubmitHook(SparkSubmitHook):
+    """The Spark provider's hook, with two differences.
+
+    * The driver dies with its task, also when the task is killed without warning.
+    * Killing reaches every process below ``spark-submit``: the JVM, the driver's Python, and the Python workers, which
+      PySpark puts into a process group of their own.
+    """
+
+    @classmethod
+    def adopt(cls, hook: SparkSubmitHook) -> BoundSparkSubmitHook:
+        """The same hook with our behaviour. (Its constructor takes thirty arguments, which the operator passes.)"""
+        bound = cls.__new__(cls)
+        bound.__dict__.update(hook.__dict__)
+        return bound
+
+    def _get_spark_binary_path(self) -> list[str]:
+        launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.hooks.spark_launch", str(os.getpid())]
+        return [*launcher, find_binary(super()._get_spark_binary_path()[0])]
+
+    def on_kill(self) -> None:
+        """End the driver with all its processes, then whatever runs on a cluster."""
+        process = self._submit_sp
+        if process is not None and process.poll() is None:
+            kill_tree(process.pid)
+        super().on_kill()
+
+
+def find_binary(name: str) -> str:
+    """The binary on PATH, or beside this Python: pip puts it there, and a worker's PATH need not have that folder."""
+    beside = Path(sys.executable).with_name(name)
+    return shutil.which(name) or (str(beside) if beside.exists() else name)
+
+
+def kill_tree(pid: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
+    """SIGTERM for a process, then SIGKILL for it and all that were below it. Returns when they are gone."""
+    try:
+        root = psutil.Process(pid)
+        below = root.children(recursive=True)
+        root.terminate()
+    except psutil.NoSuchProcess:
+        return
+    _, alive = psutil.wait_procs([root, *below], timeout=grace_seconds)
+    for process in alive:
+        log.warning("Process %d of the Spark driver did not end by itself: killed", process.pid)
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(alive, timeout=grace_seconds)

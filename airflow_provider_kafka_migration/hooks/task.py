@@ -1,0 +1,112 @@
+"""What every task of a migration shares: the spec, the identity of its run, the way to the core, its pointers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_kafka_migration.hooks.params import TAKEOVER, spec_from_params
+from airflow_provider_kafka_migration.hooks.progress import ProgressSink, interval_seconds
+from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.phases.context import PhaseResult
+
+log = logging.getLogger(__name__)
+
+SpecSource = Mapping[str, Any] | MigrationSpec | None
+
+
+def plain_spec(spec: SpecSource) -> dict[str, Any] | None:
+    """The spec as JSON-able data with sorted keys, so that a DAG serialises the same each time."""
+    if spec is None:
+        return None
+    if isinstance(spec, MigrationSpec):
+        return _sorted(spec.model_dump(mode="json", exclude_unset=True))
+    return _sorted(dict(spec))
+
+
+def _sorted(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _sorted_value(value[key]) for key in sorted(value)}
+
+
+def _sorted_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _sorted(value)
+    return [_sorted_value(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def run_spec(spec: Mapping[str, Any] | None, context: Context) -> MigrationSpec:
+    """The task's own spec, or the one in the run's Params.
+
+    :raises SpecInvalid: with every mistake.
+    """
+    return parse_spec(spec) if spec is not None else spec_from_params(context["params"])
+
+
+def run_owner(context: Context) -> str:
+    """Who holds the migration: this DAG run. Clearing tasks of the same run is the same owner."""
+    task_instance = context["ti"]
+    return f"{task_instance.dag_id}/{task_instance.run_id}"
+
+
+class MigrationTask:
+    """Mixin of all operators and sensors of a migration. It decides nothing: :class:`Migration` does.
+
+    :param spec: the migration; None takes it from the run's Params (the generic DAG).
+    :param takeover: take the migration over from another owner; True in the run's Params has the same effect.
+    """
+
+    #: Name of the phase in :meth:`Migration.run`.
+    phase: ClassVar[str] = ""
+
+    template_fields: Sequence[str] = ("spec",)
+
+    spec: dict[str, Any] | None
+    takeover: bool
+
+    def migration_spec(self, context: Context) -> MigrationSpec:
+        """The spec of this run, parsed.
+
+        :raises SpecInvalid: with every mistake.
+        """
+        return run_spec(self.spec, context)
+
+    @contextmanager
+    def open_migration(self, context: Context, **options: Any) -> Iterator[Migration]:
+        """The core of the migration, with Airflow's connections and this run as its owner."""
+        from airflow_provider_kafka_migration.migration import Migration
+
+        spec = self.migration_spec(context)
+        with Migration.open(
+            spec,
+            run_owner(context),
+            airflow_resolver(),
+            actor=context["ti"].task_id,
+            takeover=bool(self.takeover or (context.get("params") or {}).get(TAKEOVER)),
+            progress=self.progress_sink(context),
+            **options,
+        ) as migration:
+            yield migration
+
+    def progress_sink(self, context: Context) -> ProgressSink:
+        """Shows progress in the task's log and in its state store."""
+        return ProgressSink(context.get("task_state_store"), log.info, every_seconds=interval_seconds())
+
+    def pointers(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
+        """What goes into XCom: where the facts are, and never the facts themselves."""
+        pointers: dict[str, Any] = {
+            "migration_id": migration.spec.migration_id,
+            "phase": self.phase,
+            "journal": migration.journal_uri,
+            "summary": result.summary,
+            "already_done": result.already_done,
+        }
+        pointers.update({key: result.details[key] for key in ("digest", "uri") if key in result.details})
+        return pointers

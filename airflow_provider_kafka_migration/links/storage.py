@@ -1,0 +1,83 @@
+"""Links on a task's page to what it left in object storage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import TaskInstanceKey
+
+DEFAULT_TEMPLATE = "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}"
+
+
+def browser_url(uri: str, template: str) -> str:
+    """An address for a browser: the template filled in for ``s3://``; empty for folders, which no browser may open."""
+    scheme, _, rest = uri.partition("://")
+    if scheme != "s3":
+        return ""
+    bucket, _, key = rest.partition("/")
+    return template.format(uri=quote(uri, safe=""), bucket=bucket, key=quote(key))
+
+
+class StorageLink(BaseOperatorLink):
+    """A link to an object below the migration's locations. Made by the task itself at its end, so no secret is in it.
+
+    :cvar location: which location of the spec.
+    :cvar suffix: the object below ``<location>/<migration_id>/``.
+    """
+
+    location = "journal"
+    suffix = ""
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Object"
+
+    def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
+        """The address; empty where there is none."""
+        uri = getattr(operator, "storage_uris", {}).get(self.location)
+        return browser_url(f"{uri}/{self.suffix}", self._template()) if uri else ""
+
+    @staticmethod
+    def _template() -> str:
+        from airflow.sdk.configuration import conf
+
+        return conf.get("kafka_migration", "object_url_template", fallback=DEFAULT_TEMPLATE) or DEFAULT_TEMPLATE
+
+
+class JournalLink(StorageLink):
+    """The journal as text."""
+
+    suffix = "journal.jsonl"
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Journal"
+
+
+class PlanLink(StorageLink):
+    """The plan."""
+
+    suffix = "plan.json"
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Plan"
+
+
+class EvidenceLink(StorageLink):
+    """The signed evidence."""
+
+    location = "evidence"
+    suffix = "evidence.json"
+
+    @property
+    def name(self) -> str:
+        """Text of the button."""
+        return "Evidence"

@@ -1,0 +1,103 @@
+"""Tells people about the four events of a migration through any Airflow notifier that the spec names."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseNotifier
+
+from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Where
+from airflow_provider_kafka_migration.hooks.task import SpecSource, plain_spec, run_spec
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
+
+#: What a notifier's templated arguments can use, beside the usual context.
+SUBJECTS = {
+    "drain_ready": "Kafka migration {migration_id}: ready for the cutover",
+    "approval_wanted": "Kafka migration {migration_id}: {task_id} waits for an answer",
+    "failed": "Kafka migration {migration_id}: {task_id} failed",
+    "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
+}
+
+
+class MigrationNotifier(BaseNotifier):
+    """Runs the notifier of the spec (``notifications.notifier``), if it wants this event.
+
+    The arguments in ``notifications.kwargs`` are templates; ``{{ migration_id }}``, ``{{ migration_event }}`` and
+    ``{{ migration_message }}`` are there beside Airflow's usual variables. A notifier that fails is logged and does
+    no harm: a mail server that is down must not stop a migration.
+
+    :param event: drain_ready, approval_wanted, failed or finalized.
+    :param spec: the migration; None takes it from the Params of the run.
+    """
+
+    template_fields = ()
+
+    def __init__(self, *, event: str, spec: SpecSource = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.event = event
+        self.spec = plain_spec(spec)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal by content, so that two parses of a DAG give equal DAGs."""
+        return isinstance(other, MigrationNotifier) and (self.event, self.spec) == (other.event, other.spec)
+
+    def __hash__(self) -> int:
+        return hash(self.event)
+
+    def notify(self, context: Context) -> None:
+        """Run the spec's notifier for this event."""
+        try:
+            spec = run_spec(self.spec, context)
+            if spec.notifications.notifier and self.event in spec.notifications.events:
+                load_notifier(spec)(_with_message(context, spec, self.event))
+        except Exception:
+            log.exception("The notification of %s failed; the migration goes on", self.event)
+
+
+def load_notifier(spec: MigrationSpec) -> BaseNotifier:
+    """The notifier of the spec.
+
+    :raises SpecInvalid: the path does not name a notifier, or its arguments do not fit.
+    """
+    path = spec.notifications.notifier
+    assert path is not None
+    where = Where(migration_id=spec.migration_id, path="notifications.notifier")
+    next_step = "give the dotted path of a BaseNotifier class and its arguments in notifications.kwargs"
+    module, _, name = path.rpartition(".")
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpecInvalid(f"the notifier cannot be imported: {error}", where=where, next_step=next_step) from None
+    if not (isinstance(kind, type) and issubclass(kind, BaseNotifier)):
+        raise SpecInvalid(f"{path} is not a notifier", where=where, next_step=next_step)
+    try:
+        return kind(**spec.notifications.kwargs)
+    except TypeError as error:
+        raise SpecInvalid(f"the notifier refuses its arguments: {error}", where=where, next_step=next_step) from None
+
+
+def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
+    extended: dict[str, Any] = dict(context)
+    task_instance = extended.get("ti") or extended.get("task_instance")
+    extended["migration_id"] = spec.migration_id
+    extended["migration_event"] = event
+    extended["migration_message"] = message(spec.migration_id, event, extended, getattr(task_instance, "task_id", ""))
+    return extended  # type: ignore[return-value]
+
+
+def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str) -> str:
+    """One line for people; for a failure with the error's own what, where and next step."""
+    text = SUBJECTS[event].format(migration_id=migration_id, task_id=task_id)
+    error = context.get("exception")
+    if event == "failed" and error is not None:
+        text += f". {error}" if isinstance(error, MigrationError) else f". {type(error).__name__}; see the task's log"
+    return text

@@ -1,0 +1,96 @@
+"""The tasks of the group ``cutover``: seed 001's protocol, one step each, each idempotent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Asset, AssetAlias, Context
+
+from airflow_provider_kafka_migration.operators.base import MigrationOperator
+
+#: Alias of the asset events that say: this migration's target is ready for its clients.
+CUTOVER_ALIAS = "kafka-migration-cutover"
+
+
+def cutover_asset(migration_id: str) -> Asset:
+    """The asset of one migration. Other DAGs are scheduled on it: ``schedule=[cutover_asset("orders")]``."""
+    return Asset(name=f"kafka-migration/{migration_id}/cutover", uri=f"kafka-migration://{migration_id}/cutover")
+
+
+class KafkaMigrationFreezeOperator(MigrationOperator):
+    """Stops the producers of the source (webhook, ACLs or a person's word) and verifies that they stand still.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "cutover.freeze"
+
+
+class KafkaMigrationSentinelsOperator(MigrationOperator):
+    """Writes one sentinel record to the end of each source partition, once, or notes the end offsets.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "cutover.sentinels"
+
+
+class KafkaMigrationFinalDrainOperator(MigrationOperator):
+    """Tells the tail where to stop, and waits until the target has everything up to there.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "cutover.final_drain"
+
+
+class KafkaMigrationSnapshotGroupsOperator(MigrationOperator):
+    """Reads the committed offsets of all selected consumer groups and translates them.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "cutover.snapshot_groups"
+
+
+class KafkaMigrationCommitGroupsOperator(MigrationOperator):
+    """Commits the translated offsets: only where the group is empty on the target, never backwards.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "cutover.commit_groups"
+
+
+class KafkaMigrationFloorGuardOperator(MigrationOperator):
+    """Checks log start and end of every target partition; after it the clients may switch.
+
+    It emits an asset event through the alias ``kafka-migration-cutover`` (see :func:`cutover_asset`).
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "cutover.floor_guard"
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("outlets", [AssetAlias(CUTOVER_ALIAS)])
+        super().__init__(**kwargs)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Run the guard, then say that the target is ready."""
+        pointers = super().execute(context)
+        events = context["outlet_events"][AssetAlias(CUTOVER_ALIAS)]
+        events.add(cutover_asset(pointers["migration_id"]), extra={"journal": pointers["journal"]})
+        return pointers
+
+
+class KafkaMigrationSyncGroupsOperator(MigrationOperator):
+    """Keeps the groups' translations fresh until the client switch is acknowledged, beside the approval.
+
+    Consumers may go on reading the source until they switch. Only groups that are idle on the target are moved, and
+    only forward (seed 002). The last sync is made by the acknowledgement itself, so a failure here loses nothing.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "sync_groups"

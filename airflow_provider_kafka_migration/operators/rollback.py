@@ -1,0 +1,16 @@
+"""Task ``rollback``, also a DAG of its own."""
+
+from __future__ import annotations
+
+from airflow_provider_kafka_migration.operators.base import MigrationOperator
+
+
+class KafkaMigrationRollbackOperator(MigrationOperator):
+    """Ends a migration before its cutover: stops the tail, lifts a freeze, puts back what was changed for the copy.
+
+    Topics and data on the target stay and are listed in ``rollback-report.json``. From the cutover on it is refused.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "rollback"

@@ -1,0 +1,17 @@
+"""Task ``seed``."""
+
+from __future__ import annotations
+
+from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+
+
+class KafkaMigrationSeedOperator(SparkMigrationOperator):
+    """Copies everything up to the source's end offsets as seen when it first started.
+
+    Killed at any moment and cleared, it goes on from the target's end.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "seed"
+    main = "seed.py"

@@ -1,0 +1,140 @@
+"""What the three Spark tasks share: a phase whose copying is done by ``spark-submit``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseOperatorLink
+
+import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.errors import Terminal, Where
+from airflow_provider_kafka_migration.hooks.progress import ProgressWatcher, interval_seconds
+from airflow_provider_kafka_migration.hooks.references_file import (
+    private_directory,
+    references_document,
+    references_file,
+    remove_directory,
+)
+from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
+from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
+from airflow_provider_kafka_migration.hooks.spark_submit import BoundSparkSubmitHook
+from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_owner
+from airflow_provider_kafka_migration.links.storage import JournalLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_kafka_migration.spec import MigrationSpec
+
+#: Two copiers of one lane would only stop each other, so Spark must not start a second one of a slow task.
+FORCED_CONF = {"spark.speculation": "false"}
+
+
+class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
+    """Runs one phase whose data plane is a Spark job.
+
+    The phase itself runs in the task, as everywhere: it reads the journal, writes the job document, and verifies the
+    journal and the clusters afterwards. In between it starts ``spark-submit`` with pointers as its only arguments.
+    Connections reach Spark as a file of mode 0600, or as references that executors resolve themselves.
+
+    :param spec: the migration; None takes it from the Params of the run.
+    :param takeover: take the migration over from another owner.
+    :param conf: more Spark conf; wins over the spec's. Never secrets: Spark's UI shows it.
+    :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...).
+    """
+
+    #: File name of the Spark main.
+    main: ClassVar[str] = ""
+
+    template_fields: Sequence[str] = ("spec", *SparkSubmitOperator.template_fields)
+    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
+
+    def __init__(
+        self, *, spec: SpecSource = None, takeover: bool = False, conf: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        kwargs.setdefault("retry_policy", migration_retry_policy())
+        super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
+        self.spec = plain_spec(spec)
+        self.takeover = takeover
+        self._private_directory: Path | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Run the phase; XCom gets pointers only."""
+        runner = SparkSubmitRunner(self, context)
+        with self.open_migration(context, **{self.runner_argument: runner}) as migration:
+            result = migration.run(self.phase)
+            self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
+            return self.pointers(migration, result)
+
+    #: By which name the core is given the way to Spark.
+    runner_argument: ClassVar[str] = "runner"
+
+    def submit(self, context: Context, spec: MigrationSpec, job_location: str, job_key: str) -> None:
+        """Run the Spark main on a job document; returns when Spark has ended well.
+
+        :raises AirflowException: Spark failed. The phase asks the journal why.
+        """
+        self._private_directory = private_directory(run_owner(context), self.task_id)
+        document = references_document(spec, airflow_resolver())
+        with references_file(document, self._private_directory) as references:
+            self._prepare(spec, job_location, job_key, references)
+            SparkSubmitOperator.execute(self, context)
+
+    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> None:
+        self.application = str(spark_main(self.main))
+        self.application_args = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
+        self.conf = {**spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        self.env_vars = {**python, **(self.env_vars or {})}
+        self.name = f"kafka-migration-{spec.migration_id}-{self.phase}"
+        self._conn_id = spec.spark.conn_id
+        self._hook = None
+
+    def _get_hook(self) -> SparkSubmitHook:
+        return BoundSparkSubmitHook.adopt(super()._get_hook())
+
+    def on_kill(self) -> None:
+        """End the driver with all its processes, and remove its connections."""
+        if self._hook is not None:
+            super().on_kill()
+        if self._private_directory is not None:
+            remove_directory(self._private_directory)
+
+
+class SparkSubmitRunner:
+    """The core's way to Spark: runs a job document by ``spark-submit`` and shows the progress that the job writes."""
+
+    def __init__(self, operator: SparkMigrationOperator, context: Context) -> None:
+        self._operator = operator
+        self._context = context
+
+    def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Any]) -> None:
+        """Submit and wait."""
+        every_seconds = interval_seconds()
+        with ProgressWatcher(read_progress, self._operator.progress_sink(self._context), every_seconds=every_seconds):
+            self._operator.submit(self._context, spec, job_location, job_key)
+
+
+def spark_main(name: str) -> Path:
+    """Where a Spark main lies: configured, inside of the package (installed), or beside it (in the repository).
+
+    :raises Terminal: nowhere.
+    """
+    from airflow.sdk.configuration import conf
+
+    package = Path(airflow_provider_kafka_migration.__file__).parent
+    configured = conf.get("kafka_migration", "spark_jobs_folder", fallback="")
+    folders = [Path(configured)] if configured else [package / "spark_jobs", package.parent / "spark_jobs"]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    raise Terminal(
+        f"the Spark main {name} is not there",
+        where=Where(path=", ".join(str(folder) for folder in folders)),
+        next_step="install the package again, or set [kafka_migration] spark_jobs_folder",
+    )

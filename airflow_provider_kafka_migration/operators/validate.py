@@ -1,0 +1,16 @@
+"""Task ``validate``."""
+
+from __future__ import annotations
+
+from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+
+
+class KafkaMigrationValidateOperator(SparkMigrationOperator):
+    """The five checks; the third compares the content of all records, on Spark.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "validate"
+    main = "verify.py"
+    runner_argument = "verifier"

@@ -1,0 +1,14 @@
+"""What Airflow loads as a plugin: the links of our tasks. No web application: those are mounted without a log-in."""
+
+from __future__ import annotations
+
+from airflow.plugins_manager import AirflowPlugin
+
+from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
+
+
+class KafkaMigrationPlugin(AirflowPlugin):
+    """Registers the links, so that a scheduler and an API server know them without importing DAG files."""
+
+    name = "kafka_migration"
+    operator_extra_links = [EvidenceLink(), JournalLink(), PlanLink()]

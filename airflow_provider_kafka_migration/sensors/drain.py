@@ -1,0 +1,83 @@
+"""Task ``drain_ready``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperatorLink, BaseSensorOperator
+
+from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
+from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
+from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.triggers.drain import DrainTrigger, event_error
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
+    """Waits until every partition's lag is at or below the limit for the whole stable window.
+
+    It gives its slot back while it waits: the triggerer looks at the lags, which costs two requests per broker. It may
+    restart at any time; then the window begins again.
+
+    :param spec: the migration; None takes it from the Params of the run.
+    :param takeover: take the migration over from another owner.
+    :param deferrable: False waits in the worker, for an Airflow without a triggerer.
+    :param poll_seconds: time between two looks.
+
+    .. seealso:: docs/operators.md
+    """
+
+    phase = "drain_ready"
+    template_fields: Sequence[str] = ("spec",)
+    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
+
+    def __init__(
+        self,
+        *,
+        spec: SpecSource = None,
+        takeover: bool = False,
+        deferrable: bool = True,
+        poll_seconds: float = 2.0,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("retry_policy", migration_retry_policy())
+        super().__init__(**kwargs)
+        self.spec = plain_spec(spec)
+        self.takeover = takeover
+        self.deferrable = deferrable
+        self.poll_seconds = poll_seconds
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Answer at once if the journal has gone on; else wait."""
+        spec = self.migration_spec(context)
+        with self.open_migration(context) as migration:
+            done = migration.already_done(self.phase)
+            if done is not None:
+                self.log.info("already done: %s", done.summary)
+                return self.pointers(migration, done)
+            if not self.deferrable:
+                return self.pointers(migration, migration.run(self.phase))
+        timeout: timedelta = spec.tail.drain_ready_timeout
+        self.defer(
+            trigger=DrainTrigger(spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds),
+            method_name="execute_complete",
+            timeout=timeout,
+        )
+        raise AssertionError("defer never returns")
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Look once more, since the event may be old, and journal it.
+
+        :raises MigrationError: what the trigger met.
+        """
+        error = event_error(event)
+        if error is not None:
+            raise error
+        with self.open_migration(context) as migration:
+            result = migration.run(self.phase, event=event)
+            self.log.info(result.summary)
+            return self.pointers(migration, result)

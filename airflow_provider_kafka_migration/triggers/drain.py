@@ -1,0 +1,99 @@
+"""Looks at the lags of a migration until they have been small enough for long enough."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, error_from_dict
+from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, prefetch
+from airflow_provider_kafka_migration.spec import parse_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.migration import DrainWatch
+
+#: Looks that may fail one after the other (an unreachable broker, throttled storage) before the wait ends.
+MAX_FAILED_LOOKS = 30
+_LONGEST_PAUSE_SECONDS = 60.0
+#: A line in the task's log after so many looks.
+_LINE_EVERY = 5
+
+
+class DrainTrigger(BaseTrigger):
+    """Ends with one event: ready, or what went wrong. Writes to nothing and keeps nothing.
+
+    It may run twice, or move between triggerers: the window then begins again, which is only more careful. Its
+    arguments are kept in Airflow's database, so they hold references to connections and never a secret.
+
+    :param spec: the migration, JSON-able.
+    :param poll_seconds: time between two looks.
+    """
+
+    def __init__(self, *, spec: dict[str, Any], poll_seconds: float = 2.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.spec = spec
+        self.poll_seconds = poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Class path and arguments."""
+        return (
+            f"{DrainTrigger.__module__}.{DrainTrigger.__qualname__}",
+            {"spec": self.spec, "poll_seconds": self.poll_seconds},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look again and again. Everything that blocks runs in a thread, so other triggers are not held up."""
+        try:
+            watch = await self._open()
+        except MigrationError as error:
+            yield failed(error)
+            return
+        try:
+            yield await self._watch(watch)
+        finally:
+            # Off the loop too: closing waits for sockets.
+            await asyncio.shield(asyncio.to_thread(watch.close))
+
+    async def _open(self) -> DrainWatch:
+        from airflow_provider_kafka_migration.migration import DrainWatch
+
+        spec = parse_spec(self.spec)
+        resolver = airflow_resolver(await prefetch(spec))
+        return await asyncio.to_thread(DrainWatch.open, spec, resolver)
+
+    async def _watch(self, watch: DrainWatch) -> TriggerEvent:
+        failures = looks = 0
+        while True:
+            pause = self.poll_seconds
+            try:
+                event = await asyncio.to_thread(watch.look)
+                failures = 0
+                looks += 1
+                if looks % _LINE_EVERY == 1 or event["ready"]:
+                    self.log.info("%s", event["summary"])
+                if event["ready"]:
+                    return TriggerEvent({"status": "ready", **event})
+            except Transient as error:
+                failures += 1
+                self.log.warning("Look %d in a row failed: %s", failures, error)
+                if failures >= MAX_FAILED_LOOKS:
+                    return failed(error)
+                pause = min(self.poll_seconds * 2**failures, _LONGEST_PAUSE_SECONDS)
+            except Terminal as error:
+                return failed(error)
+            await asyncio.sleep(pause)
+
+
+def failed(error: MigrationError) -> TriggerEvent:
+    """The event of a wait that ended badly."""
+    return TriggerEvent({"status": "failed", "message": str(error), "error": error.as_dict()})
+
+
+def event_error(event: Mapping[str, Any]) -> MigrationError | None:
+    """The error in an event, as what it was; None if all is well."""
+    if event.get("status") == "ready":
+        return None
+    return error_from_dict(dict(event.get("error") or {"what": str(event.get("message", "no reason given"))}))
