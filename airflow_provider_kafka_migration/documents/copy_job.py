@@ -25,6 +25,7 @@ class CopyPartition(Part):
     verdict: Verdict
     until_offset: int | None = Field(None, description="exclusive source offset; None: until told to stop")
     size_bytes: int = -1
+    max_batch_bytes: int | None = Field(None, description="max.message.bytes of the target topic, if known")
 
     @property
     def key(self) -> tuple[str, int]:

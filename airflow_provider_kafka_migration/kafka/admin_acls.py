@@ -41,9 +41,7 @@ class Codes:
         return [self._names[number] for number in sorted(self._names)]
 
 
-RESOURCE_TYPES = Codes(
-    {2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"}
-)
+RESOURCE_TYPES = Codes({2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"})
 PATTERN_TYPES = Codes({3: "LITERAL", 4: "PREFIXED"})
 PERMISSIONS = Codes({2: "DENY", 3: "ALLOW"})
 OPERATIONS = Codes(

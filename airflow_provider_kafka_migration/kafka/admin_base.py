@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.errors import (
     PermissionMissing,
     Where,
 )
+from airflow_provider_kafka_migration.kafka import error_codes
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -26,6 +27,7 @@ K = TypeVar("K", bound=Hashable)
 AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
 SECURITY_DISABLED = 54
 REQUEST_TIMED_OUT = 7
+NOT_CONTROLLER = 41
 
 #: One admin request carries at most so many items, so that brokers and we stay within bounds.
 BATCH_ITEMS = 200
@@ -85,7 +87,8 @@ def item_error(code: int, message: str | None = None) -> ItemError | None:
     if code == 0:
         return None
     kind = for_code(code)
-    return ItemError(code, str(getattr(kind, "message", kind.__name__)), message or "", bool(kind.retriable))
+    name = str(getattr(kind, "message", None) or kind.__name__)
+    return ItemError(code, name, message or "", error_codes.retriable(code))
 
 
 def batches(items: Iterable[K], size: int = BATCH_ITEMS) -> Iterator[list[K]]:
@@ -113,6 +116,10 @@ class AdminBase:
         #: Replaced by tests.
         self._sleep: Callable[[float], None] = time.sleep
         self.retry_seconds = RETRY_SECONDS
+
+    def api_version(self, api_key: int) -> int:
+        """The highest version of an api that the brokers speak, -1 if they do not know it."""
+        return int(self.wire.connection().api_versions.get(api_key, (-1, -1))[1])
 
     def where(self, **place: Any) -> Where:
         """A place on this cluster."""
@@ -155,8 +162,14 @@ class AdminBase:
                         if error.code == REQUEST_TIMED_OUT:
                             maybe_done.add(item)
             pending = again
+            if any(_code(results[item]) == NOT_CONTROLLER for item in pending):
+                self.wire.metadata([])
             if not pending or time.monotonic() + pause > deadline:
                 break
             self._sleep(pause)
             pause = min(pause * 2, 3.0)
         return results
+
+
+def _code(error: ItemError | None) -> int:
+    return 0 if error is None else error.code

@@ -177,6 +177,4 @@ def _log_dir(broker_id: int, item: Any) -> LogDir:
         for partition in topic.partitions
         if not partition.is_future_key
     }
-    return LogDir(
-        broker_id, item.log_dir, item.total_bytes, item.usable_bytes, sizes, item_error(item.error_code)
-    )
+    return LogDir(broker_id, item.log_dir, item.total_bytes, item.usable_bytes, sizes, item_error(item.error_code))

@@ -224,17 +224,27 @@ class BrokerConnection:
         """Requests sent or queued whose answer is not here yet."""
         return len(self._waiting)
 
-    def submit(self, api_key: int, version: int, parts: Sequence[Buffer], on_response: OnResponse) -> None:
-        """Queue a request with a version-1 header (non-flexible versions only) and send what fits now.
+    def submit(
+        self,
+        api_key: int,
+        version: int,
+        parts: Sequence[Buffer],
+        on_response: OnResponse,
+        *,
+        flexible: bool = False,
+    ) -> None:
+        """Queue a request and send what fits now.
 
         :param parts: the body as buffers; they must not change until the answer is here.
-        :param on_response: called with the response body after its header.
+        :param on_response: called with the answer, its header included (4 bytes, 5 for flexible versions).
+        :param flexible: the version has a header with tagged fields (KIP-482).
         """
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
-        size = 10 + len(self._client_id) + sum(len(part) for part in parts)
-        head = struct.pack(">ihhih", size, api_key, version, self._correlation, len(self._client_id)) + self._client_id
-        self._out.append(memoryview(head))
-        self._out.extend(memoryview(part) for part in parts)
+        tags = b"\0" if flexible else b""
+        size = 10 + len(self._client_id) + len(tags) + sum(len(part) for part in parts)
+        head = struct.pack(">ihhih", size, api_key, version, self._correlation, len(self._client_id))
+        self._out.append(memoryview(head + self._client_id + tags))
+        self._out.extend(memoryview(part) for part in parts if len(part))
         self._waiting.append((self._correlation, on_response))
         self.on_writable()
 
@@ -383,7 +393,7 @@ class BrokerConnection:
         """
         chosen = self.version_for(request, version)
         body = self._call_message(request, chosen, timeout_seconds)
-        kind = response_type or response_class(type(request))
+        kind = response_type or response_class(type(request))  # type: ignore[arg-type]
         return kind.decode(bytes(body), version=chosen, header=True)
 
     def version_for(self, request: Any, wanted: int | None = None) -> int:

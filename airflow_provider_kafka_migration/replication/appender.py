@@ -1,0 +1,396 @@
+"""Compare-and-append: sends decided steps to the target's leaders and judges every answer.
+
+All copiers of a migration share one producer id and count records per partition, so the broker's sequence check lets a
+batch in only if it is exactly the next one (KIP-98). A refused or unexpected answer never leads to a guess: the
+partition is reset and its log says where to go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+
+from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
+from airflow_provider_kafka_migration.errors import BrokerRefused, MigrationError, SliceExpired, Transient, Where
+from airflow_provider_kafka_migration.kafka import error_codes, produce
+from airflow_provider_kafka_migration.kafka.batches import patched_header
+from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
+from airflow_provider_kafka_migration.replication.decide import Append, Hole
+from airflow_provider_kafka_migration.replication.holes import (
+    MARKERS_API_KEY,
+    MAX_MARKERS_PER_REQUEST,
+    connection_marker_parts,
+    marker_errors,
+)
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, Sent
+
+#: A broker remembers the last five batches of a producer id and partition (``ProducerStateEntry``).
+MAX_IN_FLIGHT_BATCHES = 5
+MAX_REQUESTS_PER_CHANNEL = 3
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+#: Two connections to each leader: a broker answers one connection's requests one after the other.
+CHANNELS_PER_BROKER = 2
+#: A hole larger than this begins with a single marker, so that an intruder is noticed before many are written.
+CAREFUL_HOLE_OFFSETS = 64
+_LIST_OFFSETS_API_KEY = 2
+_LIST_OFFSETS_VERSION = 5
+_PRODUCE_TIMEOUT_MS = 30_000
+
+
+@dataclass(eq=False)
+class Channel:
+    """One connection to a leader and the partitions that it carries."""
+
+    broker_id: int
+    number: int
+    connection: BrokerConnection
+    requests: int = 0
+    #: sending is paused until then: the broker throttles
+    muted_until: float = 0.0
+    sent_at: float = 0.0
+    copies: set[PartitionCopy] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class MarkerIdentity:
+    """Producer id and epoch of this incarnation of the lane: the fencing token of its markers."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Appender:
+    """The target side of a lane.
+
+    :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param markers: gives the fencing token when the first marker is needed.
+    :param on_trouble: called with (copy, error): the partition must be reset or stopped.
+    """
+
+    def __init__(
+        self,
+        target: Wire,
+        producers: ProducerIds,
+        *,
+        deadline: float,
+        markers: Callable[[], MarkerIdentity],
+        on_trouble: Callable[[PartitionCopy, MigrationError], None],
+        on_confirmed: Callable[[PartitionCopy, Sent], None] | None = None,
+    ) -> None:
+        self._target = target
+        self._producers = producers
+        self._deadline = deadline
+        self._markers = markers
+        self._on_trouble = on_trouble
+        self._on_confirmed = on_confirmed
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._channel_of: dict[PartitionCopy, Channel] = {}
+        self.throttled_seconds = 0.0
+
+    # -- channels ----------------------------------------------------------------------------------------------------
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All open channels."""
+        return list(self._channels.values())
+
+    def attach(self, copies: Iterable[PartitionCopy]) -> None:
+        """Give each partition a channel to its present leader."""
+        todo = [copy for copy in copies if copy not in self._channel_of]
+        if not todo:
+            return
+        leaders = self._target.leaders([copy.target_key for copy in todo])
+        for copy in todo:
+            number = copy.spec.partition % CHANNELS_PER_BROKER
+            channel = self._channel(leaders[copy.target_key], number)
+            channel.copies.add(copy)
+            self._channel_of[copy] = channel
+
+    def _channel(self, broker_id: int, number: int) -> Channel:
+        key = (broker_id, number)
+        channel = self._channels.get(key)
+        if channel is None or channel.connection.closed:
+            connection = self._target.open_connection(broker_id)
+            connection.send_deadline = self._deadline
+            channel = Channel(broker_id, number, connection)
+            self._channels[key] = channel
+        return channel
+
+    def detach(self, copy: PartitionCopy) -> None:
+        """Take a partition off its channel; its leader is asked for again."""
+        channel = self._channel_of.pop(copy, None)
+        if channel is not None:
+            channel.copies.discard(copy)
+        self._target.forget_leaders([copy.target_key])
+
+    def lose(self, channel: Channel, error: MigrationError) -> None:
+        """A connection broke: the outcome of all that it carried is unknown."""
+        channel.connection.close()
+        self._channels.pop((channel.broker_id, channel.number), None)
+        for copy in list(channel.copies):
+            self._on_trouble(copy, error)
+            self.detach(copy)
+
+    def close(self) -> None:
+        """Close all connections; what was not answered has an unknown outcome."""
+        for channel in self._channels.values():
+            channel.connection.close()
+        self._channels.clear()
+        self._channel_of.clear()
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> None:
+        """Send what can be sent now.
+
+        :raises SliceExpired: the deadline has passed.
+        """
+        if now >= self._deadline:
+            raise SliceExpired(
+                "the slice has ended", next_step="none: the next slice goes on from the target's log end"
+            )
+        for channel in list(self._channels.values()):
+            if now < channel.muted_until:
+                continue
+            try:
+                self._send_markers(channel)
+                while channel.requests < MAX_REQUESTS_PER_CHANNEL and self._send_appends(channel):
+                    pass
+            except Transient as error:
+                if isinstance(error, SliceExpired):
+                    raise
+                self.lose(channel, error)
+
+    def _send_appends(self, channel: Channel) -> bool:
+        batches: list[produce.ProduceBatch] = []
+        sent: dict[TopicPartition, tuple[PartitionCopy, int, Sent]] = {}
+        size = 0
+        for copy in channel.copies:
+            if not self._may_append(copy) or size >= MAX_REQUEST_BYTES:
+                continue
+            step, waiting, sequence = copy.take_append()
+            header = patched_header(
+                step.batch, self._producers.data_producer_id, self._producers.data_producer_epoch, sequence
+            )
+            batches.append(produce.ProduceBatch(*copy.target_key, header, step.batch.payload))
+            sent[copy.target_key] = (copy, copy.incarnation, waiting)
+            size += waiting.size_bytes
+        if not batches:
+            return False
+        version = api_version(channel.connection, produce.API_KEY, produce.MAX_VERSION)
+        parts = produce.encode(batches, timeout_ms=_PRODUCE_TIMEOUT_MS)
+        channel.requests += 1
+        channel.sent_at = time.monotonic()
+        channel.connection.submit(
+            produce.API_KEY, version, parts, lambda frame: self._on_produced(channel, version, sent, frame)
+        )
+        return True
+
+    @staticmethod
+    def _may_append(copy: PartitionCopy) -> bool:
+        return (
+            copy.phase is Phase.RUNNING
+            and bool(copy.pending)
+            and not copy.filling
+            and len(copy.in_flight) < MAX_IN_FLIGHT_BATCHES
+            and isinstance(copy.pending[0], Append)
+        )
+
+    @staticmethod
+    def _may_fill(copy: PartitionCopy) -> bool:
+        return (
+            copy.phase is Phase.RUNNING
+            and bool(copy.pending)
+            and not copy.filling
+            # Markers are not compared: they may go only when all that was sent before is known to be there.
+            and not copy.in_flight
+            and isinstance(copy.pending[0], Hole)
+        )
+
+    def _send_markers(self, channel: Channel) -> None:
+        ready = [copy for copy in channel.copies if self._may_fill(copy)]
+        if not ready:
+            return
+        identity = self._markers()
+        counts: dict[TopicPartition, int] = {}
+        sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
+        for copy in ready:
+            step = copy.pending[0]
+            assert isinstance(step, Hole)
+            careful = step.count > CAREFUL_HOLE_OFFSETS and not copy.has_filled
+            copy.filling = 1 if careful else min(step.count, MAX_MARKERS_PER_REQUEST)
+            counts[copy.target_key] = copy.filling
+            sent[copy.target_key] = (copy, copy.incarnation)
+        version, parts = connection_marker_parts(
+            channel.connection, counts, identity.producer_id, identity.producer_epoch
+        )
+        channel.sent_at = time.monotonic()
+        errors: dict[TopicPartition, int] = {}
+        channel.connection.submit(
+            MARKERS_API_KEY, version, parts, lambda frame: errors.update(marker_errors(frame)), flexible=True
+        )
+        # Same connection, so the broker looks at the log end after it has written the markers: one round trip.
+        body = _log_end_request(list(counts))
+        channel.connection.submit(
+            _LIST_OFFSETS_API_KEY,
+            _LIST_OFFSETS_VERSION,
+            [body],
+            lambda frame: self._on_filled(sent, errors, frame),
+        )
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _on_produced(
+        self,
+        channel: Channel,
+        version: int,
+        sent: dict[TopicPartition, tuple[PartitionCopy, int, Sent]],
+        frame: memoryview,
+    ) -> None:
+        channel.requests -= 1
+        answer = produce.decode(frame[4:], version)
+        if answer.throttle_time_ms > 0:
+            channel.muted_until = time.monotonic() + answer.throttle_time_ms / 1000
+            self.throttled_seconds += answer.throttle_time_ms / 1000
+        for item in answer.partitions:
+            copy, incarnation, waiting = sent[(item.topic, item.partition)]
+            if copy.incarnation != incarnation:
+                continue
+            if item.error_code:
+                self._on_trouble(copy, self._append_error(copy, item))
+            elif item.base_offset != waiting.target_offset:
+                self._on_trouble(copy, _unexpected_offset(copy, waiting, item.base_offset))
+            else:
+                confirmed = copy.confirm_append()
+                if self._on_confirmed is not None:
+                    self._on_confirmed(copy, confirmed)
+
+    def _append_error(self, copy: PartitionCopy, item: produce.ProducedPartition) -> MigrationError:
+        what = "the append was refused" + (f" ({item.error_message})" if item.error_message else "")
+        where = Where(cluster="target", topic=item.topic, partition=item.partition, offset=copy.confirmed_source_offset)
+        if item.error_code in (
+            error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            error_codes.DUPLICATE_SEQUENCE_NUMBER,
+            error_codes.UNKNOWN_PRODUCER_ID,
+        ):
+            return OutOfOrder(what, where=where, next_step="none: the copier looks at the target's log end again")
+        if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
+            return TooLarge(what, where=where, details={"size_bytes": copy.in_flight[0].size_bytes})
+        return error_codes.error_for(item.error_code, what, where=where)
+
+    def _on_filled(
+        self,
+        sent: dict[TopicPartition, tuple[PartitionCopy, int]],
+        errors: dict[TopicPartition, int],
+        frame: memoryview,
+    ) -> None:
+        answer = ListOffsetsResponse.decode(bytes(frame), version=_LIST_OFFSETS_VERSION, header=True)
+        for topic in answer.topics:
+            for item in topic.partitions:
+                copy, incarnation = sent[(topic.name, item.partition_index)]
+                if copy.incarnation != incarnation:
+                    continue
+                code = errors.get((topic.name, item.partition_index), 0) or item.error_code
+                where = Where(cluster="target", topic=topic.name, partition=item.partition_index)
+                if code:
+                    self._on_trouble(copy, _marker_error(code, where))
+                elif item.offset > copy.confirmed_offset + copy.filling or item.offset < copy.confirmed_offset:
+                    self._on_trouble(copy, _unexpected_end(copy, item.offset))
+                elif item.offset == copy.confirmed_offset and copy.filling > 1:
+                    self._on_trouble(copy, _dropped(where))
+                else:
+                    copy.confirm_fill(item.offset)
+
+
+class OutOfOrder(Transient):
+    """The compare of compare-and-append failed: somebody else was faster, or the log went back."""
+
+    code = "OUT_OF_ORDER"
+
+
+class TooLarge(Transient):
+    """The batch is larger than the target takes: it is split. ``details["size_bytes"]``."""
+
+    code = "BATCH_TOO_LARGE"
+
+
+class UnexpectedOffset(Transient):
+    """An append was accepted at another offset than expected: a hole was filled twice, or a foreign writer.
+
+    ``details``: expected_offset, base_offset, source_offset, record_count.
+    """
+
+    code = "UNEXPECTED_OFFSET"
+
+
+class UnexpectedEnd(Transient):
+    """After markers were written the log end is not what was expected; ``details``: expected_offset, log_end_offset."""
+
+    code = "UNEXPECTED_END"
+
+
+def _unexpected_offset(copy: PartitionCopy, sent: Sent, base_offset: int) -> UnexpectedOffset:
+    return UnexpectedOffset(
+        f"an append was expected at offset {sent.target_offset} and was written at {base_offset}",
+        where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
+        next_step="none: the copier looks at what lies between",
+        details={
+            "expected_offset": sent.target_offset,
+            "base_offset": base_offset,
+            "source_offset": sent.source_next_offset - sent.record_count,
+            "record_count": sent.record_count,
+        },
+    )
+
+
+def _unexpected_end(copy: PartitionCopy, log_end_offset: int) -> UnexpectedEnd:
+    expected = copy.confirmed_offset + copy.filling
+    return UnexpectedEnd(
+        f"the log end was expected at {expected} and is {log_end_offset}",
+        where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
+        next_step="none: the copier looks at what lies between",
+        details={"expected_offset": expected, "log_end_offset": log_end_offset},
+    )
+
+
+def _marker_error(code: int, where: Where) -> MigrationError:
+    if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+        return error_codes.error_for(
+            code,
+            "control markers may not be written",
+            where=where,
+            next_step="grant ClusterAction (or Alter, Kafka 3.8 and later) on the target cluster to the migration's "
+            "principal, or set offsets.mode: mapped",
+        )
+    if code in (error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTION_COORDINATOR_FENCED):
+        return SliceExpired(
+            "a newer incarnation of this lane has fenced this one",
+            where=where,
+            next_step="none: the newer one goes on",
+        )
+    return error_codes.error_for(code, "control markers were refused", where=where)
+
+
+def _dropped(where: Where) -> BrokerRefused | Transient:
+    return Transient("the broker dropped all markers", where=where, next_step="none: they are sent again")
+
+
+def _log_end_request(keys: list[TopicPartition]) -> bytes:
+    topics = [
+        ListOffsetsRequest.ListOffsetsTopic(
+            name=topic,
+            partitions=[
+                ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                    partition_index=number, current_leader_epoch=-1, timestamp=-1
+                )
+                for number in numbers
+            ],
+        )
+        for topic, numbers in by_topic(keys)
+    ]
+    request = ListOffsetsRequest(replica_id=-2, isolation_level=0, topics=topics)
+    return bytes(request.encode(version=_LIST_OFFSETS_VERSION))

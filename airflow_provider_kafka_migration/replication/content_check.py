@@ -1,0 +1,300 @@
+"""Compares the content of a partition on both sides, all records, in bounded memory.
+
+As long as a batch is on both sides as the same bytes, the digests of its payload are compared and nothing is decoded:
+that is so for all that was forwarded raw. Where batches differ (rebuilt, split, compacted since) records are compared
+one by one at the offsets that the map gives. Both sides give a chain of digests over the same pieces, so the chains are
+equal exactly if nothing differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from airflow_provider_kafka_migration.documents.content import TopicRules
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, Record, Timestamps, encode_body
+from airflow_provider_kafka_migration.replication.content_cursor import Cursor
+from airflow_provider_kafka_migration.replication.content_differences import Differences
+from airflow_provider_kafka_migration.replication.content_log import CommittedLog
+from airflow_provider_kafka_migration.replication.content_target_only import MAX_KEYS, TargetOnly
+from airflow_provider_kafka_migration.replication.offset_map import How, PartitionMap, Run
+
+KEPT_DIFFERENCES = 100
+
+#: source offset, records, base timestamp, codec, digest of the payload
+_BATCH_PIECE = struct.Struct(">cqiqb32s")
+#: source offset, timestamp, body bytes
+_RECORD_PIECE = struct.Struct(">cqqi")
+
+
+def range_map(compared: ContentRange) -> PartitionMap:
+    """The map of a partition with one run: equal or shifted."""
+    return PartitionMap(
+        [Run(compared.source_start_offset, compared.target_start_offset)],
+        source_end_offset=compared.source_end_offset,
+        target_end_offset=compared.target_end_offset,
+    )
+
+
+@dataclass(frozen=True)
+class ContentOptions:
+    """How to compare.
+
+    :param timestamps: as in the copy job: ``visible`` compares what readers see, ``raw`` what producers have written.
+    :param keep: differences that are kept.
+    :param now_ms: milliseconds since 1970, to judge expired tombstones; None: the clock's.
+    :param stop: asked before each batch; True ends the comparison with :class:`Interrupted`.
+    """
+
+    timestamps: Timestamps = "visible"
+    keep: int = KEPT_DIFFERENCES
+    max_keys: int = MAX_KEYS
+    now_ms: int | None = None
+    stop: Callable[[], bool] = lambda: False
+
+
+def compare_content(
+    compared: ContentRange,
+    offset_map: PartitionMap,
+    rules: TopicRules,
+    source: CommittedLog,
+    target: CommittedLog,
+    options: ContentOptions | None = None,
+) -> PartitionContent:
+    """Compare one partition.
+
+    :param offset_map: from source to target offsets, closed at the range's end.
+    :param rules: what the source may do to its records meanwhile.
+    :raises MigrationError: a side that cannot be read.
+    """
+    with TargetOnly(max_keys=(options or ContentOptions()).max_keys) as target_only:
+        return _Comparison(compared, offset_map, rules, source, target, options or ContentOptions(), target_only).run()
+
+
+class _Chains:
+    """One digest per side. They are one and the same until the first difference."""
+
+    def __init__(self) -> None:
+        self._source = hashlib.sha256()
+        self._target = self._source
+
+    def both(self, *parts: bytes) -> None:
+        """Bytes that were found equal on both sides."""
+        for part in parts:
+            self._source.update(part)
+            if self._target is not self._source:
+                self._target.update(part)
+
+    def only(self, side: Literal["source", "target"], *parts: bytes) -> None:
+        """Bytes of one side."""
+        if self._target is self._source:
+            self._target = self._source.copy()
+        for part in parts:
+            (self._source if side == "source" else self._target).update(part)
+
+    def digests(self) -> tuple[str, str]:
+        """(source, target), hex."""
+        return self._source.hexdigest(), self._target.hexdigest()
+
+
+class _Comparison:
+    def __init__(
+        self,
+        compared: ContentRange,
+        offset_map: PartitionMap,
+        rules: TopicRules,
+        source: CommittedLog,
+        target: CommittedLog,
+        options: ContentOptions,
+        target_only: TargetOnly,
+    ) -> None:
+        self._compared = compared
+        self._map = offset_map
+        #: with one run, an addition is all that translating takes
+        self._shift = next(offset_map.runs()).shift if len(offset_map) == 1 else None
+        self._rules = rules
+        self._options = options
+        self._source_log = source
+        self._target_only = target_only
+        self._differences = Differences(options.keep)
+        self._chains = _Chains()
+        self._equal_records = 0
+        self._source = Cursor(
+            self._read(source, compared.source_start_offset, compared.source_end_offset),
+            compared.source_start_offset,
+            compared.source_end_offset,
+            options.timestamps,
+            lambda batch, error: self._unreadable("source", batch, error),
+        )
+        self._target = Cursor(
+            self._read(target, compared.target_start_offset, compared.target_end_offset),
+            compared.target_start_offset,
+            compared.target_end_offset,
+            # What the copier has written is CreateTime: what readers see.
+            "visible",
+            lambda batch, error: self._unreadable("target", batch, error),
+        )
+
+    def _read(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        for batch in log.batches(start_offset, stop_offset):
+            if self._options.stop():
+                raise Interrupted(
+                    "the comparison was told to stop",
+                    where=Where(topic=self._compared.topic, partition=self._compared.partition),
+                    next_step="clear the task",
+                )
+            yield batch
+
+    def _unreadable(self, side: Literal["source", "target"], batch: AnyBatch, error: BatchMalformed) -> None:
+        offset = batch.base_offset if isinstance(batch, RawBatch) else batch.last_offset
+        at_source = offset if side == "source" else None
+        at_target = offset if side == "target" else None
+        self._differences.note("unreadable", at_source, at_target, f"on the {side}: {error.what}")
+        self._chains.only(side, b"unreadable", struct.pack(">q", offset))
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> PartitionContent:
+        source, target = self._source, self._target
+        while source.low is not None or target.low is not None:
+            if self._take_batch():
+                continue
+            source_low = None if source.low is None else self._lowest_place(source.low)
+            if target.low is not None and (source_low is None or target.low < source_low):
+                self._step_target(source_low)
+            elif target.low is None or (source_low is not None and source_low < target.low):
+                self._step_source(target.low)
+            else:
+                self._step_both()
+        return self._result()
+
+    def _take_batch(self) -> bool:
+        """If both sides hold the same batch, walk over it without looking inside."""
+        source, target = self._source.batch, self._target.batch
+        if source is None or target is None or not self._may_be_same(source, target):
+            return False
+        digest = hashlib.sha256(source.payload).digest()
+        if hashlib.sha256(target.payload).digest() != digest:
+            return False
+        self._chains.both(
+            _BATCH_PIECE.pack(
+                b"B", source.base_offset, source.record_count, source.base_timestamp, source.codec, digest
+            )
+        )
+        self._equal_records += source.record_count
+        self._source.skip_batch()
+        self._target.skip_batch()
+        return True
+
+    def _may_be_same(self, source: RawBatch, target: RawBatch) -> bool:
+        """What headers say: wholly in the range, at the right offsets, and with equal payloads the same records."""
+        return (
+            source.record_count == target.record_count
+            and source.last_offset_delta == target.last_offset_delta
+            and source.codec == target.codec
+            and source.base_timestamp == target.base_timestamp
+            and source.size_bytes == target.size_bytes
+            and (self._options.timestamps == "raw" or not source.is_log_append_time)
+            and not target.is_log_append_time
+            and self._source.is_whole
+            and self._target.is_whole
+            and self._place(source.base_offset) == target.base_offset
+            and self._place(source.last_offset) == target.last_offset
+        )
+
+    def _step_target(self, source_low: int | None) -> None:
+        """The target may have a record before the source's next one."""
+        record = self._target.peek()
+        if record is not None and (source_low is None or record.offset < source_low):
+            self._target_only.add(record, self._map.source_position(record.offset + 1) - 1)
+            self._target.pop()
+
+    def _step_source(self, target_low: int | None) -> None:
+        """The source may have a record before the target's next one."""
+        record = self._source.peek()
+        if record is None:
+            return
+        place = self._place(record.offset)
+        if place is None or target_low is None or place < target_low:
+            self._missing(record, place)
+
+    def _step_both(self) -> None:
+        """The next records of both sides may be one and the same."""
+        source, target = self._source.peek(), self._target.peek()
+        if source is None or target is None:
+            return
+        place = self._place(source.offset)
+        if place is None:
+            self._missing(source, None)
+        elif place == target.offset:
+            self._compare(source, target)
+        # Otherwise decoding has shown that one of them comes later: the next round knows.
+
+    def _missing(self, record: Record, place: int | None) -> None:
+        self._differences.missing(record, place)
+        self._chains.only("source", *_piece(record, record.offset))
+        self._source.pop()
+
+    def _compare(self, source: Record, target: Record) -> None:
+        if source[1:] == target[1:]:
+            self._equal_records += 1
+            self._chains.both(*_piece(source, source.offset))
+            self._differences.remember(source, matched=True)
+        else:
+            self._chains.only("source", *_piece(source, source.offset))
+            self._chains.only("target", *_piece(target, source.offset))
+            self._differences.changed(source, target)
+        self._source.pop()
+        self._target.pop()
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
+
+    def _place(self, source_offset: int) -> int | None:
+        """Where a source record has to be on the target; None if the map says that there is no such record."""
+        if self._shift is not None:
+            return source_offset - self._shift
+        found = self._map.translate(source_offset)
+        return found.target_offset if found.how in (How.EQUAL, How.EXACT) else None
+
+    def _lowest_place(self, source_offset: int) -> int | None:
+        """No source record from this offset on has its place below the answer."""
+        if self._shift is not None:
+            return source_offset - self._shift
+        return self._map.translate(source_offset).target_offset
+
+    # -- the answer --------------------------------------------------------------------------------------------------
+
+    def _result(self) -> PartitionContent:
+        options = self._options
+        now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
+        explained, extra, differences = self._target_only.judge(
+            self._source_log, self._rules, now_ms=now_ms, keep=options.keep
+        )
+        for difference in differences:
+            self._chains.only("target", b"extra", struct.pack(">q", difference.target_offset or 0))
+        source_digest, target_digest = self._chains.digests()
+        decoded = self._source.decoded_batches + self._target.decoded_batches
+        return PartitionContent(
+            topic=self._compared.topic,
+            partition=self._compared.partition,
+            source_records=self._source.record_count,
+            target_records=self._target.record_count,
+            compared=self._equal_records,
+            source_digest=source_digest,
+            target_digest=target_digest,
+            method="decoded" if decoded else "payload",
+            explained=dict(sorted(explained.items())),
+            difference_count=self._differences.count + extra,
+            differences=self._differences.first(differences),
+        )
+
+
+def _piece(record: Record, source_offset: int) -> tuple[bytes, bytes]:
+    body = encode_body(record.key, record.value, record.headers)
+    return _RECORD_PIECE.pack(b"R", source_offset, record.timestamp, len(body)), body

@@ -1,0 +1,86 @@
+"""What a consumer with isolation level read_committed sees of one partition, as batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from airflow_provider_kafka_migration.errors import SourceGap
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, read_batches
+from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.replication.decide import AbortedTransactions
+from airflow_provider_kafka_migration.replication.reading import fetch_span
+
+#: One fetch; a batch that is larger comes whole anyway. Two sides and some decoding stay well below 100 MiB.
+FETCH_BYTES = 4 * 1024 * 1024
+
+
+class CommittedLog(Protocol):
+    """One partition of one side."""
+
+    #: batch bytes that were read
+    read_bytes: int
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """Committed data batches that overlap ``[start_offset, stop_offset)``, ascending.
+
+        Without control batches, aborted and empty ones. Begins at the log start if that is higher.
+        """
+
+    def log_start_offset(self) -> int:
+        """The present log start: it may move while the log is read."""
+
+    def last_stable_offset(self) -> int:
+        """The present end of what is committed."""
+
+
+class KafkaLog:
+    """A partition on a live cluster.
+
+    :param wire: used by this log only while it reads.
+    """
+
+    def __init__(self, wire: Wire, topic: str, partition: int) -> None:
+        self._wire = wire
+        self._key: TopicPartition = (topic, partition)
+        self.read_bytes = 0
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """See :class:`CommittedLog`."""
+        position = max(start_offset, self.log_start_offset())
+        while position < stop_offset:
+            found = self._fetch(position)
+            if found is None:
+                log_start = self.log_start_offset()
+                if log_start <= position:
+                    return  # the log ends below the stop offset
+                position = log_start  # retention or DeleteRecords went by while we read
+                continue
+            batches, used_bytes = read_batches(found.records)
+            self.read_bytes += used_bytes
+            if not batches:
+                return  # nothing from here to the last stable offset
+            aborted = AbortedTransactions(found.aborted)
+            for batch in batches:
+                dropped = not isinstance(batch, LegacyBatch) and aborted.drops(batch)
+                if batch.next_offset <= position or dropped or batch.is_control:
+                    continue
+                if isinstance(batch, LegacyBatch) or batch.record_count:
+                    yield batch
+            position = max(position, batches[-1].next_offset)
+
+    def _fetch(self, position: int) -> FetchedPartition | None:
+        """What is at an offset; None if it is outside of the log."""
+        try:
+            return fetch_span(self._wire, self._key, position, max_bytes=FETCH_BYTES)
+        except SourceGap:
+            return None
+
+    def log_start_offset(self) -> int:
+        """See :class:`CommittedLog`."""
+        return self._wire.list_offsets([self._key], "earliest")[self._key]
+
+    def last_stable_offset(self) -> int:
+        """See :class:`CommittedLog`."""
+        return self._wire.list_offsets([self._key], "stable")[self._key]

@@ -1,0 +1,282 @@
+"""What a lane reads, and from where: the source cluster, the archive, or the one through the other.
+
+Through S3 ("write-through") a chunk is durable in the archive before the target sees it; a resumed copy reads what the
+archive has, and the source only from there on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.replication.sources import PARTITION_FETCH_BYTES, KafkaSource, Reader
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+#: Bytes that a lane gathers for its segments; beyond it the largest one is put at once, be it small.
+ARCHIVE_BUFFER_BYTES = 96 * 1024 * 1024
+ARCHIVE_THREADS = 4
+
+OnChunk = Callable[[PartitionCopy, Chunk], None]
+OnTrouble = Callable[[PartitionCopy, MigrationError], None]
+
+
+@dataclass
+class _Gathered:
+    """Chunks of one partition that wait to become a segment."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def joined(self) -> Chunk:
+        first, last = self.chunks[0], self.chunks[-1]
+        aborted = sorted({pair for chunk in self.chunks for pair in chunk.aborted}, key=lambda pair: pair[::-1])
+        return Chunk(
+            topic=first.topic,
+            partition=first.partition,
+            from_offset=first.from_offset,
+            until_offset=last.until_offset,
+            batches=memoryview(b"".join(chunk.batches for chunk in self.chunks)),
+            aborted=aborted,
+            last_stable_offset=last.last_stable_offset,
+            log_start_offset=first.log_start_offset,
+            origin="kafka",
+            source_bytes=self.size_bytes,
+        )
+
+
+class Feed:
+    """Gives chunks to a lane's copier, one partition after the other or side by side.
+
+    :param on_chunk: called with chunks in offset order, durable where they have to be.
+    :param wants: whether a partition has room for more.
+    :param reached: whether a partition is read up to its stop offset.
+    """
+
+    def __init__(
+        self,
+        job: CopyJob,
+        source: Wire | None,
+        archive_store: ObjectStore | None,
+        *,
+        copies: Sequence[PartitionCopy],
+        on_chunk: OnChunk,
+        on_trouble: OnTrouble,
+        wants: Callable[[PartitionCopy], bool],
+        reached: Callable[[PartitionCopy], bool],
+    ) -> None:
+        self._job = job
+        self._copies = sorted(copies, key=lambda copy: copy.key)
+        self._on_chunk = on_chunk
+        self._on_trouble = on_trouble
+        self._wants_room = wants
+        self._reached = reached
+        self._archive = archive_store if job.via == "s3" else None
+        self._fetch_bytes = min(PARTITION_FETCH_BYTES, job.segment_max_bytes)
+        self._kafka: KafkaSource | None = None
+        if source is not None:
+            self._kafka = KafkaSource(
+                source,
+                on_chunk=self._on_read,
+                on_trouble=on_trouble,
+                wants=self._wants,
+                partition_fetch_bytes=self._fetch_bytes,
+            )
+        self._pool = ThreadPoolExecutor(ARCHIVE_THREADS, "archive") if self._archive is not None else None
+        self._gathered: dict[PartitionCopy, _Gathered] = {}
+        self._working: dict[PartitionCopy, tuple[int, Future[Chunk | None]]] = {}
+        self._indexes: dict[PartitionCopy, SegmentIndex] = {}
+        self._from_archive: set[PartitionCopy] = set()
+        self._read_again_at = 0.0
+        self._active: frozenset[PartitionCopy] = frozenset()
+        #: wakes the copier's loop when a background put or get has ended
+        self.wake: Callable[[], object] = lambda: None
+
+    @property
+    def readers(self) -> list[Reader]:
+        """Open connections to source leaders."""
+        return [] if self._kafka is None else self._kafka.readers
+
+    def lose(self, reader: Reader, error: MigrationError) -> None:
+        """A connection to a source leader broke."""
+        assert self._kafka is not None
+        self._kafka.lose(reader, error)
+
+    def attach(self, copies: Iterable[PartitionCopy]) -> None:
+        """Begin to read partitions at their ``fetch_offset``."""
+        for copy in copies:
+            if self._archive is not None:
+                self._from_archive.add(copy)
+            elif self._kafka is not None:
+                self._kafka.attach([copy])
+
+    def reset(self, copy: PartitionCopy) -> None:
+        """Drop what was read of a partition; it begins anew after its resume."""
+        self._gathered.pop(copy, None)
+        self._working.pop(copy, None)
+        self._from_archive.discard(copy)
+        if self._kafka is not None:
+            self._kafka.detach(copy)
+
+    def close(self) -> None:
+        """Stop reading. A put that is on its way ends by itself; its segment counts or does not, both are right."""
+        if self._kafka is not None:
+            self._kafka.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- which partitions --------------------------------------------------------------------------------------------
+
+    def _wants(self, copy: PartitionCopy) -> bool:
+        return (
+            copy in self._active
+            and copy not in self._from_archive
+            and copy not in self._working
+            and (self._wants_room(copy))
+        )
+
+    def _choose_active(self) -> None:
+        open_ones = [copy for copy in self._copies if copy.phase is Phase.RUNNING and not self._reached(copy)]
+        limit = self._job.max_concurrent_partitions if self._job.name == "seed" else len(open_ones)
+        self._active = frozenset(open_ones[:limit])
+
+    def pump(self, now: float) -> None:
+        """Ask for more where there is room for it."""
+        self._choose_active()
+        if now < self._read_again_at:
+            return
+        for copy in sorted(self._from_archive & self._active, key=lambda item: item.key):
+            if copy not in self._working and self._wants_room(copy):
+                self._look_into_archive(copy)
+        if self._kafka is not None:
+            self._kafka.pump(now)
+        self._put_leftovers()
+
+    def _throttle(self, size_bytes: int) -> None:
+        if self._job.max_bytes_per_second:
+            now = time.monotonic()
+            self._read_again_at = max(now, self._read_again_at) + size_bytes / self._job.max_bytes_per_second
+
+    # -- through the archive -----------------------------------------------------------------------------------------
+
+    def _on_read(self, copy: PartitionCopy, chunk: Chunk) -> None:
+        """A chunk came from the source cluster."""
+        self._throttle(chunk.source_bytes)
+        copy.fetch_offset = chunk.until_offset
+        if self._archive is None:
+            self._on_chunk(copy, chunk)
+            return
+        gathered = self._gathered.setdefault(copy, _Gathered())
+        if gathered.chunks and gathered.size_bytes + len(chunk.batches) > self._job.segment_max_bytes:
+            self._put(copy, gathered)
+            # Puts of one partition go one after the other: the target must see chunks in order.
+            gathered = self._gathered.setdefault(copy, _Gathered())
+        gathered.chunks.append(chunk)
+        gathered.size_bytes += len(chunk.batches)
+        copy.reading_bytes += len(chunk.batches)
+
+    def _put_leftovers(self) -> None:
+        """Put segments that are as large as they get: the stop offset is read, or the lane's buffer is full."""
+        total = 0
+        for copy, gathered in list(self._gathered.items()):
+            if copy in self._working:
+                continue
+            total += gathered.size_bytes
+            full = gathered.size_bytes + self._fetch_bytes > self._job.segment_max_bytes
+            if full or self._reached(copy) or copy.fetch_offset >= copy.source_end_offset:
+                self._put(copy, gathered)
+        if total > ARCHIVE_BUFFER_BYTES:
+            waiting = {copy: item for copy, item in self._gathered.items() if copy not in self._working}
+            if waiting:
+                largest = max(waiting, key=lambda copy: waiting[copy].size_bytes)
+                self._put(largest, waiting[largest])
+
+    def _put(self, copy: PartitionCopy, gathered: _Gathered) -> None:
+        if copy in self._working:
+            return
+        assert self._archive is not None
+        del self._gathered[copy]
+        writer = SegmentWriter(
+            self._archive, self._job.migration_id, copy.spec.topic, copy.spec.partition, copy.spec.topic_id
+        )
+
+        def work() -> Chunk:
+            chunk = gathered.joined()
+            writer.put_chunk(chunk)
+            return chunk
+
+        self._submit(copy, work)
+
+    def _look_into_archive(self, copy: PartitionCopy) -> None:
+        assert self._archive is not None
+        index = self._indexes.get(copy)
+        if index is None:
+            index = SegmentIndex(
+                self._archive, self._job.migration_id, copy.spec.topic, copy.spec.partition, copy.spec.topic_id
+            )
+            self._indexes[copy] = index
+        position = copy.fetch_offset
+
+        def work() -> Chunk | None:
+            entry = index.find(position)
+            return None if entry is None else index.read(entry)
+
+        self._submit(copy, work)
+
+    def _submit(self, copy: PartitionCopy, work: Callable[[], Chunk | None]) -> None:
+        assert self._pool is not None
+        future = self._pool.submit(work)
+        self._working[copy] = (copy.incarnation, future)
+        future.add_done_callback(self._wake_up)
+
+    def _wake_up(self, _future: Future[Chunk | None]) -> None:
+        try:
+            self.wake()
+        except OSError:
+            return  # the copier's slice has ended, nobody waits
+
+    def collect(self) -> None:
+        """Take over what background puts and gets have brought."""
+        for copy, (incarnation, future) in list(self._working.items()):
+            if not future.done():
+                continue
+            del self._working[copy]
+            if copy.incarnation != incarnation:
+                continue
+            try:
+                chunk = future.result()
+            except MigrationError as error:
+                self._on_trouble(copy, error)
+                continue
+            if chunk is None:
+                self._archive_exhausted(copy)
+            else:
+                self._deliver(copy, chunk)
+
+    def _deliver(self, copy: PartitionCopy, chunk: Chunk) -> None:
+        if chunk.origin == "segment":
+            self._throttle(len(chunk.batches))
+            copy.fetch_offset = chunk.until_offset
+        else:
+            copy.reading_bytes -= len(chunk.batches)
+        self._on_chunk(copy, chunk)
+
+    def _archive_exhausted(self, copy: PartitionCopy) -> None:
+        """The archive has nothing from here on: read the source, or wait for a backup that goes on."""
+        if self._kafka is None:
+            self._read_again_at = time.monotonic() + 0.2
+            return
+        self._from_archive.discard(copy)
+        try:
+            self._kafka.attach([copy])
+        except MigrationError as error:
+            if isinstance(error, Terminal):
+                raise
+            self._on_trouble(copy, error)

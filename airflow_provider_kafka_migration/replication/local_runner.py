@@ -1,0 +1,63 @@
+"""Runs a copy job in this process: a thread per lane. For the command line, tests and small migrations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.replication.slices import lane_failed, run_slice
+
+
+def _slice_or_failure(
+    job: CopyJob, lane: CopyLane, clients: Clients, stop: Callable[[], bool]
+) -> list[PartitionResult]:
+    try:
+        return run_slice(job, lane, clients=clients, stop=stop)
+    except MigrationError as error:
+        return lane_failed(lane, error)
+
+
+class LocalRunner:
+    """Slices of all lanes side by side until the job is finished.
+
+    :param threads: lanes at the same time.
+    :param stop: asked now and then; True ends early (the job goes on where it was when run again).
+    """
+
+    def __init__(self, clients: Clients, *, threads: int = 4, stop: Callable[[], bool] | None = None) -> None:
+        self._clients = clients
+        self._threads = threads
+        self._stop = stop or (lambda: False)
+
+    def run(self, job: CopyJob, *, on_progress: Callable[[dict[str, object]], None] | None = None) -> dict[str, object]:
+        """Copy until every partition is done; the final progress document.
+
+        :raises CopyFailed: with all partitions that failed.
+        """
+        coordinator = JobCoordinator(job, self._clients.store(job.journal_location), on_progress=on_progress)
+        running: dict[Future[list[PartitionResult]], int] = {}
+        with ThreadPoolExecutor(self._threads, "lane") as pool:
+            while not coordinator.finished and not self._stop():
+                self._start_lanes(pool, coordinator, running)
+                done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in done:
+                    del running[future]
+                    results = future.result()
+                    coordinator.record(results)
+                    if any(result.error for result in results):
+                        time.sleep(0.2)
+        return coordinator.check()
+
+    def _start_lanes(
+        self, pool: ThreadPoolExecutor, coordinator: JobCoordinator, running: dict[Future[list[PartitionResult]], int]
+    ) -> None:
+        busy = set(running.values())
+        for lane in coordinator.remaining_lanes():
+            if lane.lane not in busy:
+                future = pool.submit(_slice_or_failure, coordinator.job, lane, self._clients, self._stop)
+                running[future] = lane.lane

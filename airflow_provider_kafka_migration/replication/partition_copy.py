@@ -1,0 +1,239 @@
+"""The copy of one partition as a state machine without I/O: what is decided, what is sent, what is confirmed.
+
+``source_offset`` .. decided up to here (next to fetch); ``pending`` .. decided, not sent; ``in_flight`` .. sent, not
+answered; ``confirmed_offset`` .. the target's log end as far as answers say. Whatever goes wrong, :meth:`reset` drops
+all of it and the target's log says where to go on: there is no other state.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition, PartitionResult
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.replication.decide import Append, Hole, Step
+
+SEQUENCE_MODULUS = 2**31
+
+
+class Phase(Enum):
+    """Where the copy of a partition stands."""
+
+    RESUMING = "resuming"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Sent(NamedTuple):
+    """An append that waits for its answer."""
+
+    target_offset: int
+    record_count: int
+    source_next_offset: int
+    size_bytes: int
+
+
+class ResumePoint(NamedTuple):
+    """What the target's log says: where the copy of a partition stands."""
+
+    source_offset: int
+    target_end_offset: int
+    next_sequence: int
+    #: control markers behind the last data batch: the next hole is filled that far already
+    prefilled: int
+
+
+def advance_sequence(sequence: int, last_offset_delta: int) -> int:
+    """Next sequence after a batch: + last offset delta + 1, modulo 2**31 (``DefaultRecordBatch.incrementSequence``)."""
+    return (sequence + last_offset_delta + 1) % SEQUENCE_MODULUS
+
+
+@dataclass(eq=False)
+class PartitionCopy:
+    """One partition of a lane.
+
+    :param spec: what to copy.
+    """
+
+    spec: CopyPartition
+    lane: int
+    phase: Phase = Phase.RESUMING
+    #: goes up with each reset: answers to what was sent before are not ours any more
+    incarnation: int = 0
+    verdict: Verdict = Verdict.EQUAL
+    #: False: holes become new runs of the offset map (mapped)
+    fills_holes: bool = True
+
+    source_offset: int = 0
+    #: next offset to read; ahead of ``source_offset`` while chunks are being archived
+    fetch_offset: int = 0
+    #: bytes read and not decided yet
+    reading_bytes: int = 0
+    source_end_offset: int = -1
+    confirmed_offset: int = 0
+    projected_offset: int = 0
+    next_sequence: int = 0
+    prefilled: int = 0
+    pending: deque[Step] = field(default_factory=deque)
+    pending_bytes: int = 0
+    in_flight: deque[Sent] = field(default_factory=deque)
+    #: offsets of a marker request that waits for its answer; 0: none
+    filling: int = 0
+    has_filled: bool = False
+
+    resume_at: float = 0.0
+    retries: int = 0
+    stuck_since: float | None = None
+    error: MigrationError | None = None
+    #: stops the partition once all that was decided before it is confirmed
+    stopping: MigrationError | None = None
+
+    records: int = 0
+    copied_bytes: int = 0
+    source_bytes: int = 0
+    holes: int = 0
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.verdict = self.spec.verdict
+        self.fills_holes = self.verdict in (Verdict.EQUAL, Verdict.SHIFTED)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(source topic, partition)."""
+        return self.spec.key
+
+    @property
+    def target_key(self) -> tuple[str, int]:
+        """(target topic, partition)."""
+        return (self.spec.target_topic, self.spec.partition)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing decided is left to send, and nothing sent is left to be answered."""
+        return not self.pending and not self.in_flight and not self.filling
+
+    def reset(self, *, resume_at: float) -> None:
+        """Forget all that was decided or sent: the target's log will say where to go on."""
+        self.incarnation += 1
+        self.pending.clear()
+        self.pending_bytes = 0
+        self.in_flight.clear()
+        self.filling = 0
+        self.reading_bytes = 0
+        if self.phase is not Phase.FAILED:
+            self.phase = Phase.RESUMING
+            self.resume_at = resume_at
+
+    def resume(self, point: ResumePoint) -> None:
+        """Go on from what the target's log says."""
+        self.phase = Phase.RUNNING
+        self.source_offset = point.source_offset
+        self.fetch_offset = point.source_offset
+        self.confirmed_offset = point.target_end_offset
+        self.projected_offset = point.target_end_offset
+        self.next_sequence = point.next_sequence
+        self.prefilled = point.prefilled
+        self.has_filled = False
+
+    def fail(self, error: MigrationError) -> None:
+        """Stop this partition; the others of the lane go on."""
+        self.error = error
+        self.phase = Phase.FAILED
+        self.reset(resume_at=0.0)
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """Queue decided steps; the part of a hole that markers fill already is taken off."""
+        for step in steps:
+            if isinstance(step, Hole):
+                covered = min(step.count, self.prefilled)
+                self.prefilled -= covered
+                self.source_offset = step.source_offset + step.count
+                if step.count == covered:
+                    continue
+                step = Hole(step.source_offset + covered, step.count - covered)
+                self.projected_offset += step.count if self.fills_holes else 0
+            else:
+                self.source_offset = step.batch.next_offset
+                self.pending_bytes += step.batch.size_bytes
+                self.projected_offset += step.record_count
+            self.pending.append(step)
+
+    def take_append(self) -> tuple[Append, Sent, int]:
+        """The next step, an :class:`Append`, as sent: (step, what waits for its answer, base sequence)."""
+        step = self.pending.popleft()
+        assert isinstance(step, Append)
+        size_bytes = step.batch.size_bytes
+        self.pending_bytes -= size_bytes
+        target_offset = (
+            self.in_flight[-1].target_offset + self.in_flight[-1].record_count
+            if self.in_flight
+            else (self.confirmed_offset)
+        )
+        sent = Sent(target_offset, step.record_count, step.batch.next_offset, size_bytes)
+        sequence = self.next_sequence
+        self.next_sequence = advance_sequence(sequence, step.batch.last_offset_delta)
+        self.in_flight.append(sent)
+        return step, sent, sequence
+
+    def confirm_append(self) -> Sent:
+        """The oldest append was answered as expected."""
+        sent = self.in_flight.popleft()
+        self.confirmed_offset = sent.target_offset + sent.record_count
+        self.records += sent.record_count
+        self.copied_bytes += sent.size_bytes
+        self.retries = 0
+        self.stuck_since = None
+        return sent
+
+    def confirm_fill(self, log_end_offset: int) -> None:
+        """Markers were written: the log end has grown to what was expected, or a part of it."""
+        step = self.pending[0]
+        assert isinstance(step, Hole)
+        grown = log_end_offset - self.confirmed_offset
+        self.confirmed_offset = log_end_offset
+        self.holes += grown
+        self.filling = 0
+        self.has_filled = True
+        if grown:
+            self.retries = 0
+            self.stuck_since = None
+        if grown == step.count:
+            self.pending.popleft()
+        else:
+            self.pending[0] = Hole(step.source_offset + grown, step.count - grown)
+
+    def result(self, *, done: bool) -> PartitionResult:
+        """What happened in this slice."""
+        return PartitionResult(
+            lane=self.lane,
+            topic=self.spec.topic,
+            partition=self.spec.partition,
+            source_offset=self.confirmed_source_offset,
+            target_offset=self.confirmed_offset,
+            records=self.records,
+            copied_bytes=self.copied_bytes,
+            source_bytes=self.source_bytes,
+            holes=self.holes,
+            done=done,
+            verdict=self.verdict,
+            gaps=list(self.gaps),
+            error=None if self.error is None else self.error.as_dict(),
+            lag=-1 if self.source_end_offset < 0 else max(self.source_end_offset - self.confirmed_source_offset, 0),
+        )
+
+    @property
+    def confirmed_source_offset(self) -> int:
+        """Next source offset that the target does not have yet."""
+        if self.in_flight:
+            first = self.in_flight[0]
+            return first.source_next_offset - first.record_count
+        if self.pending:
+            return self.pending[0].source_offset
+        return self.source_offset

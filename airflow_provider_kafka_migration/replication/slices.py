@@ -1,0 +1,107 @@
+"""One slice of one lane: take the lease, copy until done, deadline or stop, end the lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
+from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+
+class StopOffsets:
+    """Where partitions stop: the job's own stop offsets, or the stop object once it is there."""
+
+    _POLL_SECONDS = 0.5
+
+    def __init__(self, job: CopyJob, store: ObjectStore) -> None:
+        self._job = job
+        self._store = store
+        self._found: StopAt | None = None
+        self._asked_at = 0.0
+
+    def poll(self) -> StopAt | None:
+        """The stop object, asked for now and then."""
+        now = time.monotonic()
+        if self._found is None and self._job.stop_key is not None and now - self._asked_at >= self._POLL_SECONDS:
+            self._asked_at = now
+            data = self._store.get(self._job.stop_key)
+            self._found = None if data is None else StopAt.parse(data)
+        return self._found
+
+    def until(self, copy: PartitionCopy) -> int | None:
+        """Exclusive source offset where this partition stops, or None."""
+        if copy.spec.until_offset is not None:
+            return copy.spec.until_offset
+        return None if self._found is None else self._found.offset(*copy.key)
+
+
+def run_slice(
+    job: CopyJob,
+    lane: CopyLane,
+    *,
+    clients: Clients,
+    attempt: int = 0,
+    stop: Callable[[], bool] | None = None,
+    slice_seconds: float | None = None,
+) -> list[PartitionResult]:
+    """Copy a lane for one slice; blocks. Never raises for a single partition: errors are in the results.
+
+    :param attempt: of the task, for logs only; owners are told apart by leases.
+    :param stop: asked now and then; True ends the slice early, whatever is left.
+    :raises MigrationError: nothing of the lane could be done (cluster or storage unreachable).
+    """
+    asked_to_stop = stop or (lambda: False)
+    store = clients.store(job.journal_location)
+    seconds = float(slice_seconds or job.slice_seconds)
+    keeper = LeaseKeeper(store, job.migration_id, job.name, lane.lane, seconds)
+    lease = keeper.acquire(asked_to_stop)
+    if lease is None:
+        return []
+    stops = StopOffsets(job, store)
+
+    def should_stop() -> bool:
+        stops.poll()
+        return asked_to_stop()
+
+    source = clients.wire("source") if job.name != "restore" else None
+    target = clients.wire("target")
+    try:
+        stops.poll()
+        copier = LaneCopier(
+            job,
+            lane,
+            source=source,
+            target=target,
+            map_store=store,
+            archive_store=clients.store(job.archive_location) if job.via == "s3" else None,
+            limits=SliceLimits(lease.deadline, stops.until, should_stop),
+        )
+        return copier.run()
+    finally:
+        for wire in (source, target):
+            if wire is not None:
+                wire.close()
+        # All sockets are closed: nothing of this owner can reach the target except what the kernel already has.
+        keeper.end(lease)
+
+
+def lane_failed(lane: CopyLane, error: MigrationError) -> list[PartitionResult]:
+    """Results that say that nothing of a lane could be done."""
+    return [
+        PartitionResult(
+            lane=lane.lane,
+            topic=spec.topic,
+            partition=spec.partition,
+            source_offset=-1,
+            target_offset=-1,
+            verdict=spec.verdict,
+            error=error.as_dict(),
+        )
+        for spec in lane.partitions
+    ]
