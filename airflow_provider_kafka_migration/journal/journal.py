@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
 
-_ID_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")
+_ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class Journal:
@@ -57,7 +57,7 @@ class Journal:
         clock: Clock = utc_now,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if not _ID_PATTERN.match(migration_id):
+        if not _ID_PATTERN.fullmatch(migration_id):
             raise StorageRefused(
                 f"not a usable migration_id: {migration_id[:200]!r}",
                 next_step="use letters, digits and . _ -, beginning with a letter or digit",

@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.errors import JournalTampered, Where
 from airflow_provider_kafka_migration.journal.claim import Claim, lost
 from airflow_provider_kafka_migration.state import State, allowed, check_transition, walk_back
 
-_FILE_NAME = re.compile(r"^([0-9]{20})\.json$")
+_FILE_NAME = re.compile(r"([0-9]{20})\.json")
 
 
 def journal_prefix(migration_id: str) -> str:
@@ -36,7 +36,7 @@ def entry_key(migration_id: str, seq: int) -> str:
 
 def seq_of_key(migration_id: str, key: str) -> int | None:
     """The number of the entry with this key; ``None`` for any other object."""
-    match = _FILE_NAME.match(key.removeprefix(journal_prefix(migration_id)))
+    match = _FILE_NAME.fullmatch(key.removeprefix(journal_prefix(migration_id)))
     return int(match[1]) if match else None
 
 

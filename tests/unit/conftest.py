@@ -38,7 +38,7 @@ class S3Server:
 
 
 @pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3Server]:
+def s3_in_process() -> Iterator[S3Server]:
     """moto's S3 over HTTP in a thread; conditional puts made atomic, which S3 guarantees and moto does not."""
     patch = pytest.MonkeyPatch()
     lock = threading.Lock()
@@ -73,9 +73,9 @@ def local_store(tmp_path: Path) -> LocalStore:
 
 
 @pytest.fixture
-def s3_store(s3_server: S3Server) -> S3Store:
+def s3_store(s3_in_process: S3Server) -> S3Store:
     """A store in a new bucket, with a prefix."""
-    return S3Store(s3_server.config, s3_server.bucket(), "some/prefix")
+    return S3Store(s3_in_process.config, s3_in_process.bucket(), "some/prefix")
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -130,8 +130,8 @@ def test_nobody_listens() -> None:
     assert "the-secret" not in str(caught.value)
 
 
-def test_missing_bucket_is_named(s3_server: Any) -> None:
-    store = S3Store(s3_server.config, "not-there", "prefix")
+def test_missing_bucket_is_named(s3_in_process: Any) -> None:
+    store = S3Store(s3_in_process.config, "not-there", "prefix")
     for action in (
         lambda: store.put("key", b""),
         lambda: store.put_new("key", b""),
@@ -173,19 +173,19 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
         store.get("key")
 
 
-def test_object_lock_is_applied_where_the_bucket_has_it(s3_server: Any) -> None:
-    bucket = s3_server.bucket(object_lock=True)
-    store = S3Store(s3_server.config, bucket, "evidence")
+def test_object_lock_is_applied_where_the_bucket_has_it(s3_in_process: Any) -> None:
+    bucket = s3_in_process.bucket(object_lock=True)
+    store = S3Store(s3_in_process.config, bucket, "evidence")
     assert store.put_locked("a.json", b"1", LATER, new=True) is True
     assert store.put_locked("alias.json", b"2", LATER) is True
     with pytest.raises(ObjectExists):
         store.put_locked("a.json", b"2", LATER, new=True)
-    head = s3_server.client().head_object(Bucket=bucket, Key="evidence/a.json")
+    head = s3_in_process.client().head_object(Bucket=bucket, Key="evidence/a.json")
     assert head["ObjectLockMode"] == "COMPLIANCE"
     assert abs(head["ObjectLockRetainUntilDate"] - LATER) < timedelta(seconds=1)
     version = head["VersionId"]
     with pytest.raises(ClientError, match="AccessDenied"):
-        s3_server.client().delete_object(Bucket=bucket, Key="evidence/a.json", VersionId=version)
+        s3_in_process.client().delete_object(Bucket=bucket, Key="evidence/a.json", VersionId=version)
 
 
 def test_without_the_right_to_lock_the_object_is_written_unlocked(
@@ -221,7 +221,7 @@ def test_lists_of_more_than_one_page(s3_store: S3Store, monkeypatch: pytest.Monk
     assert [item.key for item in s3_store.list("k/", start_after="k/2")] == keys[3:]
 
 
-def test_secrets_are_shown_nowhere(s3_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_shown_nowhere(s3_in_process: Any, caplog: pytest.LogCaptureFixture) -> None:
     config = S3Config("http://127.0.0.1:9", "KEY-ID-1", "SECRET-1", "TOKEN-1")
     store = S3Store(config, "some-bucket", sleep=lambda _: None)
     with caplog.at_level(logging.INFO), pytest.raises(StorageUnavailable) as caught:

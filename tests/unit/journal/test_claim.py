@@ -1,0 +1,166 @@
+"""Who holds a migration."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from journal_support import ALICE, BOB, OpenJournal, go_to
+
+from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost
+from airflow_provider_kafka_migration.journal import Claim, Journal, Owner
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+
+def test_the_first_claim(open_journal: OpenJournal) -> None:
+    journal = open_journal()
+    claim = journal.current_claim
+    assert claim == Claim(ALICE, 1, "2026-04-24T10:40:02.000Z")
+    assert journal.generation == 1
+    assert journal.holds()
+
+
+def test_the_same_run_again_changes_nothing(open_journal: OpenJournal) -> None:
+    first = open_journal()
+    cleared = open_journal(Owner(ALICE.kind, ALICE.identity, "carol, who cleared the task"))
+    assert cleared.generation == 1
+    assert len(cleared.entries()) == 2
+    assert first.holds()
+    assert cleared.step("x").actor == "carol, who cleared the task"
+    assert first.step("y").actor == "alice"
+
+
+def test_another_owner_is_refused_and_told_who_holds_it(open_journal: OpenJournal) -> None:
+    journal = open_journal()
+    with pytest.raises(ClaimHeld) as caught:
+        open_journal(BOB)
+    text = str(caught.value)
+    assert "dag_run kafka_migration/run-1" in text
+    assert "alice" in text
+    assert "2026-04-24T10:40:02.000Z" in text
+    assert "takeover" in text
+    assert caught.value.details["generation"] == 1
+    assert journal.holds()
+    assert len(open_journal().entries()) == 2
+
+
+def test_same_identity_of_another_kind_is_another_owner(open_journal: OpenJournal) -> None:
+    open_journal()
+    with pytest.raises(ClaimHeld):
+        open_journal(Owner("cli", ALICE.identity, ALICE.actor))
+
+
+def test_after_a_takeover_the_first_ones_next_write_is_refused(open_journal: OpenJournal) -> None:
+    stale = open_journal()
+    go_to(stale, State.SEED)
+    taker = open_journal(BOB, takeover=True)
+    assert taker.generation == 2
+    entry = taker.tip
+    assert entry is not None
+    assert entry.details["taken_over_from"] == {
+        "kind": "dag_run",
+        "identity": "kafka_migration/run-1",
+        "generation": 1,
+    }
+    count = len(taker.entries())
+    with pytest.raises(
+        ClaimLost, match=r"run-1 \(generation 1\) has lost the migration to cli bob@host \(generation 2\)"
+    ):
+        stale.step("lane_done", "1")
+    with pytest.raises(ClaimLost):
+        stale.transition(State.TAIL, "seed is done")
+    with pytest.raises(ClaimLost):
+        stale.check_holds()
+    with pytest.raises(ClaimLost):
+        stale.step_once("lane_done", "1")
+    assert stale.fail(RuntimeError()) is None
+    stale.release()
+    assert not stale.holds()
+    taker.refresh()
+    assert len(taker.entries()) == count
+    assert taker.current_claim is not None
+    assert taker.current_claim.owner == BOB
+    taker.transition(State.TAIL, "mine now")
+
+
+def test_a_stale_holder_of_the_same_run_stays_stale_after_the_run_took_it_back(open_journal: OpenJournal) -> None:
+    stale = open_journal()
+    open_journal(BOB, takeover=True)
+    back = open_journal(ALICE, takeover=True)
+    assert back.generation == 3
+    with pytest.raises(ClaimLost):
+        stale.step("x")
+    back.step("x")
+
+
+def test_release_lets_others_in(open_journal: OpenJournal) -> None:
+    journal = open_journal()
+    journal.release("evening")
+    assert journal.current_claim is None
+    assert not journal.holds()
+    with pytest.raises(ClaimLost):
+        journal.step("x")
+    journal.release()
+    other = open_journal(BOB)
+    assert other.generation == 2
+    assert other.entries()[-2].reason == "evening"
+    with pytest.raises(ClaimHeld):
+        open_journal(ALICE)
+
+
+def test_a_process_that_did_not_notice_the_release(open_journal: OpenJournal) -> None:
+    one, two = open_journal(), open_journal()
+    one.release()
+    with pytest.raises(ClaimLost, match="has released"):
+        two.step("x")
+
+
+def test_adopting_by_generation(store: ObjectStore, open_journal: OpenJournal) -> None:
+    open_journal()
+    driver = Journal(store, "m1")
+    claim = driver.adopt(1, actor="spark driver")
+    assert claim.owner == Owner(ALICE.kind, ALICE.identity, "spark driver")
+    assert driver.step("lane_done", "0").actor == "spark driver"
+    open_journal(BOB, takeover=True)
+    with pytest.raises(ClaimLost):
+        driver.step("lane_done", "1")
+    for generation in (0, 1, 3):
+        with pytest.raises(ClaimLost):
+            Journal(store, "m1").adopt(generation, actor="spark driver")
+    assert Journal(store, "m1").adopt(2, actor="d").owner.identity == BOB.identity
+
+
+def test_of_20_claimers_of_a_free_migration_one_gets_it(store: ObjectStore, open_journal: OpenJournal) -> None:
+    open_journal().release()
+    barrier = threading.Barrier(20)
+
+    def claim(number: int) -> int | None:
+        journal = Journal(store, "m1")
+        barrier.wait()
+        try:
+            return journal.claim(Owner("cli", str(number), "x")).generation
+        except ClaimHeld:
+            return None
+
+    with ThreadPoolExecutor(20) as pool:
+        results = list(pool.map(claim, range(20)))
+    assert results.count(2) == 1
+    assert results.count(None) == 19
+    assert Journal(store, "m1").verify().is_good
+
+
+def test_of_20_takers_each_gets_it_once_and_the_last_keeps_it(store: ObjectStore, open_journal: OpenJournal) -> None:
+    open_journal()
+
+    def take(number: int) -> Journal:
+        journal = Journal(store, "m1")
+        journal.claim(Owner("cli", str(number), "x"), takeover=True)
+        return journal
+
+    with ThreadPoolExecutor(20) as pool:
+        journals = list(pool.map(take, range(20)))
+    assert sorted(journal.generation for journal in journals) == list(range(2, 22))
+    assert [journal.generation for journal in journals if journal.holds()] == [21]
+    assert Journal(store, "m1").verify().is_good
