@@ -157,11 +157,11 @@ def _build(tasks: _Tasks, *, two_people: bool) -> None:
 def _approval(tasks: _Tasks, operator: Any, task_id: str, above: Any, *, two_people: bool) -> Any:
     """One approval, or two in a row for two different people. Returns the last one."""
     notifiers = [tasks.notifier("approval_wanted")]
-    first = tasks(operator, task_id, notifiers=notifiers)
+    first = tasks(operator, task_id, notifiers=notifiers, awaits_second=two_people)
     above >> first
     if not two_people:
         return first
-    second = tasks(operator, f"{task_id}_second", notifiers=notifiers, second=True)
+    second = tasks(operator, f"{task_id}_second", notifiers=notifiers, first_task_id=task_id)
     first >> second
     return second
 

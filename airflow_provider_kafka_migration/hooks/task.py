@@ -71,6 +71,9 @@ class MigrationTask:
     spec: dict[str, Any] | None
     takeover: bool
 
+    #: Where the migration's documents lie, by location; for links and pointers. Set when the spec is known.
+    storage_uris: Mapping[str, str] = {}
+
     def migration_spec(self, context: Context) -> MigrationSpec:
         """The spec of this run, parsed.
 
@@ -84,6 +87,10 @@ class MigrationTask:
         from airflow_provider_kafka_migration.migration import Migration
 
         spec = self.migration_spec(context)
+        self.storage_uris = {
+            "journal": f"{spec.storage.journal}/{spec.migration_id}",
+            "evidence": f"{spec.storage.evidence_location}/{spec.migration_id}",
+        }
         with Migration.open(
             spec,
             run_owner(context),
@@ -104,7 +111,7 @@ class MigrationTask:
         pointers: dict[str, Any] = {
             "migration_id": migration.spec.migration_id,
             "phase": self.phase,
-            "journal": migration.journal_uri,
+            "journal": self.storage_uris["journal"],
             "summary": result.summary,
             "already_done": result.already_done,
         }

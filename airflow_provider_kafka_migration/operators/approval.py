@@ -8,40 +8,43 @@ something changed meanwhile, the code has changed, too, and the old one is refus
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperatorLink, Param
 from airflow.sdk.exceptions import TaskAwaitingInput
-from airflow.sdk.timezone import utcnow
 
-from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalFacts, Responder
+from airflow_provider_kafka_migration.documents.approval import (
+    ApprovalAnswer,
+    ApprovalFacts,
+    ApprovalKind,
+    Responder,
+)
 from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.links.storage import JournalLink, PlanLink
+from airflow_provider_kafka_migration.phases.timing import iso
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.phases.context import PhaseContext
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 APPROVE = "Approve"
 NOT_YET = "Not yet"
 ABORT = "Abort"
 
-Decision = Literal["approve", "not_yet", "abort"]
-_DECISIONS: dict[str, Decision] = {APPROVE: "approve", NOT_YET: "not_yet", ABORT: "abort"}
+_DECISIONS: dict[str, Literal["approve", "not_yet", "abort"]] = {APPROVE: "approve", NOT_YET: "not_yet", ABORT: "abort"}
 
+#: Name of the field into which the person types the code.
 CODE = "code"
 
 
 def _code_param() -> Param:
     """Empty by default: a required Param without a default would fail the task at its start."""
-    return Param(
-        "", type="string", source="task", title="Code", description="The 8 characters shown in the text above."
-    )
+    return Param("", type="string", source="task", title="Code", description="The 8 characters in the text above.")
 
 
 class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
@@ -52,18 +55,27 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     :param spec: the migration; None takes it from the Params of the run.
     :param takeover: take the migration over from another owner.
-    :param second: this task asks the second one of two people.
+    :param first_task_id: this task asks the second one of two people; the first one answered that task.
+    :param awaits_second: this task asks the first one of two people; what follows is decided by the second one.
     :param kwargs: arguments of ``ApprovalOperator`` (``notifiers``, ...). ``assigned_users`` and ``response_timeout``
         come from the spec unless they are given here.
     """
 
-    kind: ClassVar[Literal["cutover", "client_switch"]]
+    kind: ClassVar[ApprovalKind]
     choices: ClassVar[Sequence[str]]
 
     template_fields: Sequence[str] = ("spec",)
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(), PlanLink())
 
-    def __init__(self, *, spec: SpecSource = None, takeover: bool = False, second: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        spec: SpecSource = None,
+        takeover: bool = False,
+        first_task_id: str | None = None,
+        awaits_second: bool = False,
+        **kwargs: Any,
+    ) -> None:
         kwargs.setdefault("retry_policy", migration_retry_policy())
         kwargs["retries"] = 0
         # Airflow puts the DAG's Params into kwargs and merges them again below; the form shows the task's own only.
@@ -72,29 +84,26 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         self.options = list(self.choices)
         self.spec = plain_spec(spec)
         self.takeover = takeover
-        self.second = second
+        self.first_task_id = first_task_id
+        self.awaits_second = awaits_second
 
     # ---- asking
 
     def execute(self, context: Context) -> Any:
-        """Ask, unless the journal has gone on."""
+        """Ask, unless the journal says that the migration has gone on."""
+        from airflow_provider_kafka_migration.phases import approvals
+
         with self.open_migration(context) as migration:
-            done = migration.already_done(self.phase)
-            if done is not None:
-                self.log.info("already done: %s", done.summary)
-                decision: Decision = done.details["decision"]
-                pointers = {**self.pointers(migration, done), "decision": decision}
-            else:
-                facts = migration.approval_facts(self.kind)
-        if done is None:
+            decision = self._earlier_decision(migration.context) or self._first_aborted(context)
+            facts = None if decision else approvals.show(migration.context, self.kind)
+        if facts is not None:
             self._ask(context, facts)
-        self._go_on(context, decision, pointers)
-        return pointers
+        self.log.info("already answered: %s", decision)
+        return self._go_on(context, str(decision), self._pointers(context, str(decision)))
 
     def _ask(self, context: Context, facts: ApprovalFacts) -> NoReturn:
-        spec = self.migration_spec(context)
         self.subject, self.body = facts.subject, facts.body
-        self._set_people(spec)
+        self._set_people(self.migration_spec(context))
         self.log.info("%s\n\n%s", facts.subject, facts.body)
         shown = self._show(context)
         if shown != facts.body:
@@ -106,18 +115,23 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         for notifier in self.notifiers:
             notifier(context)
         raise TaskAwaitingInput(
-            method_name="execute_complete", kwargs={"body_shown": shown}, timeout=self.response_timeout
+            method_name="execute_complete",
+            kwargs={"body_shown": shown, "facts_digest": facts.digest()},
+            timeout=self.response_timeout,
         )
 
     def _set_people(self, spec: MigrationSpec) -> None:
-        people = spec.approvals.second_users if self.second else spec.approvals.assigned_users
+        people = spec.approvals.second_users if self.first_task_id else spec.approvals.assigned_users
         if self.assigned_users is None and people:
             self.assigned_users = [{"id": person, "name": person} for person in people]
         if self.response_timeout is None:
             self.response_timeout = spec.approvals.response_timeout
 
     def _show(self, context: Context) -> str:
-        """Put the question up; the text that Airflow shows, which after a clear is the first attempt's."""
+        """Put the question up; the text that Airflow shows, which after a clear is the first attempt's.
+
+        The same call as ``upsert_hitl_detail`` of the SDK, which keeps the answer to itself.
+        """
         from airflow.sdk.api.datamodels._generated import HITLUser
         from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
         from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
@@ -140,7 +154,9 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     # ---- the answer
 
-    def execute_complete(self, context: Context, event: dict[str, Any], body_shown: str = "") -> Any:
+    def execute_complete(
+        self, context: Context, event: dict[str, Any], body_shown: str = "", facts_digest: str = ""
+    ) -> Any:
         """Take the answer.
 
         :raises ApprovalRefused: no code, an old code, the same person twice, or the facts have become worse.
@@ -150,32 +166,74 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
             self.process_trigger_event_error(event)
         self.validate_chosen_options(event["chosen_options"])
         with self.open_migration(context) as migration:
-            answer = self._answer(migration, event, body_shown)
-            result = migration.answer_approval(answer)
-            self.log.info(result.summary)
-            if answer.decision == "not_yet":
-                facts = migration.approval_facts(self.kind)
-            pointers = {**self.pointers(migration, result), "decision": answer.decision}
-        if answer.decision == "not_yet":
+            answer = self._answer(migration.context, event, body_shown, facts_digest)
+            facts = self._take(migration.context, answer)
+        if facts is not None:
             self._ask(context, facts)
-        self._go_on(context, answer.decision, pointers)
-        return pointers
+        return self._go_on(context, answer.decision, self._pointers(context, answer.decision))
 
-    def _answer(self, migration: Migration, event: Mapping[str, Any], body_shown: str) -> ApprovalAnswer:
+    def _take(self, core: PhaseContext, answer: ApprovalAnswer) -> ApprovalFacts | None:
+        """Hand the answer to the core. Returns the facts with which to ask again."""
+        from airflow_provider_kafka_migration.phases import approvals
+
+        approvals.check_approval(core, answer)
+        self.log.info("%s by %s", answer.decision, ", ".join(person.user_id for person in answer.responders))
+        if answer.decision == "not_yet":
+            return approvals.show(core, self.kind)
+        if answer.decision == "approve" and not self.awaits_second:
+            self._approved(core)
+        return None
+
+    def _answer(
+        self, core: PhaseContext, event: Mapping[str, Any], body_shown: str, facts_digest: str
+    ) -> ApprovalAnswer:
         person = event.get("responded_by_user") or {}
-        answered_at = event.get("responded_at") or utcnow()
         return ApprovalAnswer(
-            migration_id=migration.spec.migration_id,
+            migration_id=core.migration_id,
             kind=self.kind,
             decision=_DECISIONS[event["chosen_options"][0]],
-            code=str((event.get("params_input") or {}).get(CODE) or "").strip().lower(),
-            responders=[Responder(user_id=str(person.get("id", "")), user_name=str(person.get("name", "")))],
-            answered_at=answered_at.isoformat() if isinstance(answered_at, datetime) else str(answered_at),
+            code=str((event.get("params_input") or {}).get(CODE) or ""),
+            responders=[Responder(user_id=str(person.get("id") or ""), user_name=str(person.get("name") or ""))],
+            answered_at=_answered_at(event),
             body_shown=body_shown,
+            facts_digest=facts_digest,
+            second=self.first_task_id is not None,
         )
 
-    def _go_on(self, context: Context, decision: Decision, pointers: dict[str, Any]) -> None:
-        """Nothing to skip by default."""
+    # ---- what follows
+
+    def _first_aborted(self, context: Context) -> str | None:
+        """The second person is not asked when the first one has ended it."""
+        if self.first_task_id is None:
+            return None
+        first = context["ti"].xcom_pull(task_ids=self.first_task_id)
+        return "abort" if isinstance(first, Mapping) and first.get("decision") == "abort" else None
+
+    def _earlier_decision(self, core: PhaseContext) -> str | None:
+        """What was decided before, if the migration has gone on since."""
+        raise NotImplementedError
+
+    def _approved(self, core: PhaseContext) -> None:
+        """What the approval itself does, beside letting others go on."""
+
+    def _go_on(self, context: Context, decision: str, pointers: dict[str, Any]) -> dict[str, Any]:
+        """End the task, skipping what must not follow."""
+        return pointers
+
+    def _pointers(self, context: Context, decision: str) -> dict[str, Any]:
+        spec = self.migration_spec(context)
+        return {
+            "migration_id": spec.migration_id,
+            "phase": self.phase,
+            "journal": self.storage_uris["journal"],
+            "decision": decision,
+        }
+
+
+def _answered_at(event: Mapping[str, Any]) -> str:
+    """UTC, ISO 8601."""
+    value = event.get("responded_at") or datetime.now(UTC)
+    return iso(value if isinstance(value, datetime) else datetime.fromisoformat(str(value)))
 
 
 class CutoverApprovalOperator(MigrationApprovalOperator):
@@ -196,7 +254,16 @@ class CutoverApprovalOperator(MigrationApprovalOperator):
         super().__init__(**kwargs)
         self.abort_task_ids = sorted(abort_task_ids)
 
-    def _go_on(self, context: Context, decision: Decision, pointers: dict[str, Any]) -> None:
+    def _earlier_decision(self, core: PhaseContext) -> str | None:
+        from airflow_provider_kafka_migration.state import State
+
+        if core.journal.tip_state is State.ROLLED_BACK:
+            return "abort"
+        return "approve" if core.journal.is_past(State.DRAIN_READY) else None
+
+    def _go_on(self, context: Context, decision: str, pointers: dict[str, Any]) -> dict[str, Any]:
+        if self.awaits_second:
+            return pointers
         aborted = decision == "abort"
         below = context["task"].get_direct_relatives(upstream=False)
         skipped = [task for task in below if (task.task_id in self.abort_task_ids) != aborted]
@@ -204,12 +271,13 @@ class CutoverApprovalOperator(MigrationApprovalOperator):
             # skip() ends the task, so its result would not reach XCom.
             context["ti"].xcom_push(key="return_value", value=pointers)
             self.skip(ti=context["ti"], tasks=skipped)
+        return pointers
 
 
 class ClientSwitchApprovalOperator(MigrationApprovalOperator):
-    """Task ``approve_client_switch``: the clients read and write on the target; Approve, or Not yet.
+    """Task ``approve_client_switch``: the clients are being switched; Approve, or Not yet.
 
-    Rolling back is not possible any more; before the answer is accepted, the groups are synced once more.
+    Rolling back is not possible any more. Approving takes the groups' offsets over for the last time.
 
     .. seealso:: docs/operators.md
     """
@@ -219,3 +287,13 @@ class ClientSwitchApprovalOperator(MigrationApprovalOperator):
     phase = "approve_client_switch"
     kind = "client_switch"
     choices = (APPROVE, NOT_YET)
+
+    def _earlier_decision(self, core: PhaseContext) -> str | None:
+        from airflow_provider_kafka_migration.phases import client_switch
+
+        return "approve" if core.journal.find_step(client_switch.ACKNOWLEDGED) else None
+
+    def _approved(self, core: PhaseContext) -> None:
+        from airflow_provider_kafka_migration.phases import client_switch
+
+        self.log.info(client_switch.run(core).summary)
