@@ -45,6 +45,7 @@ class ApprovalAnswer(Document):
     decision: Literal["approve", "not_yet", "abort"]
     code: str
     responders: list[Responder]
+    second: bool = Field(False, description="the answer of the second one of two people")
     answered_at: str
     body_shown: str
     facts_digest: str = ""

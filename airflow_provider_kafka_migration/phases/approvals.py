@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.approval import (
     ApprovalAnswer,
     ApprovalFacts,
     ApprovalKind,
-    Responder,
 )
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.groups import GroupResult
@@ -30,6 +28,7 @@ from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 
 STEP = "approval"
 SHOWN = "approval_shown"
+REFUSED = "approval_refused"
 CODE_DIGITS = 8
 
 
@@ -173,54 +172,42 @@ def estimate_freeze_seconds(*, partitions: int, group_count: int, lag: int, wind
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-def check_approval(
-    context: PhaseContext,
-    kind: ApprovalKind,
-    code: str | None,
-    *,
-    decision: str = "approve",
-    responders: Sequence[Responder],
-    answered_at: datetime,
-    body_shown: str,
-    facts_digest: str = "",
-) -> ApprovalAnswer:
-    """Check an answer and write it to the journal.
+def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
+    """Check an answer and write it to the journal; the answer as journaled.
 
     An approval has to carry the present code; "not_yet" and "abort" change nothing by themselves and need none.
 
     :raises ApprovalRefused: no code, a wrong or outdated one, too old, lag risen, the same person twice.
     """
-    answer = ApprovalAnswer.model_validate(
-        {
-            "migration_id": context.migration_id,
-            "kind": kind,
-            "decision": decision,
-            "code": _clean(code),
-            "responders": list(responders),
-            "answered_at": iso(answered_at),
-            "body_shown": body_shown,
-            "facts_digest": facts_digest,
-        }
-    )
-    if decision == "approve":
+    answer = answer.model_copy(update={"code": _clean(answer.code)})
+    key = answer_key(answer.kind, second=answer.second)
+    if answer.decision == "approve":
         try:
-            _check_people(context, answer)
+            _check_person(context, answer)
             _check_code(context, answer)
             _check_age(context, answer)
-            if kind == "cutover":
+            if answer.kind == "cutover":
                 _check_lag(context)
         except ApprovalRefused as error:
-            context.journal.step(
-                "approval_refused", key=kind, details={"answer": answer.model_dump(mode="json"), "why": error.what}
-            )
+            details = {"answer": answer.model_dump(mode="json"), "why": error.what}
+            context.journal.step(REFUSED, key=key, details=details, reason=error.what)
             raise
-    context.journal.step(STEP, key=kind, details=answer.model_dump(mode="json"), reason=_reason(answer))
+    context.journal.step(STEP, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
     return answer
 
 
-def _clean(code: str | None) -> str:
-    """What a person may have typed around the code is taken off; anything else stays, to be refused."""
-    return re.sub(r"\s", "", code or "").lower()[:40]
+def answer_key(kind: ApprovalKind, *, second: bool) -> str:
+    """Key of the journal step of an answer."""
+    return f"{kind}/second" if second else kind
+
+
+def _clean(code: str) -> str:
+    """White space that a person may have typed is taken off; anything else stays, to be refused."""
+    return re.sub(r"\s", "", code).lower()[:40]
+
+
+def _person(answer: ApprovalAnswer) -> str:
+    return answer.responders[0].user_id if answer.responders else ""
 
 
 def _reason(answer: ApprovalAnswer) -> str:
@@ -228,17 +215,20 @@ def _reason(answer: ApprovalAnswer) -> str:
     return f"approval of the {answer.kind.replace('_', ' ')}: {answer.decision} by {people}"
 
 
-def _check_people(context: PhaseContext, answer: ApprovalAnswer) -> None:
+def _check_person(context: PhaseContext, answer: ApprovalAnswer) -> None:
     section = context.spec.approvals
-    ids = [item.user_id for item in answer.responders]
-    wanted = 2 if section.second_users else 1
-    if len(ids) < wanted or not all(ids):
-        raise _refused(context, answer, f"{wanted} people have to answer, and {len([x for x in ids if x])} did")
-    if wanted == 2 and len(set(ids)) < wanted:
-        raise _refused(context, answer, f"the two answers are from the same person, {ids[0]}")
-    for user, allowed in zip(ids, (section.assigned_users, section.second_users), strict=False):
-        if allowed and user not in allowed:
-            raise _refused(context, answer, f"{user} is not among those who may approve")
+    person = _person(answer)
+    if not person:
+        raise _refused(context, answer, "it is not known who answered")
+    allowed = section.second_users if answer.second else section.assigned_users
+    if allowed and person not in allowed:
+        raise _refused(context, answer, f"{person} is not among those who may approve")
+    if answer.second:
+        first = context.journal.find_step(STEP, answer_key(answer.kind, second=False))
+        if first is None:
+            raise _refused(context, answer, "the first person has not answered yet")
+        if _person(ApprovalAnswer.model_validate(first.details)) == person:
+            raise _refused(context, answer, f"both answers are from the same person, {person}")
 
 
 def _check_code(context: PhaseContext, answer: ApprovalAnswer) -> None:
@@ -284,23 +274,42 @@ def _refused(context: PhaseContext, answer: ApprovalAnswer, why: str) -> Approva
 # -- later: was it approved? -----------------------------------------------------------------------------------------
 
 
-def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> ApprovalAnswer:
-    """The approval in the journal that allows to go on now.
+def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
+    """The approvals in the journal that count: the latest answer of the first and of the second person."""
+    found = []
+    for second in (False, True):
+        entry = context.journal.find_step(STEP, answer_key(kind, second=second))
+        if entry is None or (newer_than is not None and parse_iso(entry.at) <= parse_iso(newer_than)):
+            continue
+        answer = ApprovalAnswer.model_validate(entry.details)
+        if answer.decision == "approve":
+            found.append(answer)
+    return found
+
+
+def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
+    """The approvals in the journal that allow to go on now: one, or those of two people.
 
     :param newer_than: time (ISO 8601) of something after which an older approval does not count any more.
-    :raises ApprovalRefused: there is none, it is too old, or what will happen has changed since.
+    :raises ApprovalRefused: one is missing, is too old, or what will happen has changed since.
     """
-    entry = context.journal.find_step(STEP, kind)
-    nobody = ApprovalRefused(
-        f"nobody has approved the {kind.replace('_', ' ')}",
-        where=context.where(kind),
-        next_step="answer the approval (Airflow: Required Actions; CLI: kafka-migration run --approve CODE)",
-    )
-    if entry is None:
-        raise nobody
-    answer = ApprovalAnswer.model_validate(entry.details)
-    if answer.decision != "approve" or (newer_than is not None and parse_iso(entry.at) <= parse_iso(newer_than)):
-        raise nobody
-    _check_code(context, answer)
-    _check_age(context, answer)
-    return answer
+    answers = given(context, kind, newer_than=newer_than)
+    wanted = 2 if context.spec.approvals.second_users else 1
+    if len({_person(item) for item in answers}) < wanted:
+        raise ApprovalRefused(
+            f"{wanted} people must approve the {kind.replace('_', ' ')}, and {len(answers)} did"
+            if wanted > 1
+            else f"nobody has approved the {kind.replace('_', ' ')}",
+            where=context.where(kind),
+            next_step="answer the approval (Airflow: Required Actions; or kafka-migration)",
+        )
+    for answer in answers:
+        _check_code(context, answer)
+        _check_age(context, answer)
+    return answers
+
+
+def lifted_at(context: PhaseContext) -> str | None:
+    """When the last freeze was lifted: older approvals of the cutover do not count."""
+    entry = context.journal.find_step("freeze_lifted")
+    return entry.at if entry else None

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.groups import GroupsResult
-from airflow_provider_kafka_migration.errors import GroupsIncomplete, WaitsForOperator
+from airflow_provider_kafka_migration.errors import WaitsForOperator
 from airflow_provider_kafka_migration.phases import approvals, floor_guard, frozen, groups
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.migrated import put_result
 
 PHASE = "awaiting_client_switch"
-ACKNOWLEDGED = "client_switch_acknowledged"
+ACKNOWLEDGED = groups.ACKNOWLEDGED
+FINAL_GROUPS = "groups-final"
 WAIT_SECONDS = 600.0
 
 
@@ -38,16 +40,18 @@ def run(
             where=context.where(PHASE),
             next_step="clear the step of the cutover that failed",
         )
-    answer = approvals.require(context, "client_switch")
+    answers = approvals.require(context, "client_switch")
     result = _last_sync(context, wait_seconds, sleep)
     error = groups.failures_error(context, result.groups)
     if error is not None:
-        raise GroupsIncomplete(error.what, where=error.where, next_step=error.next_step, details=error.details)
+        raise error
+    # A copy of its own: a refresh that was under way may still rewrite results/groups.json.
+    put_result(context, FINAL_GROUPS, result)
     details: dict[str, Any] = {
         "summary": f"clients switch: {groups.summarize(result.groups)}" + _active(result),
         "active_on_source": result.active_on_source,
         "policy": context.spec.groups.on_active_source,
-        "approved_by": [item.user_id for item in answer.responders],
+        "approved_by": sorted(person.user_id for answer in answers for person in answer.responders),
         "left_alone": {item.group: item.skipped_reason for item in result.groups if item.skipped_reason},
         "at": result.at,
     }

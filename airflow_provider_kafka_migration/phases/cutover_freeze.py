@@ -115,7 +115,7 @@ def run(
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
     """Journal a new attempt. Nothing is touched before this step is in the journal."""
-    approvals.require(context, "cutover", newer_than=_lifted_at(context, former))
+    approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
     status = drain.check(context)
     worst = status.worst
     if worst is not None and worst.lag > status.max_lag:
@@ -131,11 +131,6 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     details = {"method": attempt.method, "requested_at": iso(now), "deadline": iso(deadline)}
     context.journal.step(frozen.REQUESTED, key=attempt.key, details={**details, "lag": status.total})
     return attempt
-
-
-def _lifted_at(context: PhaseContext, former: FreezeAttempt | None) -> str | None:
-    entry = context.journal.find_step(frozen.LIFTED, former.key) if former else None
-    return entry.at if entry else None
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,11 @@ from airflow_provider_kafka_migration.phases.migrated import (
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document, load_maps
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
+from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
+SYNC_PHASE = "sync_groups"
+ACKNOWLEDGED = "client_switch_acknowledged"
 SNAPSHOT_STEP = "snapshot_groups"
 COMMIT_STEP = "commit_groups"
 SNAPSHOT = "groups-snapshot"
@@ -435,18 +438,24 @@ def sync_groups(context: PhaseContext) -> GroupsResult:
     return result
 
 
-def keep_fresh(
-    context: PhaseContext,
-    until: Callable[[], bool],
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-) -> GroupsResult | None:
-    """Refresh every ``groups.sync_interval`` until told to stop; the last result."""
-    result: GroupsResult | None = None
-    while not until():
+def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
+    """Task ``sync_groups``: refresh every ``groups.sync_interval`` until the client switch is acknowledged.
+
+    Runs beside the approval. Failing loses nothing: the acknowledgement refreshes once more.
+    """
+    rounds, result = 0, load_result(context)
+    while not _switched(context):
         result = sync_groups(context)
+        rounds += 1
+        context.progress(Progress(SYNC_PHASE, f"round {rounds}: {summarize(result.groups)}"))
         sleep(context.spec.groups.sync_interval.total_seconds())
-    return result
+    text = summarize(result.groups) if result else "no groups"
+    return PhaseResult(SYNC_PHASE, f"refreshed {rounds} times: {text}", {"rounds": rounds}, already_done=not rounds)
+
+
+def _switched(context: PhaseContext) -> bool:
+    context.journal.refresh()
+    return context.journal.find_step(ACKNOWLEDGED) is not None or context.journal.is_past(State.AWAITING_CLIENT_SWITCH)
 
 
 def load_result(context: PhaseContext) -> GroupsResult | None:
