@@ -14,6 +14,7 @@ import signal
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -25,6 +26,9 @@ from confluent_kafka.admin import (
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -283,6 +287,33 @@ class KafkaCluster:
     def broker_pid(self, broker_index: int) -> int:
         return self._process(broker_index).pid
 
+    def dump_log(self, topic: str, broker_index: int = 0) -> dict[int, list[dict[str, str]]]:
+        """The record batches of a topic as they lie in a broker's files, by Kafka's own DumpLogSegments.
+
+        :returns: partition -> one dict per batch: ``baseOffset``, ``lastOffset``, ``count``, ``isControl``,
+            ``isTransactional``, ``compresscodec``, ... as text.
+        """
+        files = [
+            path
+            for folder in sorted(self.data_folder(broker_index).glob(f"{topic}-*"))
+            if folder.name.removeprefix(f"{topic}-").isdigit()
+            for path in sorted(folder.glob("*.log"))
+        ]
+        command = self._java(SMALL_JVM, "kafka.tools.DumpLogSegments", "--files", ",".join(map(str, files)))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_READY_SECONDS, check=True)
+        batches: dict[int, list[dict[str, str]]] = {}
+        partition = -1
+        for line in done.stdout.splitlines():
+            if line.startswith("Dumping "):
+                partition = int(Path(line.removeprefix("Dumping ")).parent.name.rpartition("-")[2])
+                batches.setdefault(partition, [])
+            elif line.startswith("baseOffset: "):
+                words = line.split()
+                batches[partition].append(
+                    {name.rstrip(":"): value for name, value in pairwise(words) if name.endswith(":")}
+                )
+        return batches
+
     # -- topics -------------------------------------------------------------------------------------------------------
 
     def create_topic(
@@ -318,6 +349,22 @@ class KafkaCluster:
             )
 
         wait_for(f"leaders of {sorted(topics)}", led, 20)
+
+    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Set some configs of topics (name -> configs); the others stay."""
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                name,
+                incremental_configs=[
+                    ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in own.items()
+                ],
+            )
+            for name, own in configs.items()
+        ]
+        admin = self.admin()
+        for future in admin.incremental_alter_configs(resources, request_timeout=20).values():
+            future.result()
 
     def delete_topics(self, names: Sequence[str]) -> None:
         """Delete topics; those that are not there are ignored."""
@@ -442,7 +489,9 @@ class KafkaCluster:
             if (self.data_folder(index) / "meta.properties").exists():
                 continue
             properties = str(self._properties_path(index))
-            command = self._java(SMALL_JVM, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", properties)
+            command = self._java(
+                SMALL_JVM, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", properties
+            )
             done = subprocess.run(command, capture_output=True, text=True, timeout=_READY_SECONDS)
             if done.returncode != 0:
                 raise HarnessError(f"formatting {self.data_folder(index)} failed:\n{done.stdout}{done.stderr}")
@@ -514,7 +563,7 @@ class KafkaCluster:
             "transaction.state.log.num.partitions": "4",
             "group.initial.rebalance.delay.ms": "0",
             "log.cleaner.dedupe.buffer.size": "4194304",
-            "log.cleaner.backoff.ms": "1000",
+            "log.cleaner.backoff.ms": "300",
             "controlled.shutdown.enable": "true" if self.brokers > 1 else "false",
         }
 

@@ -488,6 +488,11 @@ def _offsets(admin: AdminClient, partitions: list[TopicPartition], spec: OffsetS
     return {(p.topic, p.partition): future.result().offset for p, future in futures.items()}
 
 
+def record_digest(record: Record) -> bytes:
+    """Digest of a record without its offset, as :meth:`PartitionContent.digest` has it."""
+    return _digest(record.timestamp, record.key, record.value, record.headers)
+
+
 def _digest(timestamp: int, key: bytes | None, value: bytes | None, headers: Any) -> bytes:
     parts = [struct.pack("<q", timestamp), *_field(key), *_field(value)]
     for name, content in headers or ():

@@ -36,7 +36,7 @@ class S3Server:
         buckets: Sequence[str] = (DATA_BUCKET,),
     ) -> None:
         self.folder = folder
-        self._buckets = {name: True for name in locked_buckets} | {name: False for name in buckets}
+        self._buckets = dict.fromkeys(locked_buckets, True) | dict.fromkeys(buckets, False)
         self._process: Process | None = None
         self._port = 0
 
@@ -77,7 +77,7 @@ class S3Server:
     def endpoint_url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def config(self) -> dict[str, str]:
+    def config(self) -> dict[str, Any]:
         """Keyword arguments of ``boto3.client("s3", ...)``."""
         return {
             "endpoint_url": self.endpoint_url,

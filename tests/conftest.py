@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +17,11 @@ from harness.s3 import S3Server
 
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
+
+# Airflow takes its home when it is first imported; tests must never touch the user's own.
+os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="kafka-migration-airflow-")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 
 _numbers = itertools.count(1)
 

@@ -1,0 +1,360 @@
+"""The users of a cluster that is being migrated: a producer that writes on, consumer groups, one that reads on.
+
+They remember what they were told (acknowledged offsets, records handed out), so that afterwards it can be counted what
+was lost, re-read or skipped.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from harness.compare import PartitionContent, Record, TopicPartitionKey, bounds, read, record_digest
+from harness.processes import HarnessError
+
+_JOIN_SECONDS = 30.0
+#: Records that a producer has on their way at most; librdkafka's own queue is larger.
+_MAX_WAITING = 10_000
+
+
+class _Worker:
+    """A thread with an orderly end; an error of the thread comes out of :meth:`stop`."""
+
+    def __init__(self, name: str) -> None:
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._name = name
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start, or go on after :meth:`stop`."""
+        self._stopping.clear()
+        self._thread = threading.Thread(target=self._guarded, name=self._name, daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the thread and wait for it; does nothing when it does not run.
+
+        :raises HarnessError: it does not end.
+        :raises BaseException: what ended the thread.
+        """
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_SECONDS)
+            if self._thread.is_alive():
+                raise HarnessError(f"{self._name} does not end")
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self._error = error
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class LiveProducer(_Worker):
+    """Writes keyed records with headers to the topics in turn, at a steady rate, until it is frozen or stopped.
+
+    :param topics: topic -> partitions to write to.
+    :param records_per_second: over all topics.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: Mapping[str, Sequence[int]],
+        *,
+        records_per_second: float = 200,
+        record_bytes: int = 200,
+        codec: str = "lz4",
+        seed: int = 1,
+    ) -> None:
+        super().__init__("live-producer")
+        #: What the cluster acknowledged, in order: (topic, partition) -> records with their offsets.
+        self.acknowledged: dict[TopicPartitionKey, list[Record]] = defaultdict(list)
+        #: Records that were not acknowledged although they were sent: (topic, partition, error).
+        self.failed: list[tuple[str, int, KafkaError]] = []
+        self._places = [(topic, partition) for topic, partitions in sorted(topics.items()) for partition in partitions]
+        self._config = dict(config)
+        self._rate = records_per_second
+        self._codec = codec
+        self._random = random.Random(seed)
+        self._filler = bytes(self._random.choices(b"abcdefghij ", k=max(1, record_bytes - 40)))
+        self._number = 0
+        self._frozen = threading.Event()
+        self._turn = threading.Lock()
+        self._producer: Producer | None = None
+
+    @property
+    def frozen(self) -> bool:
+        return self._frozen.is_set()
+
+    def freeze(self) -> None:
+        """Stop writing. When it returns, every record sent is acknowledged or failed.
+
+        :raises HarnessError: records are still waiting for an answer after 30 s.
+        """
+        self._frozen.set()
+        with self._turn:
+            if self._producer is not None and self._producer.flush(_JOIN_SECONDS):
+                raise HarnessError("the live producer cannot get rid of its records")
+
+    def unfreeze(self) -> None:
+        """Write on."""
+        self._frozen.clear()
+
+    def count(self) -> int:
+        """Records acknowledged so far."""
+        return sum(len(records) for records in list(self.acknowledged.values()))
+
+    def _run(self) -> None:
+        self._producer = producer = Producer(
+            {
+                "log_level": 2,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "compression.codec": self._codec,
+                **self._config,
+            }
+        )
+        begun, sent = time.monotonic(), 0
+        while not self._stopping.is_set():
+            with self._turn:
+                if self._frozen.is_set():
+                    begun, sent = time.monotonic(), 0
+                else:
+                    due = int((time.monotonic() - begun) * self._rate) - sent
+                    for _ in range(min(due, _MAX_WAITING - len(producer))):
+                        self._send(producer)
+                        sent += 1
+                producer.poll(0)
+            self._stopping.wait(0.01)
+        with self._turn:
+            producer.flush(_JOIN_SECONDS)
+            self._producer = None
+
+    def _send(self, producer: Producer) -> None:
+        topic, partition = self._places[self._number % len(self._places)]
+        number = self._number
+        self._number += 1
+        value = b'{"live":%d,"text":"%s"}' % (number, self._filler)
+        key = b"live-%d" % self._random.randrange(1000)
+        headers: list[tuple[str, bytes | None]] = [("n", b"live-%d" % number)]
+        record = Record(-1, int(time.time() * 1000), key, value, tuple(headers))
+
+        def delivered(error: KafkaError | None, message: Any) -> None:
+            if error is not None:
+                self.failed.append((topic, partition, error))
+            else:
+                self.acknowledged[topic, partition].append(
+                    Record(message.offset(), record.timestamp, key, value, record.headers)
+                )
+
+        producer.produce(
+            topic, value, key, partition, on_delivery=delivered, timestamp=record.timestamp, headers=headers
+        )
+
+
+def lost_records(
+    config: Mapping[str, Any],
+    acknowledged: Mapping[TopicPartitionKey, Sequence[Record]],
+    shifts: Mapping[TopicPartitionKey, int] | None = None,
+) -> list[tuple[str, int, Record]]:
+    """Acknowledged records that a cluster does not have at their offset (less the shift), content and all."""
+    contents = read(config, {topic for topic, _ in acknowledged})
+    lost = []
+    for (topic, partition), records in sorted(acknowledged.items()):
+        content = contents[topic][partition]
+        shift = (shifts or {}).get((topic, partition), 0)
+        present = {offset: index for index, offset in enumerate(content.offsets)}
+        for record in records:
+            index = present.get(record.offset - shift)
+            if index is None or content.digest(index) != record_digest(record):
+                lost.append((topic, partition, record))
+    return lost
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def commit_offsets(config: Mapping[str, Any], group: str, offsets: Mapping[TopicPartitionKey, int]) -> None:
+    """Commit offsets for a group that nobody is a member of.
+
+    :raises KafkaException: refused.
+    """
+    consumer = _group_consumer(config, group)
+    try:
+        places = [TopicPartition(topic, partition, offset) for (topic, partition), offset in sorted(offsets.items())]
+        for place in consumer.commit(offsets=places, asynchronous=False):
+            if place.error is not None:
+                raise KafkaException(place.error)
+    finally:
+        consumer.close()
+
+
+def committed_offsets(config: Mapping[str, Any], group: str, topics: Iterable[str]) -> dict[TopicPartitionKey, int]:
+    """What a group has committed; partitions without a commit are left out."""
+    known = AdminClient({"log_level": 2, **config}).list_topics(timeout=10).topics
+    places = [TopicPartition(topic, number) for topic in sorted(topics) for number in sorted(known[topic].partitions)]
+    consumer = _group_consumer(config, group)
+    try:
+        answers = consumer.committed(places, timeout=20)
+    finally:
+        consumer.close()
+    return {(place.topic, place.partition): place.offset for place in answers if place.offset >= 0}
+
+
+def positions(config: Mapping[str, Any], topics: Iterable[str], fraction: float) -> dict[TopicPartitionKey, int]:
+    """Offsets at a fraction of each partition: 0 the log start, 1 the end."""
+    return {
+        (topic, number): content.log_start + int((content.end - content.log_start) * fraction)
+        for topic, numbers in bounds(config, topics).items()
+        for number, content in numbers.items()
+    }
+
+
+class GroupReader(_Worker):
+    """A member of a consumer group; commits after each batch it has handled, and when it stops.
+
+    :param records_per_second: reads no faster than that, about.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        group: str,
+        topics: Sequence[str],
+        *,
+        records_per_second: float | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(f"group-reader-{group}")
+        #: What was handed out, in order: (topic, partition) -> (offset, digest).
+        self.seen: dict[TopicPartitionKey, list[tuple[int, bytes]]] = defaultdict(list)
+        self.group = group
+        self.topics = list(topics)
+        self._config = dict(config)
+        self._rate = records_per_second
+        self._settings = settings
+
+    def count(self) -> int:
+        """Records seen so far."""
+        return sum(len(records) for records in list(self.seen.values()))
+
+    def caught_up(self) -> bool:
+        """Whether the group's committed offsets have reached the ends of its topics as they are now."""
+        committed = committed_offsets(self._config, self.group, self.topics)
+        return all(
+            content.log_start == content.end or committed.get((topic, number), -1) >= content.end
+            for topic, numbers in bounds(self._config, self.topics).items()
+            for number, content in numbers.items()
+        )
+
+    def _run(self) -> None:
+        consumer = _group_consumer(self._config, self.group, **self._settings)
+        consumer.subscribe(self.topics)
+        size = 1000 if self._rate is None else max(1, int(self._rate / 10))
+        try:
+            while not self._stopping.is_set():
+                messages = consumer.consume(size, 0.1)
+                reached: dict[TopicPartitionKey, int] = {}
+                for message in messages:
+                    place = (message.topic(), message.partition())
+                    error = message.error()
+                    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                        if error.retriable() or error.code() in _PASSING:
+                            continue
+                        raise KafkaException(error)
+                    if error is None:
+                        self.seen[place].append((message.offset(), record_digest(Record.of(message))))
+                    # The end-of-partition event also says how far trailing markers reach.
+                    reached[place] = message.offset() + (error is None)
+                if reached:
+                    places = [TopicPartition(topic, number, offset) for (topic, number), offset in reached.items()]
+                    consumer.commit(offsets=places, asynchronous=False)
+                if self._rate is not None and messages:
+                    self._stopping.wait(len(messages) / self._rate)
+        finally:
+            consumer.close()
+
+
+_PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT}
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What a group went through over the switch: records it got twice, records it never got."""
+
+    group: str
+    seen: int
+    reread: int
+    skipped: int
+
+
+def judge_group(
+    readers: Sequence[GroupReader],
+    started_at: Mapping[TopicPartitionKey, int],
+    content: Mapping[str, Mapping[int, PartitionContent]],
+) -> GroupResult:
+    """Count re-read and skipped records of one group that has read to the end.
+
+    :param readers: its readers in order, first those on the source.
+    :param started_at: where the group stood before, in offsets of ``content``; partitions without an entry count from
+        their log start.
+    :param content: what there is to read at the end: ``read(target, topics)``.
+    """
+    seen: Counter[tuple[TopicPartitionKey, bytes]] = Counter()
+    for reader in readers:
+        for place, records in reader.seen.items():
+            seen.update((place, digest) for _, digest in records)
+    skipped = sum(
+        ((topic, number), part.digest(index)) not in seen
+        for topic, numbers in content.items()
+        for number, part in numbers.items()
+        for index, offset in enumerate(part.offsets)
+        if offset >= started_at.get((topic, number), 0)
+    )
+    reread = sum(times - 1 for times in seen.values())
+    return GroupResult(readers[0].group, seen.total(), reread, skipped)
+
+
+def _group_consumer(config: Mapping[str, Any], group: str, **settings: Any) -> Consumer:
+    return Consumer(
+        {
+            "log_level": 2,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 100,
+            "session.timeout.ms": 6000,
+            **config,
+            **settings,
+        }
+    )
