@@ -159,17 +159,29 @@ def records(batch: RawBatch, timestamps: Timestamps = "visible") -> Iterator[Rec
     :raises BatchMalformed: damaged data.
     """
     index = index_records(batch)
-    base = batch.base_timestamp
-    times = [base + delta for delta in index.time_deltas]
-    if timestamps == "visible" and batch.is_log_append_time:
-        times = [batch.max_timestamp] * batch.record_count
-    for delta, time, body, end in zip(_deltas(batch, index), times, index.bodies, index.ends, strict=True):
+    offsets = record_offsets(batch, index)
+    times = record_times(batch, index, timestamps)
+    for offset, time, body, end in zip(offsets, times, index.bodies, index.ends, strict=True):
         try:
             key, value, headers = decode_body(index.buffer, body, end)
         except (IndexError, BatchMalformed) as error:
             what = error.what if isinstance(error, BatchMalformed) else _CUT
             raise _malformed(batch, what) from None
-        yield Record(batch.base_offset + delta, time, key, value, headers)
+        yield Record(offset, time, key, value, headers)
+
+
+def record_offsets(batch: RawBatch, index: RecordIndex) -> list[int]:
+    """Offsets of the records, ascending, as :func:`records` gives them; raises :class:`BatchMalformed`."""
+    base = batch.base_offset
+    return [base + delta for delta in _deltas(batch, index)]
+
+
+def record_times(batch: RawBatch, index: RecordIndex, timestamps: Timestamps = "visible") -> list[int]:
+    """Timestamps of the records, as :func:`records` gives them."""
+    if timestamps == "visible" and batch.is_log_append_time:
+        return [batch.max_timestamp] * batch.record_count
+    base = batch.base_timestamp
+    return [base + delta for delta in index.time_deltas]
 
 
 def _deltas(batch: RawBatch, index: RecordIndex) -> list[int]:

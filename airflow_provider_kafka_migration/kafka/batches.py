@@ -19,12 +19,16 @@ from airflow_provider_kafka_migration.kafka.batch_header import (
 )
 from airflow_provider_kafka_migration.kafka.batch_records import (
     Record,
+    RecordIndex,
     Timestamps,
+    decode_body,
     encode_batch,
     encode_body,
     index_records,
     inner_offsets_are_dense,
     rebuild,
+    record_offsets,
+    record_times,
     records,
 )
 from airflow_provider_kafka_migration.kafka.legacy_batches import MIN_MESSAGE_BYTES, LegacyBatch
@@ -35,8 +39,10 @@ __all__ = [
     "LegacyBatch",
     "RawBatch",
     "Record",
+    "RecordIndex",
     "Timestamps",
     "build_batch",
+    "decode_body",
     "encode_batch",
     "encode_body",
     "index_records",
@@ -45,6 +51,8 @@ __all__ = [
     "patched_header",
     "read_batches",
     "rebuild",
+    "record_offsets",
+    "record_times",
     "records",
 ]
 
