@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ParamSpec
 
 import typer
@@ -32,7 +32,7 @@ class Answer:
     """
 
     data: dict[str, Any]
-    text: list[RenderableType] = field(default_factory=list)
+    text: Sequence[RenderableType] = ()
     code: ExitCode = ExitCode.OK
     raw: str | None = None
 

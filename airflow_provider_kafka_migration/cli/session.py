@@ -1,20 +1,33 @@
-"""What commands share: the spec, a resolver that knows Airflow's connections, and the stores behind them."""
+"""What commands share: the spec, a resolver that knows Airflow's connections, stores, documents by path or URI."""
 
 from __future__ import annotations
 
+import getpass
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 from airflow_provider_kafka_migration.references import DEFAULT_SCHEME, Resolver
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.journal.journal import Journal
     from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 SpecArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="The migration's spec: YAML or JSON.", show_default=False)
+]
+StorageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="REFERENCE",
+        help="For s3:// addresses: Airflow aws connection, env:NAME or file:PATH. Default: the machine's identity.",
+        show_default=False,
+    ),
 ]
 
 
@@ -30,9 +43,73 @@ def _airflow_connection(conn_id: str) -> str:
     return connection_text(conn_id)
 
 
-def read_spec(file: Path) -> MigrationSpec:
-    """The spec in a file.
+def identity() -> str:
+    """Who runs the command line: the owner of claims. Stays equal from one call to the next."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user id without a name
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
 
-    :raises SpecInvalid: with all mistakes.
+
+def open_location(location: str, reference: str | None) -> ObjectStore:
+    """The store at a location.
+
+    :param reference: to S3 settings; None: the machine's own identity.
+    :raises ConnectionInvalid: the reference cannot be resolved.
     """
-    return load_spec(file)
+    from airflow_provider_kafka_migration.storage.s3_config import S3Config
+    from airflow_provider_kafka_migration.storage.uri import open_store
+
+    s3_config = None
+    if reference and location.startswith("s3://"):
+        s3_config = S3Config.from_dict(resolver().mapping(reference))
+    return open_store(location, s3_config)
+
+
+def journal_store(spec: MigrationSpec) -> ObjectStore:
+    """Where the journal, the plan and the jobs of a migration are."""
+    return open_location(spec.storage.journal, spec.storage.conn_id)
+
+
+def evidence_store(spec: MigrationSpec) -> ObjectStore:
+    """Where the evidence and the offset map of a migration are."""
+    return open_location(spec.storage.evidence_location, spec.storage.conn_id)
+
+
+def open_journal(spec: MigrationSpec) -> Journal:
+    """The journal for reading: nothing is claimed.
+
+    :raises DocumentUnreadable: there is none.
+    """
+    from airflow_provider_kafka_migration.journal.journal import Journal
+
+    store = journal_store(spec)
+    journal = Journal(store, spec.migration_id)
+    if not journal.exists:
+        raise DocumentUnreadable(
+            "there is no journal of this migration",
+            where=Where(migration_id=spec.migration_id, path=store.uri),
+            next_step="check storage.journal in the spec; `kafka-migration run FILE` starts a migration",
+        )
+    return journal
+
+
+def read_document(place: str, reference: str | None) -> bytes:
+    """The bytes at a path, a file:// or an s3:// address.
+
+    :raises DocumentUnreadable: nothing is there, or it cannot be read.
+    """
+    where = Where(path=place)
+    if place.startswith("s3://"):
+        prefix, _, key = place.rpartition("/")
+        data = open_location(prefix, reference).get(key) if prefix.count("/") >= 2 else None
+        if data is None:
+            raise DocumentUnreadable("there is no such object", where=where, next_step="check bucket and key")
+        return data
+    try:
+        return Path(place.removeprefix("file://")).read_bytes()
+    except OSError as error:
+        raise DocumentUnreadable(
+            f"the file cannot be read: {error.strerror}", where=where, next_step="check the path"
+        ) from None
