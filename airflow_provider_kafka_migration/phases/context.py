@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import Terminal, Where
 from airflow_provider_kafka_migration.references import Resolver
@@ -33,6 +32,20 @@ class Progress:
     records_per_second: float = -1.0
     eta_seconds: float = -1.0
 
+    def __str__(self) -> str:
+        parts = [f"{self.phase}: {self.message}"]
+        if self.records_per_second >= 0:
+            parts.append(f"{self.records_per_second:,.0f} rec/s")
+        if self.total_bytes > 0 and self.done_bytes >= 0:
+            parts.append(f"{min(self.done_bytes / self.total_bytes, 1.0):.0%}")
+        if self.eta_seconds >= 0:
+            parts.append(f"about {self.eta_seconds:.0f} s left")
+        return ", ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The progress as data; unknown figures are left out."""
+        return {key: value for key, value in asdict(self).items() if value not in (-1, -1.0, "")}
+
 
 @dataclass(frozen=True)
 class PhaseResult:
@@ -50,10 +63,12 @@ class PhaseResult:
 
 
 class CopyRunner(Protocol):
-    """Runs a copy job to its end: in this process, or on Spark."""
+    """Runs a job document to its end: in this process, or on Spark."""
 
-    def run(self, job: CopyJob, *, progress: Callable[[Progress], None]) -> None:
-        """Return when every partition is done; raise ``CopyFailed`` with all that are not."""
+    def submit(
+        self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Progress | None]
+    ) -> None:
+        """Return when the job has ended well; raise otherwise. The job writes its own progress and results."""
 
 
 class Verifier(Protocol):

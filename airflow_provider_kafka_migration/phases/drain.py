@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+from airflow_provider_kafka_migration.state import State
 
 PHASE = "drain_ready"
 POLL_SECONDS = 1.0
@@ -198,6 +199,13 @@ def run(
         if context.now() - started > context.spec.tail.drain_ready_timeout:
             raise not_ready(context, status)
         sleep(poll_seconds)
+
+
+def run_or_confirm(context: PhaseContext, *, event: dict[str, Any] | None = None) -> PhaseResult:
+    """The phase: wait (:func:`run`), or end the wait of a trigger with what it has seen (:func:`ready_from_event`)."""
+    if context.journal.is_past(State.DRAIN_READY):
+        return PhaseResult(PHASE, f"done before: the migration is in state {context.journal.working_state}", {}, True)
+    return run(context) if event is None else ready_from_event(context, event)
 
 
 def _small(status: DrainStatus) -> list[PartitionLag]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,30 @@ class Clients:
         (``env:NAME``, ``file:PATH``), or None (storage: the machine's own AWS identity).
     """
 
-    def __init__(self, references: Mapping[str, Any], resolver: Resolver | None = None) -> None:
+    def __init__(
+        self, references: Mapping[str, Any], job: CopyJob | None = None, resolver: Resolver | None = None
+    ) -> None:
+        self.job = job
         self._references = dict(references)
         self._resolver = resolver or Resolver()
+        self._opened: list[Wire] = []
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close every wire that was opened here."""
+        while self._opened:
+            self._opened.pop().close()
 
     @classmethod
     def from_file(cls, path: str, resolver: Resolver | None = None) -> Clients:
         """Read a references file: JSON, readable by its owner only."""
         found = (resolver or Resolver()).mapping(f"file:{path}")
-        return cls(found, resolver)
+        return cls(found, None, resolver)
 
     def __repr__(self) -> str:
         return f"Clients({sorted(self._references)})"
@@ -64,7 +80,9 @@ class Clients:
 
     def wire(self, name: str) -> Wire:
         """A new wire to ``source`` or ``target``."""
-        return Wire(self.client_config(name))
+        wire = Wire(self.client_config(name))
+        self._opened.append(wire)
+        return wire
 
     def store(self, location: str) -> ObjectStore:
         """A store at a location, with the storage settings."""
@@ -88,9 +106,6 @@ class Clients:
 
 def write_references(path: str, references: Mapping[str, Any]) -> None:
     """Write a references file that only this user may read."""
-    import os
-
-    file = Path(path)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         json.dump(dict(references), stream)

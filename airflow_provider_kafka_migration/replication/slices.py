@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.clients import Clients as Clients
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
 from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy

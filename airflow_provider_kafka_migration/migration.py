@@ -1,0 +1,380 @@
+"""Migration: spec + journal + clusters. The one entrance for operators and the command line.
+
+It opens what a phase needs, holds the claim, moves the state machine, and journals failures. What a phase does is in
+``phases/``; this module decides only whether it may run now.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.errors import ClaimLost, IllegalTransition, MigrationError, Where
+from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.cluster import Cluster
+from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.phases import answers, drain
+from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
+from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
+from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.state import Resume, State, following, position
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.uri import open_store
+
+log = logging.getLogger(__name__)
+
+
+def _ignore(_progress: Progress) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a migration stands, from its journal alone: no cluster is asked."""
+
+    migration_id: str
+    state: State | None
+    working_state: State | None
+    owner: str | None
+    claimed_since: str | None
+    generation: int
+    entries: int
+    last: JournalEntry | None
+    resume: Resume | None
+    progress: Mapping[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "migration_id": self.migration_id,
+            "state": None if self.state is None else str(self.state),
+            "working_state": None if self.working_state is None else str(self.working_state),
+            "owner": self.owner,
+            "claimed_since": self.claimed_since,
+            "generation": self.generation,
+            "entries": self.entries,
+            "last": None if self.last is None else self.last.model_dump(mode="json", by_alias=True),
+            "resume": None if self.resume is None else {"action": str(self.resume.action), "why": self.resume.reason},
+            "progress": dict(self.progress),
+        }
+
+
+class Migration:
+    """One migration, opened by one owner. Close it, or use it as a context manager.
+
+    :param owner: who holds the migration: equal for all tasks of a DAG run, and for repeated CLI calls of a user.
+    :param takeover: take the migration over from another owner.
+    """
+
+    def __init__(
+        self,
+        spec: MigrationSpec,
+        owner: Owner,
+        resolver: Resolver,
+        *,
+        takeover: bool = False,
+        runner: CopyRunner | None = None,
+        verifier: CopyRunner | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.owner = owner
+        self._resolver = resolver
+        self._takeover = takeover
+        self._runner = runner
+        self._verifier = verifier
+        self._progress = progress or _ignore
+        self._journal: Journal | None = None
+
+    @classmethod
+    def open(
+        cls,
+        spec: MigrationSpec,
+        owner: str,
+        resolver: Resolver,
+        *,
+        actor: str,
+        kind: str = "dag_run",
+        takeover: bool = False,
+        runner: CopyRunner | None = None,
+        verifier: CopyRunner | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Migration:
+        """Open without any I/O; clusters and storage are asked when a phase needs them.
+
+        :param owner: identity of the owner, for instance ``dag_id/run_id``.
+        :param actor: who acts, for the journal: a task id, a user.
+        :param kind: ``dag_run`` or ``cli``.
+        :param runner: runs copy jobs; ``verifier`` runs content checks (a runner that takes job documents).
+        """
+        return cls(
+            spec,
+            Owner(kind, owner, actor),
+            resolver,
+            takeover=takeover,
+            runner=runner,
+            verifier=verifier,
+            progress=progress,
+        )
+
+    def __enter__(self) -> Migration:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the clients of both clusters."""
+        for name in ("source", "target"):
+            cluster = self.__dict__.pop(name, None)
+            if cluster is not None:
+                cluster.close()
+
+    # -- what phases use ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _s3_config(self) -> S3Config | None:
+        reference = self.spec.storage.conn_id
+        return None if reference is None else S3Config.from_dict(self._resolver.mapping(reference))
+
+    @cached_property
+    def journal_store(self) -> ObjectStore:
+        """Journal, plan, jobs, results."""
+        return open_store(self.spec.storage.journal, self._s3_config)
+
+    @cached_property
+    def archive_store(self) -> ObjectStore:
+        """Segments."""
+        return open_store(self.spec.storage.archive_location, self._s3_config)
+
+    @cached_property
+    def evidence_store(self) -> ObjectStore:
+        """Evidence and offset map."""
+        return open_store(self.spec.storage.evidence_location, self._s3_config)
+
+    @cached_property
+    def source(self) -> Cluster:
+        """The cluster that is left."""
+        return Cluster("source", self._client_config("source", self.spec.source.conn_id))
+
+    @cached_property
+    def target(self) -> Cluster:
+        """The cluster that is moved to."""
+        return Cluster("target", self._client_config("target", self.spec.target.conn_id))
+
+    def _client_config(self, role: str, reference: str) -> ClientConfig:
+        return ClientConfig.from_librdkafka(self._resolver.mapping(reference), role)
+
+    @property
+    def journal_uri(self) -> str:
+        """Where the journal is, for people."""
+        return f"{self.journal_store.uri}/{self.spec.migration_id}/journal.jsonl"
+
+    @cached_property
+    def context(self) -> PhaseContext:
+        """What phases get. Claims the migration.
+
+        :raises ClaimHeld: another owner holds it.
+        :raises FingerprintChanged: the migration was started with other clusters, buckets or prefixes.
+        """
+        context = PhaseContext(
+            spec=self.spec,
+            journal=self._claimed_journal(),
+            source=self.source,
+            target=self.target,
+            journal_store=self.journal_store,
+            archive_store=self.archive_store,
+            evidence_store=self.evidence_store,
+            resolver=self._resolver,
+            runner=self._runner,
+            progress=self._progress,
+        )
+        if self._verifier is not None:
+            context.verifier = SubmittedVerifier(context, self._verifier)
+        return context
+
+    def _fingerprint(self) -> Fingerprint:
+        storage = self.spec.storage
+        return Fingerprint.of_locations(
+            self.source.cluster_id,
+            self.target.cluster_id,
+            {
+                "journal": storage.journal,
+                "archive": storage.archive_location,
+                "evidence": storage.evidence_location,
+            },
+        )
+
+    def _claimed_journal(self) -> Journal:
+        if self._journal is None:
+            self._journal = Journal.create_or_open(
+                self.journal_store,
+                self.spec.migration_id,
+                self._fingerprint(),
+                owner=self.owner,
+                takeover=self._takeover,
+                details={"spec": self.spec.model_dump(mode="json")},
+            )
+        return self._journal
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def run(self, phase: str, **options: Any) -> PhaseResult:
+        """Run one phase, or say that it is done. Failures go to the journal.
+
+        :param phase: task id of the phase: ``plan``, ``seed``, ``cutover.freeze`` ...
+        :raises IllegalTransition: phases before it are missing.
+        :raises MigrationError: what the phase met.
+        """
+        entry = PHASES[phase]
+        context = self.context
+        done = self.already_done(phase)
+        if done is not None:
+            return done
+        try:
+            self._enter(entry, phase)
+            result = entry.call(context, options)
+        except MigrationError as error:
+            self._record_failure(entry, error)
+            raise
+        except Exception as error:
+            # Not one of ours: a mistake in this package, or a library's. The journal must know all the same.
+            self._record_failure(entry, error)
+            raise
+        self._leave(entry, phase, result)
+        return result
+
+    def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
+        if entry.fails_migration and not isinstance(error, ClaimLost | IllegalTransition):
+            self.context.journal.fail(error)
+
+    def already_done(self, phase: str) -> PhaseResult | None:
+        """What the journal says of a phase that is over, after checking what can be checked; None: run it."""
+        entry = PHASES[phase]
+        journal = self.context.journal
+        journal.refresh()
+        if journal.tip_state in (State.FINALIZED, State.ROLLED_BACK):
+            summary = f"the migration is {journal.tip_state}"
+            details = {"decision": "abort" if journal.tip_state is State.ROLLED_BACK else "approve"}
+            return PhaseResult(phase, summary, details, already_done=True)
+        return entry.done(self.context)
+
+    def _enter(self, entry: PhaseEntry, phase: str) -> None:
+        """Bring the state machine to the phase's state; a failed migration re-enters the state that failed."""
+        journal = self.context.journal
+        if entry.state is None:
+            return
+        if journal.tip_state is State.FAILED and journal.working_state is not None:
+            journal.transition(journal.working_state, f"{phase} is run again")
+        working = journal.working_state
+        if working is entry.state or journal.is_past(entry.state):
+            return
+        if working is not None and following(working) is entry.state:
+            journal.transition(entry.state, f"{phase} starts")
+            return
+        raise IllegalTransition(
+            f"{phase} cannot start: the migration is in state {working}",
+            where=Where(migration_id=self.spec.migration_id, phase=phase),
+            next_step=f"run the phases before it first (state {entry.state} follows {_before(entry.state)})",
+        )
+
+    def _leave(self, entry: PhaseEntry, phase: str, result: PhaseResult) -> None:
+        """After a phase that ends its state: go on to the next one."""
+        journal = self.context.journal
+        if entry.leads_to is not None and journal.tip_state is entry.state:
+            journal.transition(entry.leads_to, result.summary)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Where the migration stands, from the journal; claims nothing and asks no cluster."""
+        journal = Journal(self.journal_store, self.spec.migration_id)
+        journal.refresh()
+        if not journal.exists:
+            return Status(self.spec.migration_id, None, None, None, None, 0, 0, None, None, {})
+        claim = journal.current_claim
+        return Status(
+            migration_id=self.spec.migration_id,
+            state=journal.tip_state,
+            working_state=journal.working_state,
+            owner=None if claim is None else str(claim.owner),
+            claimed_since=None if claim is None else claim.since,
+            generation=0 if claim is None else claim.generation,
+            entries=len(journal.entries()),
+            last=journal.tip,
+            resume=journal.resume(),
+            progress={name: self._progress_of(name) for name in ("seed", "tail")},
+        )
+
+    def _progress_of(self, name: str) -> dict[str, Any]:
+        data = self.journal_store.get(f"{self.spec.migration_id}/progress/{name}.json")
+        document: dict[str, Any] = json.loads(data) if data else {}
+        document.pop("partitions", None)
+        return document
+
+    @contextmanager
+    def reading(self) -> Iterator[PhaseContext]:
+        """A context for looking only: nothing is claimed, and every attempt to journal is refused."""
+        journal = Journal(self.journal_store, self.spec.migration_id)
+        journal.refresh()
+        yield PhaseContext(
+            spec=self.spec,
+            journal=journal,
+            source=self.source,
+            target=self.target,
+            journal_store=self.journal_store,
+            archive_store=self.archive_store,
+            evidence_store=self.evidence_store,
+            resolver=self._resolver,
+            progress=self._progress,
+        )
+
+
+class DrainWatch:
+    """Looks at the lags of a migration, again and again; holds connections, no claim. For triggers."""
+
+    def __init__(self, migration: Migration) -> None:
+        self._migration = migration
+        self._stable_since: datetime | None = None
+
+    @classmethod
+    def open(cls, spec: MigrationSpec, resolver: Resolver) -> DrainWatch:
+        """Open without I/O."""
+        return cls(Migration.open(spec, "drain-watch", resolver, actor="drain_ready"))
+
+    def look(self) -> dict[str, Any]:
+        """One look: ``{"ready", "summary", "stable_since", ...}``."""
+        with self._migration.reading() as context:
+            working = context.journal.working_state
+            tail = position(State.TAIL)
+            here = None if working is None else position(working)
+            if here is None or tail is None or here < tail:
+                self._stable_since = None
+                return {"ready": False, "summary": "the tail has not started yet", "stable_since": None}
+            status = drain.check(context, self._stable_since)
+            self._stable_since = status.stable_since
+            return status.as_event()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._migration.close()
+
+
+def _before(state: State) -> State | None:
+    index = position(state)
+    return None if not index else list(State)[index - 1]
+
+
+__all__ = ["DrainWatch", "Migration", "Status", "answers"]

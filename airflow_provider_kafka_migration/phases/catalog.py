@@ -1,0 +1,89 @@
+"""All phases by task id: the state each belongs to, what runs, and when it counts as done.
+
+Modules are imported when a phase runs: a task needs only its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.state import State
+
+_PACKAGE = "airflow_provider_kafka_migration.phases"
+
+
+@dataclass(frozen=True)
+class PhaseEntry:
+    """One phase.
+
+    :param function: ``module:function`` below ``phases``, called with the context and the options.
+    :param state: state that it belongs to; None: it runs in whatever state there is.
+    :param leads_to: state after it; None: the next phase goes on from ``state``.
+    :param done_once_past: the phase is over, and is not run again, when the migration is beyond its state. Phases
+        without it are idempotent and look at journal and clusters themselves.
+    :param fails_migration: whether its failure is the migration's.
+    """
+
+    function: str
+    state: State | None
+    leads_to: State | None = None
+    done_once_past: bool = False
+    fails_migration: bool = True
+
+    def call(self, context: PhaseContext, options: Mapping[str, Any]) -> PhaseResult:
+        """Run the phase."""
+        module, _, name = self.function.partition(":")
+        function: Callable[..., PhaseResult] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
+        return function(context, **options)
+
+    def done(self, context: PhaseContext) -> PhaseResult | None:
+        """The phase is over; None: run it."""
+        if not self.done_once_past or self.state is None or not context.journal.is_past(self.state):
+            return None
+        summary = f"done before: the migration is in state {context.journal.working_state}"
+        return PhaseResult(self.function.partition(":")[0], summary, {}, already_done=True)
+
+
+PHASES: dict[str, PhaseEntry] = {
+    "plan": PhaseEntry("plan:run", State.PLANNED, done_once_past=True),
+    "precheck": PhaseEntry("precheck:run", State.PRECHECK, done_once_past=True),
+    # After its state, running it again would put copy-time settings on topics that have their own ones back.
+    "topology_copy": PhaseEntry("topology_copy:run", State.TOPOLOGY_COPY, done_once_past=True),
+    "seed": PhaseEntry("seed:run", State.SEED),
+    "tail": PhaseEntry("tail:run", State.TAIL),
+    "drain_ready": PhaseEntry("drain:run_or_confirm", State.TAIL, leads_to=State.DRAIN_READY),
+    "cutover.freeze": PhaseEntry("cutover_freeze:run", State.CUTOVER),
+    "cutover.sentinels": PhaseEntry("cutover_sentinels:run", State.CUTOVER),
+    "cutover.final_drain": PhaseEntry("cutover_final_drain:run", State.CUTOVER),
+    "cutover.snapshot_groups": PhaseEntry("groups:snapshot_groups", State.CUTOVER),
+    "cutover.commit_groups": PhaseEntry("groups:commit_groups", State.CUTOVER),
+    "cutover.floor_guard": PhaseEntry("floor_guard:run", State.CUTOVER, leads_to=State.AWAITING_CLIENT_SWITCH),
+    "sync_groups": PhaseEntry("groups:sync_until_switch", None, fails_migration=False),
+    "client_switch": PhaseEntry("client_switch:run", State.AWAITING_CLIENT_SWITCH),
+    "validate": PhaseEntry("validate:run", State.VALIDATING),
+    "evidence": PhaseEntry("evidence:run", State.VALIDATING, leads_to=State.FINALIZED),
+    "rollback": PhaseEntry("rollback:run", None, fails_migration=False),
+}
+
+#: Order of the phases of a migration without a person: what the command line runs one after the other.
+ORDER = (
+    "plan",
+    "precheck",
+    "topology_copy",
+    "seed",
+    "tail",
+    "drain_ready",
+    "cutover.freeze",
+    "cutover.sentinels",
+    "cutover.final_drain",
+    "cutover.snapshot_groups",
+    "cutover.commit_groups",
+    "cutover.floor_guard",
+    "client_switch",
+    "validate",
+    "evidence",
+)

@@ -1,0 +1,83 @@
+"""Content comparison through a runner: the job document goes out, per-partition results come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from airflow_provider_kafka_migration.documents.content import ContentJob, ContentResult, content_job
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.errors import MigrationError, Transient
+from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, Progress
+from airflow_provider_kafka_migration.replication.topic_key import topic_key
+
+JOB = "verify"
+
+
+def result_key(context: PhaseContext, compared: ContentRange) -> str:
+    """Key of one partition's stored comparison."""
+    return context.key(f"results/content/{topic_key(compared.topic)}-{compared.partition}.json")
+
+
+class SubmittedVerifier:
+    """A verifier (documents.validation.ContentVerifier) over a runner that takes job documents.
+
+    Results that are there already for the very same job are not made again, so a killed validation goes on.
+    """
+
+    def __init__(self, context: PhaseContext, runner: CopyRunner) -> None:
+        self._context = context
+        self._runner = runner
+
+    def verify(self, ranges: Sequence[ContentRange]) -> Iterable[PartitionContent]:
+        """Compare; one result per range.
+
+        :raises Transient: the run as a whole did not work, or left partitions out.
+        """
+        context = self._context
+        job = self._job(ranges)
+        key = context.key(f"jobs/{JOB}.json")
+        context.journal_store.put(key, job.canonical())
+        try:
+            self._runner.submit(context.spec, context.spec.storage.journal, key, lambda: self._progress(job))
+        except MigrationError:
+            raise
+        except Exception as error:
+            raise Transient(
+                f"the content check ended with an error: {str(error)[:500]}",
+                where=context.where("validating"),
+                next_step="see the task's log; then clear validate: partitions that are compared are not compared again",
+            ) from error
+        return self._results(job)
+
+    def _job(self, ranges: Sequence[ContentRange]) -> ContentJob:
+        # A new attempt after a failed validation compares everything anew; a killed one goes on.
+        attempt = len(self._context.journal.steps("validated")) + 1
+        return content_job(
+            self._context.load_plan(),
+            ranges,
+            journal_location=self._context.spec.storage.journal,
+            timestamps=self._context.spec.offsets.timestamps,
+            attempt=attempt,
+        )
+
+    def _stored(self, job: ContentJob, compared: ContentRange) -> ContentResult | None:
+        data = self._context.journal_store.get(result_key(self._context, compared))
+        result = None if data is None else ContentResult.parse(data)
+        return result if result is not None and result.job_digest == job.digest() else None
+
+    def _progress(self, job: ContentJob) -> Progress:
+        done = sum(self._stored(job, item) is not None for item in job.ranges)
+        total = len(job.ranges)
+        return Progress("validating", f"content of {done} of {total} partitions compared", done, total, "partitions")
+
+    def _results(self, job: ContentJob) -> list[PartitionContent]:
+        results = [self._stored(job, item) for item in job.ranges]
+        missing = [item for item, result in zip(job.ranges, results, strict=True) if result is None]
+        if missing:
+            raise Transient(
+                f"the content of {len(missing)} partitions was not compared, the first is "
+                f"{missing[0].topic}-{missing[0].partition}",
+                where=self._context.where("validating", topic=missing[0].topic, partition=missing[0].partition),
+                next_step="clear validate",
+            )
+        return [result.content for result in results if result is not None]

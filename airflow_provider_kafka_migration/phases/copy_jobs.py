@@ -1,0 +1,179 @@
+"""The copy jobs of seed and tail: written from plan and journal, run by whoever carries bytes, verified on the clusters."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError, Terminal, Transient
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
+from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
+
+PRODUCER_IDS_STEP = "producer_ids"
+
+
+def producer_ids(context: PhaseContext) -> ProducerIds:
+    """The producer ids that topology_copy took on the target.
+
+    :raises Terminal: it has not run yet.
+    """
+    entry = context.journal.find_step(PRODUCER_IDS_STEP)
+    if entry is None:
+        raise Terminal(
+            "the producer ids of the migration are not taken yet",
+            where=context.where("seed"),
+            next_step="run topology_copy first",
+        )
+    return ProducerIds.model_validate(dict(entry.details))
+
+
+def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition, CopyPartition]:
+    """All partitions of the plan as copiers need them."""
+    found = {}
+    for topic in plan.topics:
+        for item in topic.partitions:
+            found[(topic.name, item.partition)] = CopyPartition(
+                topic=topic.name,
+                target_topic=topic.target_name,
+                partition=item.partition,
+                topic_id=topic.topic_id,
+                source_start_offset=item.source_start_offset,
+                target_start_offset=item.target_start_offset,
+                verdict=item.verdict,
+                size_bytes=item.size_bytes,
+            )
+    return found
+
+
+def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition, CopyPartition]) -> list[CopyLane]:
+    """The plan's lanes with what copiers need to know of each partition."""
+    return [
+        CopyLane(
+            lane=lane.lane,
+            transactional_id=f"kafka-migration.{context.migration_id}.lane-{lane.lane}",
+            partitions=[partitions[(topic, number)] for topic, number in lane.partitions],
+        )
+        for lane in plan.lanes
+        if lane.partitions
+    ]
+
+
+def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[CopyLane]) -> CopyJob:
+    """The job document of a phase."""
+    spec = context.spec
+    section = spec.seed if name == "seed" else spec.tail
+    return CopyJob(
+        migration_id=context.migration_id,
+        name=name,
+        generation=context.journal.generation,
+        journal_location=spec.storage.journal,
+        archive_location=spec.storage.archive_location,
+        via=spec.seed.via if name == "seed" else "direct",
+        producers=producer_ids(context),
+        lanes=lanes,
+        segment_max_bytes=spec.seed.segment_max_bytes,
+        max_concurrent_partitions=spec.seed.max_concurrent_partitions,
+        slice_seconds=section.slice_seconds,
+        timestamps=spec.offsets.timestamps,
+        on_mismatch="fail" if spec.offsets.mode == "equal" else spec.offsets.on_mismatch,
+        on_source_gap=spec.offsets.on_source_gap,
+        max_markers_per_record=spec.offsets.max_markers_per_record,
+        max_markers=spec.offsets.max_markers,
+        max_bytes_per_second=section.max_bytes_per_second,
+        stop_key=context.key(TAIL_STOP) if name == "tail" else None,
+    )
+
+
+def job_key(context: PhaseContext, name: str) -> str:
+    """Key of a job document."""
+    return context.key(f"jobs/{name}.json")
+
+
+def run_job(context: PhaseContext, name: Literal["seed", "tail"]) -> dict[str, Any]:
+    """Hand the job to the runner and wait; the final progress document.
+
+    :raises CopyFailed: with every partition that could not be copied.
+    :raises Transient: the runner failed as a whole (Spark could not start, was killed ...).
+    """
+    if context.runner is None:
+        raise Terminal("nobody is there to run copy jobs", where=context.where(name), next_step="give a runner")
+    context.journal.check_holds()
+    try:
+        context.runner.submit(
+            context.spec, context.spec.storage.journal, job_key(context, name), lambda: read_progress(context, name)
+        )
+    except MigrationError:
+        raise
+    except Exception as error:
+        raise _runner_failed(context, name, error) from error
+    return progress_document(context, name)
+
+
+def _runner_failed(context: PhaseContext, name: str, error: Exception) -> MigrationError:
+    """What the job wrote of its failures says more than the exit of a process."""
+    document = progress_document(context, name)
+    generation = context.journal.generation
+    if document.get("generation") == generation and document.get("partitions_failed"):
+        failed = [item for item in document["partitions"] if item["error"]]
+        return CopyFailed(
+            f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
+            f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
+            where=context.where(name),
+            next_step=f"{failed[0]['error']['next_step']}; then clear {name}: it goes on from the target's log ends",
+            details={"partitions": failed},
+        )
+    return Transient(
+        f"the {name} job ended with an error: {str(error)[:500]}",
+        where=context.where(name),
+        next_step=f"see the task's log; then clear {name}: it goes on from the target's log ends",
+    )
+
+
+def progress_document(context: PhaseContext, name: str) -> dict[str, Any]:
+    """``progress/<name>.json``, empty before the first one."""
+    data = context.journal_store.get(context.key(f"progress/{name}.json"))
+    return json.loads(data) if data else {}
+
+
+def read_progress(context: PhaseContext, name: str) -> Progress | None:
+    """The newest progress as a line for people; None before the first one."""
+    document = progress_document(context, name)
+    if not document:
+        return None
+    done_bytes, total_bytes = int(document["copied_bytes"]), int(document["total_bytes"])
+    seconds = float(document["seconds"])
+    rate = done_bytes / seconds if seconds > 0 else 0.0
+    left = max(total_bytes - done_bytes, 0)
+    return Progress(
+        phase=name,
+        message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
+        f"{document['records']} records, {done_bytes / 1e6:.1f} MB",
+        done=int(document["partitions_done"]),
+        total=int(document["partitions_total"]),
+        unit="partitions",
+        done_bytes=done_bytes,
+        total_bytes=total_bytes,
+        records_per_second=float(document["records_per_second"]),
+        eta_seconds=left / rate if name == "seed" and rate > 0 else -1.0,
+    )
+
+
+def behind(
+    context: PhaseContext, job: CopyJob, until: dict[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Partitions whose target end stands for less than their stop offset: (position, stop offset). Asks the brokers."""
+    partitions = {item.key: item for item in job.partitions}
+    ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    positions = SourcePositions.load(context)
+    found = {}
+    for key, item in partitions.items():
+        position = positions.of(item, ends[target_key(item)])
+        # The end of a mapped partition says nothing of holes behind its last record.
+        mapped = item.verdict is Verdict.MAPPED or positions.is_mapped(key)
+        if position < until[key] and not mapped:
+            found[key] = (position, until[key])
+    return found

@@ -1,0 +1,93 @@
+"""Tail: the bridge from the seed to the cutover. Ends by itself where ``control/tail-stop.json`` says, once it is there.
+
+It runs beside the drain sensor, the approval and the first steps of the cutover, so it never moves the migration's
+state backwards, and a failed cutover does not stop it.
+"""
+
+from __future__ import annotations
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
+from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
+from airflow_provider_kafka_migration.phases import copy_jobs, frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.state import State
+
+PHASE = "tail"
+DONE = "tail_done"
+
+
+def run(context: PhaseContext) -> PhaseResult:
+    """Run the job until its stop offsets are reached; verify that on the brokers.
+
+    :raises CopyFailed: with every partition that could not be copied.
+    """
+    stop = _stop(context)
+    job = load_job(context, PHASE)
+    if job is not None and stop is not None and (_is_over(context) or not _behind(context, job, stop)):
+        summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
+        return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
+    job = _write_job(context, job)
+    progress = copy_jobs.run_job(context, PHASE)
+    stop = _stop(context)
+    if stop is None:
+        raise CopyFailed(
+            "the tail has ended though nobody told it where to stop",
+            where=context.where(PHASE),
+            next_step="clear tail: it goes on from the target's log ends",
+        )
+    left = _behind(context, job, stop)
+    if left:
+        (topic, partition), (position, until) = sorted(left.items())[0]
+        raise CopyFailed(
+            f"{len(left)} partitions have not reached their stop; the first stands at {position} of {until}",
+            where=context.where(PHASE, topic=topic, partition=partition, offset=position),
+            next_step="clear tail: it goes on from the target's log ends",
+        )
+    details = {
+        "summary": f"tail complete: {progress.get('records', 0)} records",
+        "records": int(progress.get("records", 0)),
+        "copied_bytes": int(progress.get("copied_bytes", 0)),
+        "holes": int(progress.get("holes", 0)),
+        "seconds": progress.get("seconds", -1),
+        "figures_of": "last run",
+    }
+    context.journal.step(DONE, details=details)
+    return PhaseResult(PHASE, str(details["summary"]), details)
+
+
+def _is_over(context: PhaseContext) -> bool:
+    """After the client switch applications write to the target: its ends say nothing of the tail any more."""
+    return context.journal.is_past(State.CUTOVER)
+
+
+def _stop(context: PhaseContext) -> StopAt | None:
+    data = context.journal_store.get(context.key(frozen.TAIL_STOP))
+    return None if data is None else StopAt.parse(data)
+
+
+def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
+    if _is_over(context):
+        raise Terminal(
+            "the cutover is over, so nothing is copied any more",
+            where=context.where(PHASE),
+            next_step="none is needed; if records are missing, validate says so",
+        )
+    base = former or load_job(context, "seed")
+    if base is None:
+        raise Terminal("there is no seed job", where=context.where(PHASE), next_step="run seed first")
+    lanes = [
+        lane.model_copy(
+            update={"partitions": [item.model_copy(update={"until_offset": None}) for item in lane.partitions]}
+        )
+        for lane in base.lanes
+    ]
+    job = copy_jobs.build_job(context, "tail", lanes)
+    context.journal.check_holds()
+    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    return job
+
+
+def _behind(context: PhaseContext, job: CopyJob, stop: StopAt) -> dict[tuple[str, int], tuple[int, int]]:
+    until = {item.key: stop.offset(*item.key) for item in job.partitions}
+    return copy_jobs.behind(context, job, {key: 0 if value is None else value for key, value in until.items()})
