@@ -45,7 +45,7 @@ class SubmittedVerifier:
             raise Transient(
                 f"the content check ended with an error: {str(error)[:500]}",
                 where=context.where("validating"),
-                next_step="see the task's log; then clear validate: partitions that are compared are not compared again",
+                next_step="see the task's log; then clear validate: what is compared already is not compared again",
             ) from error
         return self._results(job)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.validation import ContentVerifier
 from airflow_provider_kafka_migration.errors import Terminal, Where
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -71,13 +72,6 @@ class CopyRunner(Protocol):
         """Return when the job has ended well; raise otherwise. The job writes its own progress and results."""
 
 
-class Verifier(Protocol):
-    """Compares the content of partitions over all records: in this process, or on Spark."""
-
-    def verify(self, requests: Sequence[Any], *, progress: Callable[[Progress], None]) -> Sequence[Any]:
-        """One result per request (documents.content)."""
-
-
 def _utc_now() -> datetime:
     return datetime.now(UTC)
 
@@ -99,7 +93,7 @@ class PhaseContext:
     evidence_store: ObjectStore
     resolver: Resolver
     runner: CopyRunner | None = None
-    verifier: Verifier | None = None
+    verifier: ContentVerifier | None = None
     progress: Callable[[Progress], None] = _ignore
     now: Callable[[], datetime] = _utc_now
 

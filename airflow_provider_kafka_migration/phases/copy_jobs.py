@@ -1,4 +1,4 @@
-"""The copy jobs of seed and tail: written from plan and journal, run by whoever carries bytes, verified on the clusters."""
+"""The copy jobs of seed and tail: written from plan and journal, run by a runner, verified on the clusters."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _check(context: PhaseContext, job: CopyJob) -> None:
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
-            f"{len(left)} partitions are not copied up to their stop offsets; the first stands at {position} of {until}",
+            f"{len(left)} partitions have not reached their stop offsets; the first stands at {position} of {until}",
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear seed: it goes on from the target's log ends",
             details={"partitions": [[*key, *value] for key, value in sorted(left.items())]},

@@ -1,4 +1,4 @@
-"""Tail: the bridge from the seed to the cutover. Ends by itself where ``control/tail-stop.json`` says, once it is there.
+"""Tail: the bridge from the seed to the cutover. Ends where ``control/tail-stop.json`` says, once it is there.
 
 It runs beside the drain sensor, the approval and the first steps of the cutover, so it never moves the migration's
 state backwards, and a failed cutover does not stop it.
