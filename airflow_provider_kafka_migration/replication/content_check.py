@@ -18,9 +18,9 @@ from typing import Literal
 from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, Record, Timestamps, encode_body
-from airflow_provider_kafka_migration.replication.content_cursor import Cursor
-from airflow_provider_kafka_migration.replication.content_differences import Differences
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, Record, Timestamps
+from airflow_provider_kafka_migration.replication.content_cursor import Columns, Cursor, decode
+from airflow_provider_kafka_migration.replication.content_differences import Differences, changed_fields
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog
 from airflow_provider_kafka_migration.replication.content_target_only import MAX_KEYS, TargetOnly
 from airflow_provider_kafka_migration.replication.offset_map import How, PartitionMap, Run
@@ -29,8 +29,6 @@ KEPT_DIFFERENCES = 100
 
 #: source offset, records, base timestamp, codec, digest of the payload
 _BATCH_PIECE = struct.Struct(">cqiqb32s")
-#: source offset, timestamp, body bytes
-_RECORD_PIECE = struct.Struct(">cqqi")
 
 
 def range_map(compared: ContentRange) -> PartitionMap:
@@ -86,10 +84,10 @@ class _Chains:
 
     def both(self, *parts: bytes) -> None:
         """Bytes that were found equal on both sides."""
-        for part in parts:
-            self._source.update(part)
-            if self._target is not self._source:
-                self._target.update(part)
+        joined = b"".join(parts)
+        self._source.update(joined)
+        if self._target is not self._source:
+            self._target.update(joined)
 
     def only(self, side: Literal["source", "target"], *parts: bytes) -> None:
         """Bytes of one side."""
@@ -210,48 +208,80 @@ class _Comparison:
 
     def _step_target(self, source_low: int | None) -> None:
         """The target may have a record before the source's next one."""
-        record = self._target.peek()
-        if record is not None and (source_low is None or record.offset < source_low):
-            self._target_only.add(record, self._map.source_position(record.offset + 1) - 1)
-            self._target.pop()
+        columns = self._target.open()
+        if columns is None:
+            return
+        index = self._target.at
+        offset = columns.offsets[index]
+        if source_low is None or offset < source_low:
+            self._target_only.add(decode_or_bare(columns, index), self._map.source_position(offset + 1) - 1)
+            self._target.skip()
 
     def _step_source(self, target_low: int | None) -> None:
         """The source may have a record before the target's next one."""
-        record = self._source.peek()
-        if record is None:
+        columns = self._source.open()
+        if columns is None:
             return
-        place = self._place(record.offset)
+        place = self._place(columns.offsets[self._source.at])
         if place is None or target_low is None or place < target_low:
-            self._missing(record, place)
+            self._missing(columns, place)
 
     def _step_both(self) -> None:
-        """The next records of both sides may be one and the same."""
-        source, target = self._source.peek(), self._target.peek()
+        """The next records of both sides may be the same: take all of them that are."""
+        source, target = self._source.open(), self._target.open()
         if source is None or target is None:
             return
-        place = self._place(source.offset)
+        first, other = self._source.at, self._target.at
+        place = self._place(source.offsets[first])
         if place is None:
             self._missing(source, None)
-        elif place == target.offset:
-            self._compare(source, target)
-        # Otherwise decoding has shown that one of them comes later: the next round knows.
-
-    def _missing(self, record: Record, place: int | None) -> None:
-        self._differences.missing(record, place)
-        self._chains.only("source", *_piece(record, record.offset))
-        self._source.pop()
-
-    def _compare(self, source: Record, target: Record) -> None:
-        if source[1:] == target[1:]:
-            self._equal_records += 1
-            self._chains.both(*_piece(source, source.offset))
-            self._differences.remember(source, matched=True)
+            return
+        if place != target.offsets[other]:
+            return  # decoding has shown that one of them comes later: the next round knows
+        # Where everything differs, nothing is gained by looking at more than one record at a time.
+        alike = source.bodies[first] == target.bodies[other]
+        count = min(len(source.offsets) - first, len(target.offsets) - other) if alike else 1
+        while count > 1 and not self._all_same(source, first, target, other, count):
+            count //= 2
+        mine, theirs = source.slice(first, first + count), target.slice(other, other + count)
+        if count == 1:
+            self._compare(mine, theirs)
         else:
-            self._chains.only("source", *_piece(source, source.offset))
-            self._chains.only("target", *_piece(target, source.offset))
-            self._differences.changed(source, target)
-        self._source.pop()
-        self._target.pop()
+            self._equal(mine)
+        self._source.skip(count)
+        self._target.skip(count)
+
+    def _all_same(self, source: Columns, first: int, target: Columns, other: int, count: int) -> bool:
+        mine, theirs = source.slice(first, first + count), target.slice(other, other + count)
+        return (
+            mine.bodies == theirs.bodies
+            and mine.times == theirs.times
+            and list(map(self._place, mine.offsets)) == theirs.offsets
+        )
+
+    def _equal(self, source: Columns) -> None:
+        self._equal_records += len(source.offsets)
+        self._chains.both(*_piece(source, source.offsets[0]))
+        self._differences.remember(source, matched=True)
+
+    def _missing(self, columns: Columns, place: int | None) -> None:
+        record = columns.slice(self._source.at, self._source.at + 1)
+        self._differences.missing(record, place)
+        self._chains.only("source", *_piece(record, record.offsets[0]))
+        self._source.skip()
+
+    def _compare(self, source: Columns, target: Columns) -> None:
+        """Two records at the same place."""
+        if source.times == target.times and source.bodies == target.bodies:
+            self._equal(source)
+            return
+        fields = changed_fields(source, target)
+        if not fields:  # numbers that are encoded in a longer form than needed
+            self._equal(source)
+            return
+        self._chains.only("source", *_piece(source, source.offsets[0]))
+        self._chains.only("target", *_piece(target, source.offsets[0]))
+        self._differences.changed(source, target, fields)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
@@ -295,6 +325,16 @@ class _Comparison:
         )
 
 
-def _piece(record: Record, source_offset: int) -> tuple[bytes, bytes]:
-    body = encode_body(record.key, record.value, record.headers)
-    return _RECORD_PIECE.pack(b"R", source_offset, record.timestamp, len(body)), body
+def _piece(columns: Columns, first_source_offset: int) -> list[bytes]:
+    """Records as a piece of a chain: every length is in it, so no two pieces have the same bytes."""
+    numbers = [len(columns.offsets), *(offset - columns.offsets[0] for offset in columns.offsets), *columns.times]
+    numbers += map(len, columns.bodies)
+    return [struct.pack(f">cq{len(numbers)}q", b"R", first_source_offset, *numbers), *columns.bodies]
+
+
+def decode_or_bare(columns: Columns, index: int) -> Record:
+    """A record; without key and value if its body cannot be read: then nothing can explain it."""
+    try:
+        return decode(columns, index)
+    except BatchMalformed:
+        return Record(columns.offsets[index], columns.times[index], b"", b"", [])

@@ -1,15 +1,88 @@
-"""A place in one side's log: whole batches as long as nobody needs their records, then record by record."""
+"""A place in one side's log: whole batches as long as nobody needs their records, then columns of records."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, RawBatch, Record, Timestamps, records
+from airflow_provider_kafka_migration.kafka.batches import (
+    AnyBatch,
+    LegacyBatch,
+    RawBatch,
+    Record,
+    Timestamps,
+    decode_body,
+    encode_body,
+    index_records,
+    record_offsets,
+    record_times,
+)
+
+
+class Columns(NamedTuple):
+    """Records of one batch: equal lists, compared as such at the speed of C.
+
+    A body is key, value and headers as they are encoded in a batch.
+    """
+
+    offsets: list[int]
+    times: list[int]
+    bodies: list[bytes]
+
+    def slice(self, first: int, stop: int) -> Columns:
+        """Records ``first`` to ``stop - 1``."""
+        return Columns(self.offsets[first:stop], self.times[first:stop], self.bodies[first:stop])
+
+
+def decode(columns: Columns, index: int) -> Record:
+    """A record of some columns.
+
+    :raises BatchMalformed: a body that cannot be read.
+    """
+    body = columns.bodies[index]
+    try:
+        key, value, headers = decode_body(body, 0, len(body))
+    except IndexError:
+        raise BatchMalformed("a record ends behind its batch") from None
+    return Record(columns.offsets[index], columns.times[index], key, value, headers)
+
+
+def key_of_body(body: bytes) -> bytes | None:
+    """The key of a record, without a look at the rest of it; None without one."""
+    shift = length = position = 0
+    while True:
+        byte = body[position]
+        position += 1
+        length |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+    size = length >> 1 ^ -(length & 1)
+    return None if size < 0 else body[position : position + size]
+
+
+def read_columns(batch: AnyBatch, timestamps: Timestamps) -> Columns:
+    """All records of a batch.
+
+    :raises BatchMalformed: damaged data, a wrong CRC included.
+    """
+    batch.check_crc()
+    if isinstance(batch, LegacyBatch):
+        found = list(batch.records(timestamps))
+        return Columns(
+            [record.offset for record in found],
+            [record.timestamp for record in found],
+            [encode_body(record.key, record.value, record.headers) for record in found],
+        )
+    index = index_records(batch)
+    buffer = index.buffer
+    bodies = [buffer[first:stop] for first, stop in zip(index.bodies, index.ends, strict=True)]
+    return Columns(record_offsets(batch, index), record_times(batch, index, timestamps), bodies)
 
 
 class Cursor:
-    """Walks over batches and decodes one only when asked for a record. Holds one batch at a time.
+    """Walks over batches and decodes one only when asked for its records. Holds one batch at a time.
 
     :param start_offset: records below it are left out, and those at or above ``stop_offset``.
     :param timestamps: ``visible`` what readers see, ``raw`` what producers have written.
@@ -29,13 +102,11 @@ class Cursor:
         self._stop = stop_offset
         self._timestamps: Timestamps = timestamps
         self._on_unreadable = on_unreadable
-        self._records: Iterator[Record] | None = None
-        self._decoding: AnyBatch | None = None
-        self._record: Record | None = None
         #: the batch ahead, as long as it is whole
         self.batch: RawBatch | None = None
-        #: no record ahead has a lower offset; None at the end
-        self.low: int | None = None
+        #: the records ahead, once their batch was decoded; the first one is at ``at``
+        self.columns: Columns | None = None
+        self.at = 0
         #: records that were walked over
         self.record_count = 0
         #: batches that were decoded
@@ -44,18 +115,21 @@ class Cursor:
 
     def _load(self) -> None:
         """Take the next batch; decode it at once if its header does not tell where it begins."""
-        while True:
-            self.batch, self._records, self._record, self.low = None, None, None, None
-            batch = next(self._batches, None)
-            if batch is None:
-                return
+        self.batch, self.columns, self.at = None, None, 0
+        for batch in self._batches:
             if isinstance(batch, LegacyBatch):
                 if self._decode(batch):
                     return
             elif batch.base_offset < self._stop and batch.next_offset > self._start:
                 self.batch = batch
-                self.low = max(batch.base_offset, self._start)
                 return
+
+    @property
+    def low(self) -> int | None:
+        """No record ahead has a lower offset; None at the end."""
+        if self.columns is not None:
+            return self.columns.offsets[self.at]
+        return None if self.batch is None else max(self.batch.base_offset, self._start)
 
     @property
     def is_whole(self) -> bool:
@@ -69,45 +143,38 @@ class Cursor:
         self.record_count += self.batch.record_count
         self._load()
 
-    def peek(self) -> Record | None:
-        """The record ahead; decodes its batch. None at the end, or after a batch that had nothing for us."""
+    def open(self) -> Columns | None:
+        """The records ahead, from ``at`` on; None at the end, or after a batch that had nothing for us."""
         if self.batch is not None:
             batch, self.batch = self.batch, None
             if not self._decode(batch):
                 self._load()
-        return self._record
+                return None
+        return self.columns
 
-    def pop(self) -> None:
-        """Walk over the record that :meth:`peek` gave."""
-        self.record_count += 1
-        if not self._advance():
+    def skip(self, count: int = 1) -> None:
+        """Walk over records that :meth:`open` gave."""
+        assert self.columns is not None
+        self.record_count += count
+        self.at += count
+        if self.at >= len(self.columns.offsets):
             self._load()
 
     def _decode(self, batch: AnyBatch) -> bool:
-        """Start with the records of a batch; False if it has none for us."""
+        """Read the records of a batch; False if it has none for us."""
         self.decoded_batches += 1
-        self._decoding = batch
         try:
-            batch.check_crc()
+            columns = read_columns(batch, self._timestamps)
         except BatchMalformed as error:
             self._on_unreadable(batch, error)
             return False
-        if isinstance(batch, LegacyBatch):
-            self._records = batch.records(self._timestamps)
-        else:
-            self._records = records(batch, self._timestamps)
-        return self._advance()
-
-    def _advance(self) -> bool:
-        """Go to the next record of the decoded batch; False at its end."""
-        assert self._records is not None
-        assert self._decoding is not None
-        try:
-            for record in self._records:
-                if self._start <= record.offset < self._stop:
-                    self._record = record
-                    self.low = record.offset
-                    return True
-        except BatchMalformed as error:
-            self._on_unreadable(self._decoding, error)
-        return False
+        offsets = columns.offsets
+        if not offsets:
+            return False
+        if offsets[0] < self._start or offsets[-1] >= self._stop:
+            first = sum(offset < self._start for offset in offsets)
+            columns = columns.slice(first, len(offsets) - sum(offset >= self._stop for offset in offsets))
+        if not columns.offsets:
+            return False
+        self.columns, self.at = columns, 0
+        return True

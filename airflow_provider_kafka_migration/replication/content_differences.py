@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import deque
 from typing import Literal
 
 from airflow_provider_kafka_migration.documents.validation import ContentDifference
-from airflow_provider_kafka_migration.kafka.batches import Record
+from airflow_provider_kafka_migration.errors import BatchMalformed
+from airflow_provider_kafka_migration.replication.content_cursor import Columns, decode
 
 Kind = Literal["missing", "extra", "changed", "duplicate", "order", "offset", "unreadable"]
 
 _FIELDS = ("timestamp", "key", "value", "headers")
-_WINDOW_RECORDS = 1024
+_WINDOW_RECORDS = 2048
+_WINDOW_BYTES = 4 * 1024 * 1024
+
+#: time and body of a record: what makes it this record and no other
+_Content = tuple[int, bytes]
 
 
-def changed_fields(source: Record, target: Record) -> str:
-    """Names of the fields that differ."""
-    return ", ".join(name for name in _FIELDS if getattr(source, name) != getattr(target, name))
-
-
-def _content(record: Record) -> int:
-    """Equal for equal records; of this process only."""
-    return hash((record.timestamp, record.key, record.value, tuple(record.headers)))
+def changed_fields(source: Columns, target: Columns) -> str:
+    """Names of the fields in which the first records differ; empty if only their encoding does."""
+    try:
+        one, other = decode(source, 0), decode(target, 0)
+    except BatchMalformed as error:
+        return f"unreadable: {error.what}"
+    return ", ".join(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
 
 
 class Differences:
@@ -37,25 +41,36 @@ class Differences:
         self.count = 0
         self._keep = keep
         self._kept: list[ContentDifference] = []
-        #: content of a source record to (offset, whether it was found at its place)
-        self._recent: OrderedDict[int, tuple[int, bool]] = OrderedDict()
-        #: content of a target record that was not known when it came, to its place in the list
-        self._unknown: dict[int, int] = {}
+        #: source records that were walked over, and whether they were found at their places
+        self._recent: deque[tuple[Columns, bool, int]] = deque()
+        self._recent_records = 0
+        self._recent_bytes = 0
+        #: target records that were not known when they came, to their places in the list
+        self._unknown: dict[_Content, int] = {}
         #: source offset of the furthest target record that is known
         self._furthest = -1
 
-    def remember(self, source: Record, *, matched: bool) -> None:
-        """A source record was walked over."""
-        content = _content(source)
-        index = self._unknown.pop(content, None)
-        if index is not None and not matched:
-            self._relabel(index, "offset", f"holds the record of source offset {source.offset}")
-            self._furthest = max(self._furthest, source.offset)
+    def remember(self, source: Columns, *, matched: bool) -> None:
+        """Source records were walked over."""
+        if self._unknown:
+            self._find_unknown(source, matched=matched)
         if matched:
-            self._furthest = max(self._furthest, source.offset)
-        self._recent[content] = (source.offset, matched)
-        if len(self._recent) > _WINDOW_RECORDS:
-            self._recent.popitem(last=False)
+            self._furthest = source.offsets[-1]
+        size_bytes = sum(map(len, source.bodies))
+        self._recent.append((source, matched, size_bytes))
+        self._recent_records += len(source.offsets)
+        self._recent_bytes += size_bytes
+        while len(self._recent) > 1 and (self._recent_records > _WINDOW_RECORDS or self._recent_bytes > _WINDOW_BYTES):
+            dropped, _, size_bytes = self._recent.popleft()
+            self._recent_records -= len(dropped.offsets)
+            self._recent_bytes -= size_bytes
+
+    def _find_unknown(self, source: Columns, *, matched: bool) -> None:
+        for offset, content in zip(source.offsets, zip(source.times, source.bodies, strict=True), strict=True):
+            index = self._unknown.pop(content, None)
+            if index is not None and not matched:
+                self._relabel(index, "offset", f"holds the record of source offset {offset}")
+                self._furthest = max(self._furthest, offset)
 
     def note(self, kind: Kind, source_offset: int | None, target_offset: int | None, detail: str = "") -> None:
         """One more difference."""
@@ -65,35 +80,41 @@ class Differences:
                 ContentDifference(kind=kind, source_offset=source_offset, target_offset=target_offset, detail=detail)
             )
 
-    def changed(self, source: Record, target: Record) -> None:
-        """Another record than the source's stands at its place."""
+    def missing(self, source: Columns, target_offset: int | None) -> None:
+        """The target has no record at the place of this source record."""
         self.remember(source, matched=False)
-        self._stray("changed", source.offset, target, changed_fields(source, target))
+        self.note("missing", source.offsets[0], target_offset)
 
-    def missing(self, source: Record, target_offset: int | None) -> None:
-        """The target has no record at the place of a source record."""
+    def changed(self, source: Columns, target: Columns, fields: str) -> None:
+        """Another record than this one of the source stands at its place."""
         self.remember(source, matched=False)
-        self.note("missing", source.offset, target_offset)
-
-    def _stray(self, kind: Kind, source_offset: int | None, target: Record, detail: str) -> None:
-        content = _content(target)
-        found = self._recent.get(content)
-        # A record at its own place with another time has another content, so it never finds itself here.
-        if found is None or found[0] == source_offset:
+        source_offset, target_offset = source.offsets[0], target.offsets[0]
+        content = (target.times[0], target.bodies[0])
+        found = self._find(content) if len(self._kept) < self._keep else None
+        if found is None:
             if len(self._kept) < self._keep:
                 self._unknown[content] = len(self._kept)
-            self.note(kind, source_offset, target.offset, detail)
+            self.note("changed", source_offset, target_offset, fields)
             return
         offset, matched = found
         text = f"holds the record of source offset {offset}"
         if matched:
-            self.note("duplicate", source_offset, target.offset, text)
+            self.note("duplicate", source_offset, target_offset, text)
         elif offset < self._furthest:
             self._relabel_source(offset, "order")
-            self.note("order", source_offset, target.offset, text)
+            self.note("order", source_offset, target_offset, text)
         else:
             self._furthest = offset
-            self.note("offset", source_offset, target.offset, text)
+            self.note("offset", source_offset, target_offset, text)
+
+    def _find(self, content: _Content) -> tuple[int, bool] | None:
+        """(offset, matched) of the last source record in the window with this content."""
+        time, body = content
+        for columns, matched, _ in reversed(self._recent):
+            for index in range(len(columns.offsets) - 1, -1, -1):
+                if columns.times[index] == time and columns.bodies[index] == body:
+                    return columns.offsets[index], matched
+        return None
 
     def _relabel(self, index: int, kind: Kind, detail: str) -> None:
         self._kept[index] = self._kept[index].model_copy(update={"kind": kind, "detail": detail})

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.validation import ContentDifference
 from airflow_provider_kafka_migration.kafka.batches import Record
-from airflow_provider_kafka_migration.replication.content_cursor import Cursor
+from airflow_provider_kafka_migration.replication.content_cursor import Cursor, key_of_body
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog
 
 #: source offset, target offset, timestamp, flags, digest of the key
@@ -160,14 +160,14 @@ class _Judge:
         cursor = Cursor(source.batches(from_offset, end), from_offset, end, "raw", lambda _batch, _error: None)
         known = self._last_on_source
         while cursor.low is not None:
-            record = cursor.peek()
-            if record is None:
+            columns = cursor.open()
+            if columns is None:
                 continue
-            if record.key is not None:
-                key = _key_digest(record.key)
-                if key in known:
-                    known[key] = record.offset
-            cursor.pop()
+            for offset, body in zip(columns.offsets, columns.bodies, strict=True):
+                key = key_of_body(body)
+                if key is not None and (digest := _key_digest(key)) in known:
+                    known[digest] = offset
+            cursor.skip(len(columns.offsets))
 
     def _is_expired(self, entry: _Entry) -> bool:
         retention_ms = self._rules.delete_retention_ms
