@@ -46,11 +46,17 @@ def answer(context: PhaseContext, given: ApprovalAnswer) -> PhaseResult:
     if checked.decision == "approve" and _is_last(context, checked):
         if checked.kind == "cutover":
             # After a lifted freeze the migration is back in tail; the lag was just checked again.
-            if context.journal.tip_state is State.TAIL:
-                context.journal.transition(State.DRAIN_READY, "lags are small at the approval")
+            if context.journal.working_state is State.TAIL:
+                _ready_again(context)
         else:
             summary = client_switch.run(context).summary
     return PhaseResult(f"approve_{checked.kind}", summary, _details(checked))
+
+
+def _ready_again(context: PhaseContext) -> None:
+    if context.journal.tip_state is State.FAILED:
+        context.journal.transition(State.TAIL, "the cutover is approved again")
+    context.journal.transition(State.DRAIN_READY, "lags are small at the approval")
 
 
 def _is_last(context: PhaseContext, checked: ApprovalAnswer) -> bool:

@@ -172,24 +172,38 @@ def record_ready(context: PhaseContext, status: DrainStatus) -> PhaseResult:
     return PhaseResult(PHASE, f"ready for the cutover: {status.summary()}", details)
 
 
-def ready_from_event(context: PhaseContext, event: dict[str, Any]) -> PhaseResult:
-    """End the wait with what a trigger has seen. Looks once more, since the event may be old."""
-    since = event.get("stable_since")
-    return record_ready(context, check(context, parse_iso(since) if since else None))
+def run_or_confirm(
+    context: PhaseContext,
+    *,
+    event: dict[str, Any] | None = None,
+    poll_seconds: float = POLL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PhaseResult:
+    """Task ``drain_ready``: wait here, or end the wait of a trigger.
+
+    :param event: what the trigger has seen (:meth:`DrainStatus.as_event`). It may be old, so this looks once more; if
+        a lag has grown meanwhile, the wait goes on here.
+    """
+    if context.journal.is_past(State.TAIL):
+        summary = f"the lags were small enough before; the migration is in {context.journal.working_state}"
+        return PhaseResult(PHASE, summary, {}, already_done=True)
+    since = event.get("stable_since") if event else None
+    return run(context, since=parse_iso(since) if since else None, poll_seconds=poll_seconds, sleep=sleep)
 
 
 def run(
     context: PhaseContext,
     *,
+    since: datetime | None = None,
     poll_seconds: float = POLL_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PhaseResult:
     """Wait until all lags are at or below the limit for the whole window.
 
+    :param since: since when they have been, as an earlier look has seen.
     :raises DrainTimeout: not ready within ``tail.drain_ready_timeout``.
     """
     started = context.now()
-    since: datetime | None = None
     while True:
         status = check(context, since)
         since = status.stable_since
@@ -199,13 +213,6 @@ def run(
         if context.now() - started > context.spec.tail.drain_ready_timeout:
             raise not_ready(context, status)
         sleep(poll_seconds)
-
-
-def run_or_confirm(context: PhaseContext, *, event: dict[str, Any] | None = None) -> PhaseResult:
-    """The phase: wait (:func:`run`), or end the wait of a trigger with what it has seen (:func:`ready_from_event`)."""
-    if context.journal.is_past(State.DRAIN_READY):
-        return PhaseResult(PHASE, f"done before: the migration is in state {context.journal.working_state}", {}, True)
-    return run(context) if event is None else ready_from_event(context, event)
 
 
 def _small(status: DrainStatus) -> list[PartitionLag]:
@@ -246,7 +253,7 @@ __all__ = [
     "lag_by_topic",
     "measure",
     "not_ready",
-    "ready_from_event",
     "record_ready",
     "run",
+    "run_or_confirm",
 ]

@@ -43,7 +43,7 @@ STEP = "cutover_step"
 TAIL_STOP = "control/tail-stop.json"
 
 #: After these errors somebody else is in charge, or nothing can be trusted: touch nothing.
-_HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
+HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 #: Failures that a person may heal while producers are still frozen, as long as there is time.
 _HEALABLE = (GroupsIncomplete,)
 
@@ -147,7 +147,7 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
     """Lift the freeze of an attempt when the block fails, as :func:`frozen_step` says."""
     try:
         yield
-    except _HANDS_OFF:
+    except HANDS_OFF:
         raise
     except Exception as error:
         if attempt.ready or _may_be_tried_again(context, attempt, error):

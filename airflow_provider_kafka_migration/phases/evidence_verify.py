@@ -1,0 +1,109 @@
+"""Verifying an evidence file: offline, and loud about one changed byte.
+
+Checked: the file's form byte for byte, the signature, the journal's hash chain from its first to its last entry, the
+plan's digest and fingerprint, and that the outcome is what validation found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import rfc8785
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, key_fingerprint, open_bundle
+from airflow_provider_kafka_migration.errors import EvidenceInvalid, JournalTampered
+from airflow_provider_kafka_migration.journal.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class VerifiedEvidence:
+    """An evidence file that verifies.
+
+    :param trusted: the key was known from outside of the file. False: integrity only, anybody may have signed it.
+    """
+
+    bundle: EvidenceBundle
+    public_key: bytes
+    trusted: bool
+    journal_entries: int
+    journal_tip_hash: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Short name of the key."""
+        return key_fingerprint(self.public_key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What verify-evidence prints."""
+        return {
+            "migration_id": self.bundle.migration_id,
+            "outcome": self.bundle.outcome.value,
+            "signed_at": self.bundle.signed_at,
+            "tool_version": self.bundle.tool_version,
+            "public_key": self.public_key.hex(),
+            "key_fingerprint": self.fingerprint,
+            "trusted": self.trusted,
+            "journal_entries": self.journal_entries,
+            "journal_tip_hash": self.journal_tip_hash,
+            "plan_digest": self.bundle.plan_digest,
+            "warnings": list(self.bundle.warnings),
+        }
+
+
+def verify_evidence(data: bytes, public_key: bytes | None = None) -> VerifiedEvidence:
+    """Verify the bytes of an evidence file.
+
+    :param public_key: the key that must have signed it, from outside of the file; ``None``: its own key.
+    :raises EvidenceInvalid: the first thing that is wrong.
+    """
+    bundle, content, key = open_bundle(data, public_key)
+    if bundle.version != 1:
+        raise _invalid(f"it has version {bundle.version}, this release reads version 1")
+    ledger = _verify_journal(bundle.migration_id, content["journal"])
+    _verify_plan(bundle, content)
+    _verify_outcome(bundle)
+    tip = ledger.tip
+    return VerifiedEvidence(
+        bundle=bundle,
+        public_key=key,
+        trusted=public_key is not None,
+        journal_entries=len(ledger.entries),
+        journal_tip_hash=tip.hash if tip else "",
+    )
+
+
+def _verify_journal(migration_id: str, entries: list[dict[str, Any]]) -> Ledger:
+    ledger = Ledger(migration_id)
+    if not entries:
+        raise _invalid("it has no journal")
+    for seq, entry in enumerate(entries):
+        try:
+            ledger.read(seq, rfc8785.dumps(entry))
+        except JournalTampered as error:
+            raise _invalid(f"its {error.what}") from error
+    return ledger
+
+
+def _verify_plan(bundle: EvidenceBundle, content: dict[str, Any]) -> None:
+    if canonical_digest(content["plan"]) != bundle.plan_digest:
+        raise _invalid("the plan in it does not have the digest it states")
+    fingerprint = content["journal"][0].get("details", {}).get("fingerprint", {}).get("sha256", "")
+    if fingerprint != bundle.config_fingerprint:
+        raise _invalid("its fingerprint is not the one that the journal began with")
+    if content["plan"].get("migration_id") != bundle.migration_id:
+        raise _invalid("the plan in it is that of another migration")
+
+
+def _verify_outcome(bundle: EvidenceBundle) -> None:
+    found = bundle.validation.get("outcome")
+    if found is not None and found != bundle.outcome.value:
+        raise _invalid(f"it states {bundle.outcome.value}, but its validation found {found}")
+
+
+def _invalid(reason: str) -> EvidenceInvalid:
+    return EvidenceInvalid(
+        f"the evidence does not verify: {reason}",
+        next_step="do not trust it; compare it with the immutable attempts beside it in the evidence store",
+    )

@@ -1,0 +1,179 @@
+"""Rollback before the cutover (seed 001 "Rollback"): producers, ACLs and copy-time settings back, the tail stopped.
+
+Data on the target is never touched: ``rollback-report.json`` lists it, with the commands that delete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+
+from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
+from airflow_provider_kafka_migration.phases import freeze_methods, frozen, topology
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.migrated import by_name, migrated_partitions, partition_name, target_key
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
+
+PHASE = "rollback"
+STEP = "rolled_back"
+REPORT = "rollback-report.json"
+
+
+class RollbackReport(Document):
+    """``<migration_id>/rollback-report.json`` in the evidence store."""
+
+    version: int = 1
+    migration_id: str
+    rolled_back_from: str
+    at: str
+    reason: str = ""
+    undone: dict[str, Any] = Field(description="what was put back, by part")
+    problems: list[dict[str, Any]] = Field(default_factory=list, description="parts that could not be put back")
+    left_on_target: list[dict[str, Any]] = Field(description="topics that stay: partitions and end offsets")
+    clean_up: list[str] = Field(description="commands that would remove what was left; not run")
+
+
+def check_allowed(context: PhaseContext) -> State | None:
+    """The state that is rolled back from; ``None`` when it is rolled back already.
+
+    :raises IllegalTransition: it is too late, and why.
+    """
+    context.journal.refresh()
+    if context.journal.tip_state is State.ROLLED_BACK:
+        return None
+    state = context.journal.working_state or State.PLANNED
+    if state in ROLLBACK_FROM:
+        return state
+    raise IllegalTransition(
+        f"a migration in state {state} cannot be rolled back",
+        where=context.where(PHASE),
+        next_step=_instead(state),
+        details={"state": state.value, "possible_from": [item.value for item in ROLLBACK_FROM]},
+    )
+
+
+def _instead(state: State) -> str:
+    if state is State.CUTOVER:
+        return (
+            "producers are frozen: either let the cutover go on (clear its red task), or let the freeze be lifted "
+            "(it is when max_producer_freeze is over and a task of the cutover runs); then the migration is in tail "
+            "and can be rolled back"
+        )
+    if state in (State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
+        return (
+            "clients may already use the target, so the source is not the truth any more: go forward. To return, move "
+            "clients back by a migration in the other direction"
+        )
+    return "the migration has ended; start a new one with another migration_id"
+
+
+def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
+    """Undo what the migration has set, report what it leaves, and end it.
+
+    Best effort as the seed says: a part that fails does not stop the others; it is in the report. Idempotent: all
+    parts may be undone twice. The transition to ``rolled_back`` is the last thing.
+
+    :raises IllegalTransition: too late.
+    """
+    state = check_allowed(context)
+    if state is None:
+        return _before(context)
+    context.journal.check_holds()
+    problems: list[dict[str, Any]] = []
+    undone = {
+        "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
+        "freeze": _attempt("freeze", problems, lambda: _unfreeze(context)),
+        "topics": _attempt("topics", problems, lambda: topology.restore_for_rollback(context)),
+    }
+    left = _attempt("inventory", problems, lambda: _left_on_target(context)) or []
+    report = RollbackReport(
+        migration_id=context.migration_id,
+        rolled_back_from=state.value,
+        at=iso(context.now()),
+        reason=reason,
+        undone={name: _plain(value) for name, value in undone.items()},
+        problems=problems,
+        left_on_target=left,
+        clean_up=[f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}" for item in left],
+    )
+    key = context.key(REPORT)
+    context.evidence_store.put(key, report.canonical())
+    summary = f"rolled back from {state}: {len(left)} topics stay on the target"
+    summary += f"; {len(problems)} parts could NOT be put back" if problems else ""
+    details = {
+        "report": f"{context.evidence_store.uri}/{key}",
+        "digest": report.digest(),
+        "rolled_back_from": state.value,
+        "problems": problems,
+        "left_on_target": [item["topic"] for item in left],
+    }
+    context.journal.step(STEP, details=details, reason=summary)
+    context.journal.transition(State.ROLLED_BACK, reason or summary, details)
+    return PhaseResult(PHASE, summary, details)
+
+
+def _before(context: PhaseContext) -> PhaseResult:
+    entry = context.journal.find_step(STEP)
+    details = dict(entry.details) if entry else {}
+    return PhaseResult(PHASE, "the migration is rolled back already", details, already_done=True)
+
+
+def _attempt(name: str, problems: list[dict[str, Any]], undo: Callable[[], Any]) -> Any:
+    """Undo one part; what fails is a problem of the report, unless nobody may go on."""
+    try:
+        return undo()
+    except frozen.HANDS_OFF:
+        raise
+    except MigrationError as error:
+        problems.append({"part": name, **error.as_dict()})
+        return None
+
+
+def _plain(value: Any) -> Any:
+    return value.details if isinstance(value, PhaseResult) else value
+
+
+def _stop_tail(context: PhaseContext) -> dict[str, Any]:
+    """Tell copiers to stop where they are: an offset that is behind them stops them at once."""
+    key = context.key(frozen.TAIL_STOP)
+    partitions = migrated_partitions(context)
+    stop = StopAt(migration_id=context.migration_id, offsets={partition_name(item): 0 for item in partitions})
+    context.journal_store.put(key, stop.canonical())
+    return {"stopped": len(partitions)}
+
+
+def _unfreeze(context: PhaseContext) -> dict[str, Any]:
+    """Lift every freeze that may still be in force; also ACLs of an attempt whose end is not in the journal."""
+    done = {}
+    attempt = frozen.current_attempt(context)
+    if attempt is not None and not attempt.lifted:
+        details = freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+        context.journal.step(frozen.LIFTED, key=attempt.key, details={"reason": "rollback", **details})
+        done[attempt.key] = details
+    return {"lifted": done}
+
+
+def _left_on_target(context: PhaseContext) -> list[dict[str, Any]]:
+    """Topics of the migration that exist on the target, with their end offsets."""
+    partitions = migrated_partitions(context)
+    names = sorted({item.target_topic for item in partitions.values()})
+    if not names:
+        return []
+    facts = context.target.admin.describe_topics(names)
+    existing = {name for name in names if name in facts and facts[name].error is None}
+    keys = [target_key(item) for item in partitions.values() if item.target_topic in existing]
+    keys = [key for key in keys if key[1] < len(facts[key[0]].partitions)]
+    ends = context.target.wire.list_offsets(keys, "latest") if keys else {}
+    return [
+        {
+            "topic": name,
+            "partitions": len(facts[name].partitions),
+            "end_offsets": by_name({key: end for key, end in ends.items() if key[0] == name}),
+        }
+        for name in sorted(existing)
+    ]

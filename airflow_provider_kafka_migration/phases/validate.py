@@ -1,0 +1,256 @@
+"""Validation: five checks (seed 001), the third over all records. Nothing on the target is deleted before it passed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import Boundary
+from airflow_provider_kafka_migration.documents.groups import GroupsResult
+from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.validation import (
+    CheckResult,
+    ContentRange,
+    Outcome,
+    PartitionContent,
+    ValidationResult,
+    worst,
+)
+from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
+from airflow_provider_kafka_migration.phases import client_switch, groups, topology
+from airflow_provider_kafka_migration.phases import validate_checks as checks
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
+from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary, sentinels_between
+from airflow_provider_kafka_migration.phases.evidence import publish_failure
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, put_result
+from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
+
+PHASE = "validating"
+
+
+def run(context: PhaseContext) -> PhaseResult:
+    """All five checks; the result goes to ``results/validation.json`` and the journal.
+
+    A passed validation is not run again. After a failed one, each run checks everything anew.
+
+    :raises ValidationFailed: source and target differ; the evidence of it is stored as an attempt.
+    """
+    result = passed_result(context)
+    if result is not None:
+        return _phase_result(result, already_done=True)
+    result = _validate(context)
+    key = put_result(context, RESULT, result)
+    details = {
+        "outcome": result.outcome.value,
+        "digest": result.digest(),
+        "result": key,
+        "checks": {check.name: check.outcome.value for check in result.checks},
+    }
+    context.journal.step(STEP, details=details, reason=_summary(result))
+    if result.outcome is Outcome.FAILED:
+        publish_failure(context)
+        raise failed(context, result)
+    return _phase_result(result)
+
+
+def _summary(result: ValidationResult) -> str:
+    counts = ", ".join(f"{check.name} {check.outcome}" for check in result.checks)
+    return f"validation {result.outcome}: {counts}"
+
+
+def _phase_result(result: ValidationResult, *, already_done: bool = False) -> PhaseResult:
+    details: dict[str, Any] = {
+        "outcome": result.outcome.value,
+        "checks": {check.name: {"outcome": check.outcome.value, "summary": check.summary} for check in result.checks},
+        "findings": [finding for check in result.checks for finding in check.findings][:100],
+    }
+    return PhaseResult(PHASE, _summary(result), details, already_done=already_done)
+
+
+def failed(context: PhaseContext, result: ValidationResult) -> ValidationFailed:
+    """The error of a failed validation: what failed first, and how much."""
+    bad = [check for check in result.checks if check.outcome is Outcome.FAILED]
+    findings = [finding for check in bad for finding in check.findings]
+    return ValidationFailed(
+        f"source and target differ: {', '.join(check.name for check in bad)}; {findings[0] if findings else ''}",
+        where=context.where(PHASE),
+        next_step=f"see all {len(findings)} findings in results/validation.json; nothing was deleted on the target; "
+        "correct them, then clear validate",
+        details={"checks": {check.name: check.findings[:50] for check in bad}},
+    )
+
+
+def _validate(context: PhaseContext) -> ValidationResult:
+    started = iso(context.now())
+    document, boundary = _document(context), load_boundary(context)
+    ends = boundary_ends(context, boundary)
+    contents = compare(context, document)
+    content = checks.check_content(contents, list(ends))
+    counts = _counts(context, document, ends, contents)
+    results = [
+        _parity(context, proven=worst([content.outcome, counts.outcome]) is not Outcome.FAILED),
+        counts,
+        content,
+        _sentinels(context, document, boundary),
+        _groups(context),
+    ]
+    return ValidationResult(
+        migration_id=context.migration_id,
+        outcome=worst(check.outcome for check in results),
+        checks=results,
+        started_at=started,
+        finished_at=iso(context.now()),
+    )
+
+
+def _document(context: PhaseContext) -> OffsetMapDocument:
+    document = load_document(context)
+    if document is None:
+        raise FreezeFailed(
+            "there is no offset-map.json, so nothing can be compared",
+            where=context.where(PHASE),
+            next_step="clear cutover.final_drain",
+        )
+    return document
+
+
+# -- content ---------------------------------------------------------------------------------------------------------
+
+
+def content_ranges(document: OffsetMapDocument) -> list[ContentRange]:
+    """What is compared: each partition from its first to its last copied offset."""
+    return [
+        ContentRange(
+            topic=item.topic,
+            target_topic=item.target_topic,
+            partition=item.partition,
+            verdict=Verdict(item.verdict),
+            source_start_offset=item.source_start_offset or 0,
+            source_end_offset=item.source_end_offset or 0,
+            target_start_offset=item.target_start_offset or 0,
+            target_end_offset=item.target_end_offset or 0,
+        )
+        for item in document.partitions
+        if item.verdict
+    ]
+
+
+def compare(context: PhaseContext, document: OffsetMapDocument) -> list[PartitionContent]:
+    """Run the comparison of all records; one result per partition that was answered, ascending.
+
+    :raises Transient: partitions could not be read, and trying again may help.
+    """
+    if context.verifier is None:
+        raise Terminal(
+            "there is nobody to compare the contents: no verifier was given",
+            where=context.where(PHASE),
+            next_step="give a verifier (Spark or local) when the migration is opened",
+        )
+    found = sorted(context.verifier.verify(content_ranges(document)), key=lambda item: item.key)
+    retriable = [item for item in found if item.error is not None and item.error.get("kind") == "transient"]
+    if retriable:
+        first = retriable[0]
+        raise Transient(
+            f"{len(retriable)} partitions could not be read: {(first.error or {}).get('what')}",
+            where=context.where(PHASE, topic=first.topic, partition=first.partition),
+            next_step="clear validate: what was compared is kept",
+        )
+    return found
+
+
+def _counts(
+    context: PhaseContext,
+    document: OffsetMapDocument,
+    ends: Mapping[TopicPartition, int],
+    contents: Sequence[PartitionContent],
+) -> CheckResult:
+    target_keys = [(item.target_topic, item.partition) for item in document.partitions]
+    return checks.check_counts(
+        document,
+        ends,
+        _ends(context.source.wire, list(ends)),
+        _ends(context.target.wire, target_keys),
+        {item.key: item for item in contents},
+        context.spec.validation.count_tolerance,
+    )
+
+
+def _ends(wire: Any, keys: list[TopicPartition]) -> dict[TopicPartition, checks.Ends]:
+    starts, ends = wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest")
+    return {key: checks.Ends(starts[key], ends[key]) for key in keys}
+
+
+# -- the other checks ------------------------------------------------------------------------------------------------
+
+
+def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
+    """Configs that delete data are put back only when the content is proven; then everything must be as planned."""
+    if not proven:
+        return CheckResult(
+            name="topic_parity",
+            outcome=Outcome.FAILED,
+            summary="not checked: retention is not put back before the content is proven",
+            findings=["the copy-time configs that keep data are still set, because the content is not proven"],
+        )
+    topology.restore_deleting(context)
+    plan = context.load_plan()
+    names = [topic.target_name for topic in plan.topics]
+    facts = context.target.admin.describe_topics(names)
+    configs = context.target.admin.topic_configs(names)
+    source = context.source.admin.describe_topics([topic.name for topic in plan.topics])
+    targets = {
+        name: checks.TargetTopic(
+            len(facts[name].partitions) if name in facts and facts[name].error is None else 0,
+            configs[name].overrides if name in configs else {},
+        )
+        for name in names
+    }
+    counts = {name: len(item.partitions) for name, item in source.items() if item.error is None}
+    return checks.check_topic_parity(plan.topics, counts, targets)
+
+
+def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Boundary) -> CheckResult:
+    if boundary.mode == "end_offsets":
+        return checks.check_sentinels(boundary, {}, {})
+    maps = closed_maps(document)
+    target_topics = {(item.topic, item.partition): item.target_topic for item in document.partitions}
+    expected = {
+        (item.topic, item.partition): maps[item.topic, item.partition].translate(item.offset).target_offset
+        for item in boundary.sentinels
+        if (item.topic, item.partition) in maps
+    }
+    starts = {(target_topics[key], key[1]): offset for key, offset in expected.items() if offset is not None}
+    ends = {key: offset + 1 for key, offset in starts.items()}
+    log_ends = context.target.wire.list_offsets(list(starts), "latest") if starts else {}
+    reachable = {key: offset for key, offset in starts.items() if offset < log_ends[key]}
+    found = sentinels_between(context.target.wire, context.migration_id, reachable, ends) if reachable else {}
+    seen = {key: found.get((target_topics[key], key[1])) for key in expected}
+    everywhere: dict[TopicPartition, int | None] = dict.fromkeys(target_topics)
+    return checks.check_sentinels(boundary, {**everywhere, **expected}, seen)
+
+
+def _groups(context: PhaseContext) -> CheckResult:
+    data = get_result(context, client_switch.FINAL_GROUPS) or get_result(context, groups.RESULT)
+    if data is None:
+        return CheckResult(
+            name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no result of groups"]
+        )
+    result = GroupsResult.parse(data)
+    states = groups.target_states(context, [item.group for item in result.groups])
+    commits = {
+        name: checks.TargetCommits(
+            state=state.state,
+            is_empty=state.is_empty,
+            offsets={key: value.offset for key, value in state.offsets.items()},
+            error=str(state.error or ""),
+        )
+        for name, state in states.items()
+    }
+    keys = sorted({(item.target_topic, item.partition) for group in result.groups for item in group.offsets})
+    keys = [key for key in keys if key[0]]
+    ends = context.target.wire.list_offsets(keys, "latest") if keys else {}
+    return checks.check_groups(result.groups, commits, ends, result.active_on_source)
