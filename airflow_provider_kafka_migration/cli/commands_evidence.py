@@ -39,29 +39,21 @@ def verify_evidence(
 
     Without --public-key it only shows that the file is unaltered since it was signed by the key inside of it.
     """
-    from airflow_provider_kafka_migration.documents.evidence import key_fingerprint, open_bundle, parse_public_key
+    from airflow_provider_kafka_migration.documents.evidence import parse_public_key
+    from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence as verify
 
     trusted = parse_public_key(_key(public_key), path=str(public_key)) if public_key is not None else None
-    bundle, _, key = open_bundle(read_document(place, storage), trusted)
-    data: dict[str, Any] = {
-        "verified": True,
-        "trusted_key": trusted is not None,
-        "migration_id": bundle.migration_id,
-        "outcome": bundle.outcome,
-        "signed_at": bundle.signed_at,
-        "key_fingerprint": key_fingerprint(key),
-        "journal_entries": len(bundle.journal),
-        "warnings": bundle.warnings,
-    }
+    found = verify(read_document(place, storage), trusted)
+    bundle = found.bundle
     text: list[Any] = [
-        f"[green]verified[/]: migration {escape(bundle.migration_id)}, outcome {bundle.outcome}, "
-        f"signed {bundle.signed_at}",
-        f"key {key_fingerprint(key)}" + (" (as expected)" if trusted else ""),
+        f"[green]verified[/]: migration {escape(bundle.migration_id)}, outcome {bundle.outcome.value}, "
+        f"signed {bundle.signed_at}, journal of {found.journal_entries} entries",
+        f"key {found.fingerprint}" + (" (as expected)" if found.trusted else ""),
     ]
-    if trusted is None:
+    if not found.trusted:
         text.append("[yellow]integrity only[/]: give --public-key FILE to know who signed it")
     text += [f"[yellow]warning[/]: {escape(item)}" for item in bundle.warnings]
-    return Answer(data=data, text=text)
+    return Answer(data={"verified": True, **found.as_dict()}, text=text)
 
 
 def _key(path: Path) -> bytes:
