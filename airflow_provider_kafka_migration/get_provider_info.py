@@ -36,7 +36,6 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": [f"{_PACKAGE}.hooks.kafka_cluster", f"{_PACKAGE}.hooks.migration"],
             }
         ],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.triggers.drain"]}],

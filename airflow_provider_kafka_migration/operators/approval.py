@@ -174,15 +174,10 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     def _take(self, core: PhaseContext, answer: ApprovalAnswer) -> ApprovalFacts | None:
         """Hand the answer to the core. Returns the facts with which to ask again."""
-        from airflow_provider_kafka_migration.phases import approvals
+        from airflow_provider_kafka_migration.phases import answers, approvals
 
-        approvals.check_approval(core, answer)
-        self.log.info("%s by %s", answer.decision, ", ".join(person.user_id for person in answer.responders))
-        if answer.decision == "not_yet":
-            return approvals.show(core, self.kind)
-        if answer.decision == "approve" and not self.awaits_second:
-            self._approved(core)
-        return None
+        self.log.info(answers.answer(core, answer).summary)
+        return approvals.show(core, self.kind) if answer.decision == "not_yet" else None
 
     def _answer(
         self, core: PhaseContext, event: Mapping[str, Any], body_shown: str, facts_digest: str
@@ -210,11 +205,14 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         return "abort" if isinstance(first, Mapping) and first.get("decision") == "abort" else None
 
     def _earlier_decision(self, core: PhaseContext) -> str | None:
-        """What was decided before, if the migration has gone on since."""
-        raise NotImplementedError
+        """What was decided before, if the migration has acted on it since."""
+        from airflow_provider_kafka_migration.phases import answers
+        from airflow_provider_kafka_migration.state import State
 
-    def _approved(self, core: PhaseContext) -> None:
-        """What the approval itself does, beside letting others go on."""
+        core.journal.refresh()
+        ended = {State.FINALIZED: "approve", State.ROLLED_BACK: "abort"}.get(core.journal.tip_state or State.PLANNED)
+        done = answers.answered(core, self.kind, second=self.first_task_id is not None)
+        return ended or (str(done.details["decision"]) if done else None)
 
     def _go_on(self, context: Context, decision: str, pointers: dict[str, Any]) -> dict[str, Any]:
         """End the task, skipping what must not follow."""
@@ -254,13 +252,6 @@ class CutoverApprovalOperator(MigrationApprovalOperator):
         super().__init__(**kwargs)
         self.abort_task_ids = sorted(abort_task_ids)
 
-    def _earlier_decision(self, core: PhaseContext) -> str | None:
-        from airflow_provider_kafka_migration.state import State
-
-        if core.journal.tip_state is State.ROLLED_BACK:
-            return "abort"
-        return "approve" if core.journal.is_past(State.DRAIN_READY) else None
-
     def _go_on(self, context: Context, decision: str, pointers: dict[str, Any]) -> dict[str, Any]:
         if self.awaits_second:
             return pointers
@@ -287,13 +278,3 @@ class ClientSwitchApprovalOperator(MigrationApprovalOperator):
     phase = "approve_client_switch"
     kind = "client_switch"
     choices = (APPROVE, NOT_YET)
-
-    def _earlier_decision(self, core: PhaseContext) -> str | None:
-        from airflow_provider_kafka_migration.phases import client_switch
-
-        return "approve" if core.journal.find_step(client_switch.ACKNOWLEDGED) else None
-
-    def _approved(self, core: PhaseContext) -> None:
-        from airflow_provider_kafka_migration.phases import client_switch
-
-        self.log.info(client_switch.run(core).summary)

@@ -1,0 +1,278 @@
+"""The DAGs: ids, order, stable serialisation, and parsing without connections and network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_provider_kafka_migration.dag import build_migration_dag, build_rollback_dag, load_migration_dags
+from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.task_docs import TASK_DOCS
+
+ROOT = Path(__file__).parents[3]
+DAGS = ROOT / "dags"
+
+#: Stable over releases: state store keys, clears and on-call docs depend on them.
+TASK_IDS = [
+    "plan",
+    "precheck",
+    "topology_copy",
+    "seed",
+    "tail",
+    "drain_ready",
+    "approve_cutover",
+    "cutover.freeze",
+    "cutover.sentinels",
+    "cutover.final_drain",
+    "cutover.snapshot_groups",
+    "cutover.commit_groups",
+    "cutover.floor_guard",
+    "approve_client_switch",
+    "validate",
+    "evidence",
+]
+SIDE_TASKS = ["rollback", "sync_groups"]
+
+
+def _serialised(dag: DAG) -> str:
+    return json.dumps(DagSerialization.to_dict(dag), sort_keys=True)
+
+
+def _upstream(dag: DAG, task_id: str) -> set[str]:
+    return set(dag.get_task(task_id).upstream_task_ids)
+
+
+def test_task_ids_are_those_of_the_documentation() -> None:
+    assert sorted(build_migration_dag().task_ids) == sorted(TASK_IDS + SIDE_TASKS)
+
+
+def test_order_of_the_tasks() -> None:
+    dag = build_migration_dag()
+    chain = [task_id for task_id in TASK_IDS if task_id != "tail"]
+    for above, below in zip(chain, chain[1:], strict=False):
+        assert above in _upstream(dag, below), (above, below)
+    assert _upstream(dag, "tail") == {"seed"}
+    assert _upstream(dag, "drain_ready") == {"seed"}
+    assert _upstream(dag, "cutover.commit_groups") == {"cutover.snapshot_groups", "tail"}
+    assert _upstream(dag, "rollback") == {"approve_cutover"}
+    assert _upstream(dag, "sync_groups") == {"cutover.floor_guard"}
+
+
+def test_failed_cutover_cannot_fail_the_tail() -> None:
+    dag = build_migration_dag()
+    above_tail = dag.get_task("tail").get_flat_relative_ids(upstream=True)
+    assert above_tail == {"plan", "precheck", "topology_copy", "seed"}
+
+
+def test_every_task_has_docs_and_no_doc_is_left_over() -> None:
+    dag = build_migration_dag(_with_two_people())
+    assert set(TASK_DOCS) == set(dag.task_ids)
+    for task in dag.tasks:
+        assert "Red?" in task.doc_md or task.task_id == "rollback"
+
+
+def _with_two_people() -> dict[str, Any]:
+    return {
+        "migration_id": "orders",
+        "source": {"conn_id": "a"},
+        "target": {"conn_id": "b"},
+        "storage": {"journal": "s3://bucket/x"},
+        "approvals": {"assigned_users": ["anna"], "second_users": ["bert"]},
+    }
+
+
+def test_two_people_are_asked_one_after_the_other() -> None:
+    dag = build_migration_dag(_with_two_people())
+    assert _upstream(dag, "approve_cutover_second") == {"approve_cutover"}
+    assert _upstream(dag, "cutover.freeze") == {"approve_cutover_second"}
+    assert _upstream(dag, "rollback") == {"approve_cutover_second"}
+    assert _upstream(dag, "validate") == {"approve_client_switch_second"}
+    assert dag.get_task("approve_cutover").awaits_second
+    assert dag.get_task("approve_cutover_second").first_task_id == "approve_cutover"
+
+
+def test_approvals_have_no_retries_and_all_others_do() -> None:
+    for task in build_migration_dag().tasks:
+        assert (task.retries == 0) == task.task_id.startswith("approve_"), task.task_id
+        assert task.has_retry_policy, task.task_id
+
+
+def test_spark_and_deferrable_and_approval_classes() -> None:
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+    from airflow.providers.standard.operators.hitl import ApprovalOperator
+
+    dag = build_migration_dag()
+    for task_id in ("seed", "tail", "validate"):
+        assert isinstance(dag.get_task(task_id), SparkSubmitOperator)
+    for task_id in ("approve_cutover", "approve_client_switch"):
+        assert isinstance(dag.get_task(task_id), ApprovalOperator)
+    assert dag.get_task("drain_ready").deferrable
+
+
+@pytest.mark.parametrize("kind", ["generic", "spec", "rollback"])
+def test_serialises_equal_twice(kind: str, minimal_spec: dict[str, Any]) -> None:
+    def build() -> DAG:
+        if kind == "generic":
+            return build_migration_dag()
+        return build_rollback_dag() if kind == "rollback" else build_migration_dag(minimal_spec)
+
+    assert _serialised(build()) == _serialised(build())
+
+
+def test_serialises_equal_in_another_process(minimal_spec: dict[str, Any]) -> None:
+    """Another hash seed, as every dag-processor has one."""
+    code = (
+        "import json, sys\n"
+        "from airflow.serialization.serialized_objects import DagSerialization\n"
+        "from airflow_provider_kafka_migration.dag import build_migration_dag\n"
+        "data = DagSerialization.to_dict(build_migration_dag(json.loads(sys.argv[1])))\n"
+        "import hashlib; print(hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code, json.dumps(minimal_spec)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_order_of_the_keys_in_a_spec_makes_no_new_version(minimal_spec: dict[str, Any]) -> None:
+    turned = dict(reversed(list(minimal_spec.items())))
+    assert _serialised(build_migration_dag(minimal_spec)) == _serialised(build_migration_dag(turned))
+
+
+def test_one_run_at_a_time_per_migration(minimal_spec: dict[str, Any]) -> None:
+    assert build_migration_dag(minimal_spec).max_active_runs == 1
+
+
+def test_arguments_reach_the_tasks(minimal_spec: dict[str, Any]) -> None:
+    dag = build_migration_dag(
+        minimal_spec, dag_id="mine", task_args={"seed": {"pool": "source", "num_executors": 3}}, tags=["team-a"]
+    )
+    assert dag.dag_id == "mine"
+    assert dag.get_task("seed").pool == "source"
+    assert dag.get_task("tail").pool == "default_pool"
+    assert set(dag.tags) == {"team-a"}
+
+
+def test_arguments_for_unknown_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match="sed"):
+        build_migration_dag(task_args={"sed": {}})
+
+
+def test_bad_spec_is_refused_with_all_mistakes(minimal_spec: dict[str, Any]) -> None:
+    minimal_spec |= {"colour": "red", "seed": {"lanes": 0}}
+    with pytest.raises(SpecInvalid) as caught:
+        build_migration_dag(minimal_spec)
+    assert len(caught.value.details["mistakes"]) == 2
+
+
+def test_dag_files_parse_without_connections_and_network() -> None:
+    """In a process whose sockets and connections are broken: any use at parse time is an import error."""
+    code = f"""
+import socket, sys
+def refuse(*args, **kwargs):
+    raise AssertionError("the network was used at parse time")
+socket.socket.connect = refuse
+socket.create_connection = refuse
+socket.getaddrinfo = refuse
+from airflow.sdk import BaseHook, Variable
+BaseHook.get_connection = classmethod(refuse)
+Variable.get = classmethod(refuse)
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag({str(DAGS)!r})
+assert not bag.import_errors, bag.import_errors
+print(" ".join(sorted(bag.dag_ids)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1].split() == ["kafka_migration", "kafka_migration_rollback"]
+
+
+# ---- a DAG per YAML file
+
+
+def _write(folder: Path, name: str, spec: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(spec if isinstance(spec, str) else yaml.safe_dump(spec))
+
+
+def test_a_dag_per_yaml_file(tmp_path: Path, minimal_spec: dict[str, Any]) -> None:
+    for name in ("a", "b"):
+        _write(tmp_path, f"{name}.yaml", {**minimal_spec, "migration_id": name})
+    _write(tmp_path, ".hidden.yaml", "{")
+    found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path)
+    assert sorted(found) == ["kafka_migration_a", "kafka_migration_b"]
+    assert found["kafka_migration_a"].get_task("plan").spec["migration_id"] == "a"
+
+
+def test_a_missing_folder_gives_no_dags(tmp_path: Path) -> None:
+    found: dict[str, Any] = {}
+    load_migration_dags(found, tmp_path / "nowhere")
+    assert found == {}
+
+
+def test_worker_builds_only_the_dag_it_needs(
+    tmp_path: Path, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.definitions.context import _AIRFLOW_PARSING_CONTEXT_DAG_ID as variable
+
+    for name in ("a", "b"):
+        _write(tmp_path, f"{name}.yaml", {**minimal_spec, "migration_id": name})
+    _write(tmp_path, "broken.yaml", "{")
+    monkeypatch.setenv(variable, "kafka_migration_b")
+    found: dict[str, Any] = {}
+    with pytest.warns(UserWarning, match="broken.yaml"):
+        load_migration_dags(found, tmp_path)
+    assert sorted(found) == ["kafka_migration_b"]
+
+
+def test_a_bad_file_is_an_import_error_of_its_own_and_hides_no_other(
+    tmp_path: Path, minimal_spec: dict[str, Any]
+) -> None:
+    """What Airflow's DAG processor makes of it, in its own function."""
+    bundle = tmp_path / "bundle"
+    _write(bundle / "specs", "good.yaml", {**minimal_spec, "migration_id": "good"})
+    _write(bundle / "specs", "typo.yaml", {**minimal_spec, "migration_id": "typo", "sorce": {}})
+    _write(bundle / "specs", "twice.yaml", {**minimal_spec, "migration_id": "good"})
+    _write(
+        bundle,
+        "from_yaml.py",
+        "# airflow dag\nfrom pathlib import Path\n"
+        "from airflow_provider_kafka_migration.dag import load_migration_dags\n"
+        "load_migration_dags(globals(), Path(__file__).parent / 'specs')\n",
+    )
+    code = f"""
+import json
+from pathlib import Path
+import structlog
+from airflow.dag_processing.processor import DagFileParseRequest, _parse_file
+request = DagFileParseRequest(
+    file={str(bundle / "from_yaml.py")!r}, bundle_path=Path({str(bundle)!r}), bundle_name="test", callback_requests=[]
+)
+result = _parse_file(request, structlog.get_logger())
+print("RESULT" + json.dumps([[dag.dag_id for dag in result.serialized_dags], result.import_errors]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=180)
+    assert done.returncode == 0, done.stderr[-3000:]
+    dags, errors = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("RESULT"))[6:])
+    assert dags == ["kafka_migration_good"]
+    assert sorted(errors) == ["specs/twice.yaml", "specs/typo.yaml"]
+    assert "sorce" in errors["specs/typo.yaml"]
+    assert "good.yaml" in errors["specs/twice.yaml"]
