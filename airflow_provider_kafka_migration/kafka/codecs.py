@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Callable
 
 import cramjam
 
@@ -36,6 +37,8 @@ _LZ4_END = b"\x00\x00\x00\x00"
 _LZ4_STORED = 0x80000000
 _LZ4_BLOCK_SIZES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 
+#: how cramjam says that the output buffer is too small
+_BUFFER_FULL = "failed to write whole buffer"
 _GZIP_WINDOW = 31
 _ZSTD_LEVEL = 3
 
@@ -83,17 +86,20 @@ def _malformed(codec: int, why: object) -> BatchMalformed:
     )
 
 
-def _unpack_growing(codec: int, unpack_into: object, data: bytes | memoryview, max_bytes: int) -> bytes:
+def _unpack_growing(
+    codec: int, unpack_into: Callable[[bytes | memoryview, bytearray], int], data: bytes | memoryview, max_bytes: int
+) -> bytes:
     """Unpack into a buffer that is grown until it fits, up to ``max_bytes`` (the formats don't tell the length)."""
-    room = min(max_bytes, max(1 << 16, 8 * len(data)))
+    room = min(max_bytes, max(1 << 16, 4 * len(data)))
     while True:
         buffer = bytearray(room)
         try:
-            written = unpack_into(data, buffer)  # type: ignore[operator]
+            written = unpack_into(data, buffer)
         except cramjam.DecompressionError as error:
-            # Too small a buffer and damaged data are not told apart: try on, the last failure is reported.
+            if _BUFFER_FULL not in str(error):
+                raise _malformed(codec, error) from None
             if room >= max_bytes:
-                raise _malformed(codec, f"{error} (limit {max_bytes} bytes)") from None
+                raise _malformed(codec, f"more than the limit of {max_bytes} bytes") from None
             room = min(max_bytes, 4 * room)
         else:
             return bytes(memoryview(buffer)[:written])
@@ -116,6 +122,8 @@ def _snappy_unpack(data: bytes | memoryview, max_bytes: int) -> bytes:
     while position < len(packed):
         if packed.startswith(_XERIAL_MAGIC, position):  # also between blocks: concatenated streams
             position += len(_XERIAL_HEAD)
+            if position > len(packed):
+                raise _malformed(SNAPPY, "a header is cut")
             continue
         length = int.from_bytes(packed[position : position + 4], "big")
         position += 4
@@ -131,7 +139,9 @@ def _snappy_block(block: bytes, max_bytes: int) -> bytes:
     try:
         length = cramjam.snappy.decompress_raw_len(block)
         if length > min(max_bytes, _SNAPPY_MAX_RATIO * len(block)):
-            raise _malformed(SNAPPY, f"a block claims {length} bytes")
+            raise _malformed(SNAPPY, f"a block of {len(block)} bytes claims to hold {length}")
+        if length == 0 and block != b"\x00":
+            raise _malformed(SNAPPY, "a block is cut")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise _malformed(SNAPPY, error) from None
