@@ -93,7 +93,15 @@ class StopAt(Document):
 
     version: int = 1
     migration_id: str
-    offsets: dict[str, int] = Field(description='"topic-partition" to exclusive source offset')
+    offsets: dict[str, int] = Field(
+        description='"topic-partition" to exclusive source offset; empty: taken back, nothing stops'
+    )
+
+    @classmethod
+    def in_force(cls, data: bytes | None) -> StopAt | None:
+        """The stop in stored bytes; ``None`` if there is none, or it was taken back (a freeze that was lifted)."""
+        found = None if data is None else cls.parse(data)
+        return found if found is not None and found.offsets else None
 
     def offset(self, topic: str, partition: int) -> int | None:
         """Where this partition stops, or None if it is not listed."""

@@ -191,7 +191,7 @@ def clear_tail_stop(context: PhaseContext) -> None:
     """Let the tail go on, whatever it was told: a StopAt without offsets stops nothing."""
     key = context.key(TAIL_STOP)
     data = context.journal_store.get(key)
-    if data is None or not StopAt.parse(data).offsets:
+    if StopAt.in_force(data) is None:
         return
     context.journal.check_holds()
     context.journal_store.put(key, StopAt(migration_id=context.migration_id, offsets={}).canonical())

@@ -6,6 +6,8 @@ state backwards, and a failed cutover does not stop it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.phases import copy_jobs, frozen
@@ -28,8 +30,7 @@ def run(context: PhaseContext) -> PhaseResult:
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     job = _write_job(context, job)
-    progress = copy_jobs.run_job(context, PHASE)
-    stop = _stop(context)
+    progress, stop = _run_to_stop(context)
     if stop is None:
         raise CopyFailed(
             "the tail has ended though nobody told it where to stop",
@@ -56,14 +57,24 @@ def run(context: PhaseContext) -> PhaseResult:
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
+def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
+    """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
+    while True:
+        lifted = len(context.journal.steps(frozen.LIFTED))
+        progress = copy_jobs.run_job(context, "tail")
+        stop = _stop(context)
+        context.journal.refresh()
+        if stop is not None or len(context.journal.steps(frozen.LIFTED)) == lifted:
+            return progress, stop
+
+
 def _is_over(context: PhaseContext) -> bool:
     """After the client switch applications write to the target: its ends say nothing of the tail any more."""
     return context.journal.is_past(State.CUTOVER)
 
 
 def _stop(context: PhaseContext) -> StopAt | None:
-    data = context.journal_store.get(context.key(frozen.TAIL_STOP))
-    return None if data is None else StopAt.parse(data)
+    return StopAt.in_force(context.journal_store.get(context.key(frozen.TAIL_STOP)))
 
 
 def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:

@@ -53,8 +53,7 @@ class JobCoordinator:
     def poll_stop(self) -> StopAt | None:
         """The stop object of a tail, once it is there."""
         if self._stop is None and self.job.stop_key is not None:
-            data = self._store.get(self.job.stop_key)
-            self._stop = None if data is None else StopAt.parse(data)
+            self._stop = StopAt.in_force(self._store.get(self.job.stop_key))
         return self._stop
 
     def remaining_lanes(self) -> list[CopyLane]:

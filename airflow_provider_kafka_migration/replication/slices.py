@@ -30,8 +30,7 @@ class StopOffsets:
         now = time.monotonic()
         if self._found is None and self._job.stop_key is not None and now - self._asked_at >= self._POLL_SECONDS:
             self._asked_at = now
-            data = self._store.get(self._job.stop_key)
-            self._found = None if data is None else StopAt.parse(data)
+            self._found = StopAt.in_force(self._store.get(self._job.stop_key))
         return self._found
 
     def until(self, copy: PartitionCopy) -> int | None:
