@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 
 #: How long a driver may take to end by itself after SIGTERM.
 GRACE_SECONDS = 10.0
+_POLL_SECONDS = 0.05
 
 
 class BoundSparkSubmitHook(SparkSubmitHook):
@@ -51,18 +53,38 @@ def find_binary(name: str) -> str:
 
 
 def kill_tree(pid: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
-    """SIGTERM for a process, then SIGKILL for it and all that were below it. Returns when they are gone."""
+    """SIGTERM for a process, then SIGKILL for it and all that were below it. Returns when they have ended.
+
+    The process itself is not reaped: whoever started it must still learn its exit status, or a killed driver would
+    look like one that ended well.
+    """
     try:
         root = psutil.Process(pid)
-        below = root.children(recursive=True)
+        tree = [root, *root.children(recursive=True)]
         root.terminate()
     except psutil.NoSuchProcess:
         return
-    _, alive = psutil.wait_procs([root, *below], timeout=grace_seconds)
-    for process in alive:
+    for process in _wait(tree, grace_seconds):
         log.warning("Process %d of the Spark driver did not end by itself: killed", process.pid)
         try:
             process.kill()
         except psutil.NoSuchProcess:
             continue
-    psutil.wait_procs(alive, timeout=grace_seconds)
+    _wait(tree, grace_seconds)
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait for processes to end, at most so long; those that have not."""
+    deadline = time.monotonic() + seconds
+    while alive := [process for process in processes if _is_alive(process)]:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_SECONDS)
+    return alive
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
