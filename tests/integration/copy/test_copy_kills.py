@@ -1,0 +1,155 @@
+"""Copiers are killed, frozen and raced; content, order and offsets stay equal, or the downgrade is reported."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer
+
+from harness.brokers import KafkaCluster
+from harness.load import load, tiny_topics
+from tests.integration.copy.copying import Copying, results_of
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def writing(cluster: KafkaCluster, topic: str, seed: int) -> Iterator[None]:
+    """Writes to a topic all the time: plain records and small transactions, some of them aborted."""
+    stop = threading.Event()
+
+    def plain() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 2, "compression.type": "lz4"})
+        rng, number = random.Random(seed), 0
+        while not stop.is_set():
+            for _ in range(rng.randrange(1, 40)):
+                producer.produce(topic, b"plain-%d" % number, partition=number % 2)
+                number += 1
+            producer.flush()
+            time.sleep(0.005)
+
+    def transactions() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"w-{topic}"})
+        producer.init_transactions()
+        rng, number = random.Random(seed + 1), 0
+        while not stop.is_set():
+            producer.begin_transaction()
+            for _ in range(rng.randrange(1, 6)):
+                producer.produce(topic, b"tx-%d" % number, partition=number % 2)
+                number += 1
+            producer.flush()
+            if rng.random() < 0.3:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+
+    threads = [threading.Thread(target=plain), threading.Thread(target=transactions)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def finish(worker: subprocess.Popen[str], seconds: float = 60) -> str:
+    """Wait for a worker to end well; its output."""
+    out, err = worker.communicate(timeout=seconds)
+    assert worker.returncode == 0, err[-4000:]
+    return out
+
+
+@pytest.mark.parametrize("via", ["direct", "s3"])
+def test_killed_at_random_moments(
+    copying: Callable[..., Copying],
+    source_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    via: str,
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    topics = tiny_topics(unique_name("k") + ".")
+    load(source_cluster, topics, seed=seed)
+    live = unique_name("live")
+    source_cluster.create_topic(live, 2)
+    copy = copying([*(topic.name for topic in topics), live], via=via, job_fields={"segment_max_bytes": 30_000})
+    kills = 0
+    with writing(source_cluster, live, seed):
+        while kills < 12:
+            copy.write_job("tail" if via == "direct" else "seed")
+            worker = copy.worker(0, "tail" if via == "direct" else "seed")
+            time.sleep(0.4 + rng.random() * 0.9)
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGKILL)
+                kills += 1
+            worker.communicate()
+    copy.write_job("seed")
+    results = results_of(finish(copy.worker()))
+    assert all(item.done for item in results)
+    copy.compare().check()
+
+
+def test_uncoordinated_copiers_lose_and_duplicate_nothing_unnoticed(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """Three copiers with leases of their own race on the same partitions: the broker lets each batch in once."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    topic = unique_name("race")
+    source_cluster.create_topic(topic, 2)
+    producer = Producer({"bootstrap.servers": source_cluster.bootstrap, "batch.size": 2000, "linger.ms": 1})
+    for number in range(20_000):
+        producer.produce(topic, b"%d" % number, partition=number % 2)
+        if number % 100 == 0:
+            producer.poll(0)
+    producer.flush()
+    copy = copying([topic])
+    copy.write_job("seed")
+    # Different job names give different leases: nobody waits for anybody.
+    store = copy.clients.store(copy.journal)
+    data = store.get(copy.job_key("seed"))
+    assert data is not None
+    workers = []
+    for name in ("seed", "tail", "backup"):
+        store.put(copy.job_key(name), data.replace(b'"name":"seed"', b'"name":"%s"' % name.encode()))
+        workers.append(copy.worker(0, name))
+    outputs = [finish(worker) for worker in workers]
+    assert all(item.done for output in outputs for item in results_of(output))
+    copy.compare().check()
+
+
+def test_a_stopped_copier_that_wakes_up_later_changes_nothing(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topic = unique_name("zombie")
+    source_cluster.create_topic(topic, 2)
+    copy = copying([topic], job_fields={"slice_seconds": 5})
+    copy.write_job("tail")
+    with writing(source_cluster, topic, 5):
+        zombie = copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1")
+        time.sleep(2.0)
+        os.kill(zombie.pid, signal.SIGSTOP)
+        # The newcomer cannot know that the other one is stopped, so it waits for a whole slice.
+        copy.write_job("seed")
+        copy.write_job("tail")
+        started = time.monotonic()
+        second = copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1")
+        out, err = second.communicate(timeout=60)
+        assert results_of(out)[0].records > 0, err
+        assert time.monotonic() - started > 3.0
+        os.kill(zombie.pid, signal.SIGCONT)
+        zombie.communicate(timeout=30)
+    copy.write_job("seed")
+    assert all(item.done for item in results_of(finish(copy.worker())))
+    copy.compare().check()
