@@ -1,0 +1,5 @@
+"""The data plane on Spark: lanes as rows, one slice per task. Record batches never enter a DataFrame or the JVM.
+
+Spark schedules, retries and spreads; executors open their own sockets and move the bytes (DESIGN parts 1 and 5).
+This folder and ``spark_jobs/`` are the only places that import pyspark.
+"""

@@ -1,0 +1,127 @@
+"""The Spark data source ``kafka_lanes``: rows that say which lane to drive, never records.
+
+* batch: a partition (and so a task) per lane;
+* streaming: the offset is the number of slices, so a micro-batch is exactly one slice, with one partition per slot.
+  A slot may get several lanes, which it drives at once.
+
+Options: ``lanes`` (JSON, a list of lists of lane numbers: one inner list per Spark partition), ``slice`` (batch: number
+of the slice, for people), ``finished_file`` (streaming: a local path of the driver; once it exists there are no more
+slices).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from airflow_provider_kafka_migration.spark.rows import WORK_SCHEMA
+
+NAME = "kafka_lanes"
+
+
+class LanePartition(InputPartition):  # type: ignore[misc]
+    """The lanes of one task, ascending, and the number of their slice."""
+
+    def __init__(self, lanes: tuple[int, ...], slice_number: int) -> None:
+        super().__init__((lanes, slice_number))
+        self.lanes = lanes
+        self.slice_number = slice_number
+
+
+class LaneReader(DataSourceReader):  # type: ignore[misc]
+    """One slice of some lanes."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._groups = _groups(options)
+        self._slice_number = int(options.get("slice", "0"))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One per group of lanes."""
+        return [LanePartition(group, self._slice_number) for group in self._groups]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """A row per lane."""
+        return _rows(partition)
+
+
+class LaneStreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """One slice after the other, until the driver says that there are no more."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._groups = _groups(options)
+        self._finished_file = Path(options["finished_file"])
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """No slice yet."""
+        return {"slice": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        """The slice after ``start``; ``start`` itself when the driver has finished, which makes no micro-batch."""
+        if self._finished_file.exists():
+            return start
+        return {"slice": start["slice"] + 1}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """One per slot. A restarted query may ask for several slices at once: they become one."""
+        if start["slice"] >= end["slice"]:
+            return []
+        return [LanePartition(group, end["slice"]) for group in self._groups]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """A row per lane."""
+        return _rows(partition)
+
+
+class KafkaLanes(DataSource):  # type: ignore[misc]
+    """Registered by :func:`~.session.build_session`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """``kafka_lanes``."""
+        return NAME
+
+    def schema(self) -> StructType | str:
+        """(lane, slice)."""
+        return WORK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For batch reads: the seed and the content check."""
+        return LaneReader(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """For Structured Streaming: the tail."""
+        return LaneStreamReader(self.options)
+
+
+def _groups(options: Mapping[str, str]) -> list[tuple[int, ...]]:
+    return [tuple(group) for group in json.loads(options["lanes"])]
+
+
+def _rows(partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    assert isinstance(partition, LanePartition)
+    return iter([(lane, partition.slice_number) for lane in partition.lanes])
+
+
+def lanes_option(groups: Sequence[Sequence[int]]) -> str:
+    """The value of the option ``lanes``."""
+    return json.dumps([sorted(group) for group in groups])
+
+
+def group_lanes(weights: Mapping[int, int], slots: int) -> list[list[int]]:
+    """Spread lanes over at most ``slots`` groups so that the heaviest group is light (largest first, then lane number).
+
+    :param weights: lane to its bytes; lanes of unknown or no size count a little, so that they spread too.
+    """
+    groups: list[list[int]] = [[] for _ in range(max(1, min(slots, len(weights))))]
+    loads = [0] * len(groups)
+    for lane in sorted(weights, key=lambda lane: (-weights[lane], lane)):
+        lightest = loads.index(min(loads))
+        groups[lightest].append(lane)
+        loads[lightest] += max(weights[lane], 1)
+    return [sorted(group) for group in groups if group]

@@ -1,0 +1,117 @@
+"""What the mains of ``spark_jobs/`` share: arguments, logging, signals, and how a job ends.
+
+``seed.py --job-location URI --job-key KEY --references FILE``. No argument holds a secret: the references file (mode
+0600) holds connections, or references to them.
+
+Exit status: 0 the job is done; 1 a person has to look (Terminal); 75 trying again may help (Transient, and anything
+unforeseen); 143 terminated. The last line on stderr is the error in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.spark.job_pointer import JobPointer, JobReferences
+from airflow_provider_kafka_migration.spark.worker_process import ParentWatch
+
+log = logging.getLogger(__name__)
+
+EXIT_TERMINAL = 1
+EXIT_TRANSIENT = 75  # EX_TEMPFAIL of sysexits.h
+EXIT_TERMINATED = 143
+
+_WATCH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class JobArguments:
+    """The arguments of a Spark main, read and checked.
+
+    :param secrets: connections, for the driver's own use; never logged, never shipped.
+    """
+
+    pointer: JobPointer
+    secrets: dict[str, Any]
+    master: str | None
+
+    def __repr__(self) -> str:
+        return f"JobArguments({self.pointer!r})"
+
+
+def parse_arguments(argv: Sequence[str], description: str) -> JobArguments:
+    """Read the arguments, and the references once, so that a mistake is seen before Spark starts anything.
+
+    :raises ConnectionInvalid: the references file cannot be used.
+    """
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    parser.add_argument("--job-location", required=True, help="s3://bucket/prefix or file:///folder")
+    parser.add_argument("--job-key", required=True, help="key of the job document below the location")
+    parser.add_argument("--references", required=True, help="file (mode 0600), env:NAME or file:PATH")
+    parser.add_argument("--master", help="Spark master, only without spark-submit; local mode needs local[N,4]")
+    found = parser.parse_args(list(argv))
+    references = JobReferences.open(found.references)
+    pointer = JobPointer(found.job_location.rstrip("/"), found.job_key, references)
+    return JobArguments(pointer, references.resolve(), found.master)
+
+
+def run_main(job: Callable[[JobArguments], None], description: str, argv: Sequence[str] | None = None) -> int:
+    """Run a job and turn its end into an exit status and one clear last line."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S", stream=sys.stdout
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    logging.getLogger("kafka").setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, _terminate)
+    _end_with_spark_submit()
+    try:
+        job(parse_arguments(sys.argv[1:] if argv is None else argv, description))
+    except MigrationError as error:
+        return _last_line(str(error), EXIT_TERMINAL if isinstance(error, Terminal) else EXIT_TRANSIENT)
+    except Exception as error:
+        traceback.print_exc()
+        text = f"[UNEXPECTED] {type(error).__name__}: {_one_line(str(error))}. Next: report it with the lines above"
+        return _last_line(text, EXIT_TRANSIENT)
+    return 0
+
+
+def _last_line(text: str, status: int) -> int:
+    sys.stdout.flush()
+    print(_one_line(text), file=sys.stderr, flush=True)
+    return status
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    # Once only: the way out must not be interrupted. Leaving the session ends tasks and their workers.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(EXIT_TERMINATED)
+
+
+def _end_with_spark_submit() -> None:
+    """spark-submit's JVM is this process' parent and Spark itself: without it there is nothing left to drive."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return
+    watch = ParentWatch()
+    never = threading.Event()
+
+    def look() -> None:
+        while not never.wait(_WATCH_SECONDS):
+            if watch.orphaned():
+                os._exit(EXIT_TRANSIENT)
+
+    threading.Thread(target=look, name="parent-watch", daemon=True).start()

@@ -1,0 +1,117 @@
+"""The seed's driver: slice after slice of each unfinished lane, until the coordinator says that all is copied.
+
+Each lane has its own small Spark job per slice, from a driver thread of its own, so a finished lane never waits for a
+slow one, and Spark's scheduler spreads what is open over the slots. The target is the checkpoint: a driver that is
+killed leaves nothing to clean up, and the next one goes on from where the target's logs end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane
+from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.spark.data_source import NAME, lanes_option
+from airflow_provider_kafka_migration.spark.job_errors import spark_errors
+from airflow_provider_kafka_migration.spark.job_pointer import JobPointer
+from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
+from airflow_provider_kafka_migration.spark.merging import Merger
+from airflow_provider_kafka_migration.spark.open_job import copy_job
+from airflow_provider_kafka_migration.spark.rows import RESULT_SCHEMA, SliceOutcome, read_rows
+from airflow_provider_kafka_migration.spark.session import job_group, slots
+from airflow_provider_kafka_migration.spark.slice_function import RunLane, make_copy_slice, run_lane
+
+log = logging.getLogger(__name__)
+
+
+class SeedDriver:
+    """Runs a copy job of batch reads.
+
+    :param run: what a task does with a lane; tests put their own here.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        job: CopyJob,
+        pointer: JobPointer,
+        coordinator: JobCoordinator,
+        *,
+        run: RunLane = run_lane,
+    ) -> None:
+        self._session = session
+        self._job = job
+        self._coordinator = coordinator
+        self._pointer = pointer
+        self._run_lane = run
+        self._merger = Merger(coordinator)
+        self._cancelled = threading.Event()
+
+    def run(self) -> None:
+        """Return when the coordinator has finished.
+
+        :raises CopyFailed: partitions that could not be copied, all of them.
+        :raises MigrationError: what stopped a lane as a whole.
+        :raises SparkJobFailed: Spark gave up a task.
+        """
+        lanes = self._coordinator.remaining_lanes()
+        if not lanes:
+            self._coordinator.check()
+            return
+        # A lane more than there are slots waits in Spark's queue, so that a free slot never waits for the driver.
+        width = min(len(lanes), slots(self._session.sparkContext) + 1)
+        with ThreadPoolExecutor(width, thread_name_prefix="seed") as pool:
+            try:
+                self._rounds(pool, lanes)
+            except BaseException:
+                self._cancelled.set()
+                for lane in lanes:
+                    self._session.sparkContext.cancelJobGroup(self._group(lane.lane))
+                raise
+        self._coordinator.check()
+
+    def _rounds(self, pool: ThreadPoolExecutor, lanes: list[CopyLane]) -> None:
+        open_slices: dict[Future[SliceOutcome], tuple[int, int]] = {
+            pool.submit(self._slice, lane, 1): (lane.lane, 1) for lane in lanes
+        }
+        while open_slices:
+            done, _ = wait(open_slices, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda future: open_slices[future]):
+                lane, number = open_slices.pop(future)
+                pause = self._merger.merge(future.result())
+                left = {item.lane: item for item in self._coordinator.remaining_lanes()}
+                if lane in left:
+                    open_slices[pool.submit(self._slice, left[lane], number + 1, pause)] = (lane, number + 1)
+
+    def _slice(self, lane: CopyLane, number: int, pause: float = 0.0) -> SliceOutcome:
+        if self._cancelled.wait(pause):
+            return SliceOutcome()
+        function = make_copy_slice(self._pointer, self._run_lane, left=[spec.key for spec in lane.partitions])
+        description = f"{self._job.name} of {self._job.migration_id}: lane {lane.lane}, slice {number}"
+        with job_group(self._session.sparkContext, self._group(lane.lane), description), spark_errors(description):
+            frame = (
+                self._session.read.format(NAME)
+                .option("lanes", lanes_option([[lane.lane]]))
+                .option("slice", str(number))
+                .load()
+                .mapInArrow(function, RESULT_SCHEMA)
+            )
+            return read_rows(frame.collect())
+
+    def _group(self, lane: int) -> str:
+        return f"{self._job.migration_id}/{self._job.name}/lane-{lane:04d}"
+
+
+def run_job(arguments: JobArguments) -> None:
+    """The seed as its Spark main runs it; any copy job that ends by itself (seed, backup, restore)."""
+    with copy_job(arguments) as (session, job, coordinator):
+        SeedDriver(session, job, arguments.pointer, coordinator).run()
+
+
+def main() -> int:
+    """``spark_jobs/seed.py``."""
+    return run_main(run_job, "Copies the partitions of a job up to their end offsets.")

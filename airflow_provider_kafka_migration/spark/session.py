@@ -1,0 +1,160 @@
+"""Spark sessions for the data plane: settings that a copy needs, and refusal of those under which it is not safe."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
+from airflow_provider_kafka_migration.spark.data_source import KafkaLanes
+
+log = logging.getLogger(__name__)
+
+#: Python packages (import names) that must be there on every executor; all else of ours is shipped.
+EXECUTOR_PACKAGES = ("boto3", "confluent_kafka", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785")
+
+#: What we set where the user has not. None of it touches how other parts of Spark work.
+DEFAULTS = {
+    "spark.ui.showConsoleProgress": "false",
+    # Executors give a Python worker back to the pool after a task: no start-up cost at the seam of two slices.
+    "spark.python.worker.reuse": "true",
+    # Tasks are waits on sockets; no shuffle and no broadcast join is ever planned.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.metricsEnabled": "true",
+}
+
+_LOCAL = re.compile(r"^local(?:\[\s*(?P<slots>\d+|\*)\s*(?:,\s*(?P<failures>\d+)\s*)?\])?$")
+
+
+def check_settings(conf: Mapping[str, str]) -> None:
+    """Refuse settings under which two copies of a task may run, or a lost task is not tried again.
+
+    :param conf: Spark's settings, ``spark.master`` included.
+    :raises SparkSettingsRefused: with all problems at once.
+    """
+    problems = []
+    if conf.get("spark.speculation", "false").strip().lower() == "true":
+        problems.append("spark.speculation is true: a lane has one owner; set spark.speculation=false")
+    master = conf.get("spark.master", "").strip()
+    local = _LOCAL.match(master)
+    if local:
+        slots = local["slots"] or "1"
+        if int(local["failures"] or "1") < 2:
+            problems.append(f"the master {master} never tries a task again; write local[{slots},4]")
+    elif int(conf.get("spark.task.maxFailures", "4")) < 2:
+        problems.append("spark.task.maxFailures is 1: a lost worker would end the job; leave it at 4")
+    if conf.get("spark.python.use.daemon", "true").strip().lower() == "false":
+        problems.append("spark.python.use.daemon is false: workers could outlive their executor; leave it at true")
+    if problems:
+        raise SparkSettingsRefused(
+            "Spark's settings do not suit a copy: " + "; ".join(problems),
+            next_step="correct the spark connection, spark.conf of the spec, or the arguments of spark-submit",
+            details={"problems": problems},
+        )
+
+
+def build_session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with our defaults and data source, checked.
+
+    :param name: application name, as the Spark UI shows it.
+    :param master: only without spark-submit (tests, ``python seed.py``); spark-submit's master wins.
+    :param conf: more settings, only without spark-submit.
+    :raises SparkSettingsRefused: see :func:`check_settings`.
+    :raises ExecutorUnfit: see :func:`check_executors`.
+    """
+    _set_python()
+    builder = SparkSession.builder.appName(name)
+    given = _given_settings()
+    for key, value in {**DEFAULTS, **({"spark.master": master} if master else {}), **(conf or {})}.items():
+        if key not in given:
+            builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    try:
+        check_settings(dict(session.sparkContext.getConf().getAll()))
+        session.dataSource.register(KafkaLanes)
+        check_executors(session.sparkContext)
+    except BaseException:
+        session.stop()
+        raise
+    return session
+
+
+def _set_python() -> None:
+    """Executors run the driver's Python unless somebody said otherwise; without this they take the system's."""
+    if not os.environ.get("PYSPARK_PYTHON"):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+
+
+def _given_settings() -> set[str]:
+    """Settings of spark-submit, spark-defaults.conf included. Empty without a JVM, that is without spark-submit."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return set()
+    from pyspark import SparkConf
+
+    SparkContext._ensure_initialized()
+    return {key for key, _ in SparkConf().getAll()}
+
+
+def check_executors(context: SparkContext) -> None:
+    """Ask an executor whether it has what a copier imports. It also warms the pool of Python workers.
+
+    :raises ExecutorUnfit: names the missing packages, or our own package if it was not shipped.
+    """
+    context.setJobGroup("check", "check the executors' Python packages")
+    next_step = (
+        "install the packages in the executors' Python and name it by spark.pyspark.python (or PYSPARK_PYTHON); "
+        "ship this package with --py-files, as docs/spark.md says"
+    )
+    try:
+        missing = context.parallelize([EXECUTOR_PACKAGES], 1).flatMap(_missing_packages).collect()
+    except Exception as error:
+        text = str(error)
+        if "ModuleNotFoundError" in text or "PYTHON_VERSION_MISMATCH" in text or "Cannot run program" in text:
+            raise ExecutorUnfit(_root_line(text), next_step=next_step) from None
+        raise
+    finally:
+        clear_job_group(context)
+    if missing:
+        raise ExecutorUnfit(
+            f"an executor's Python lacks {', '.join(missing)}", next_step=next_step, details={"missing": missing}
+        )
+
+
+def _missing_packages(names: tuple[str, ...]) -> list[str]:
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def _root_line(text: str) -> str:
+    for line in text.splitlines():
+        if any(mark in line for mark in ("ModuleNotFoundError", "PYTHON_VERSION_MISMATCH", "Cannot run program")):
+            return line.strip()[:500]
+    return text.strip()[:500]
+
+
+@contextmanager
+def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
+    """Name the jobs of this thread in the Spark UI; cancelling the group interrupts its tasks."""
+    context.setJobGroup(group, description, interruptOnCancel=True)
+    try:
+        yield
+    finally:
+        clear_job_group(context)
+
+
+def clear_job_group(context: SparkContext) -> None:
+    """Later jobs of this thread belong to no group."""
+    for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+        context.setLocalProperty(key, None)
+
+
+def slots(context: SparkContext) -> int:
+    """How many tasks run at once, as far as Spark knows now; at least 1."""
+    return max(1, int(context.defaultParallelism))

@@ -1,0 +1,143 @@
+"""The tail's driver: a Structured Streaming query whose micro-batches are slices.
+
+In a slice each slot drives its lanes without pause, so latency is the wire's; the seam between two slices is what the
+slowest records pay. Results are merged after each slice. The query ends by itself once the coordinator says that every
+partition has reached its stop offset. Spark's checkpoint folder is disposable: the target is the checkpoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.streaming import StreamingQuery
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.errors import SparkJobFailed, Where
+from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.spark.data_source import NAME, group_lanes, lanes_option
+from airflow_provider_kafka_migration.spark.job_errors import spark_errors
+from airflow_provider_kafka_migration.spark.job_pointer import JobPointer
+from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
+from airflow_provider_kafka_migration.spark.merging import Merger
+from airflow_provider_kafka_migration.spark.open_job import copy_job
+from airflow_provider_kafka_migration.spark.rows import RESULT_SCHEMA, read_rows
+from airflow_provider_kafka_migration.spark.session import slots
+from airflow_provider_kafka_migration.spark.slice_function import ArrowFunction, RunLane, make_copy_slice, run_lane
+
+_POLL_SECONDS = 0.5
+
+
+class TailDriver:
+    """Runs a copy job as a stream of slices.
+
+    :param run: what a task does with a lane; tests put their own here.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        job: CopyJob,
+        pointer: JobPointer,
+        coordinator: JobCoordinator,
+        *,
+        run: RunLane = run_lane,
+    ) -> None:
+        self._session = session
+        self._job = job
+        self._coordinator = coordinator
+        self._function: ArrowFunction = make_copy_slice(pointer, run)
+        self._merger = Merger(coordinator)
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Return when the coordinator has finished.
+
+        :raises CopyFailed: only failed partitions are left; ``details["partitions"]`` lists all of them.
+        :raises MigrationError: what stopped a lane as a whole.
+        :raises SparkJobFailed: Spark gave up a task, or the query.
+        """
+        if self._coordinator.finished:
+            self._coordinator.check()
+            return
+        folder = Path(tempfile.mkdtemp(prefix="kafka-migration-tail-"))
+        finished_file = folder / "finished"
+        try:
+            with spark_errors(f"tail of {self._job.migration_id}"):
+                self._drive(self._start(folder, finished_file), finished_file)
+        except BaseException:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not self._coordinator.finished:
+            raise SparkJobFailed(
+                "the streaming query was stopped before every partition had reached its stop offset",
+                where=Where(migration_id=self._job.migration_id, phase=self._job.name),
+                next_step="clear the task: the tail goes on from where the target ends",
+            )
+        self._coordinator.check()
+
+    def _start(self, folder: Path, finished_file: Path) -> StreamingQuery:
+        weights = {lane.lane: sum(max(p.size_bytes, 0) for p in lane.partitions) for lane in self._job.lanes}
+        groups = group_lanes(weights, slots(self._session.sparkContext))
+        copied = (
+            self._session.readStream.format(NAME)
+            .option("lanes", lanes_option(groups))
+            .option("finished_file", str(finished_file))
+            .load()
+            .mapInArrow(self._function, RESULT_SCHEMA)
+            # Named metrics of each micro-batch, for the Spark UI and for listeners.
+            .observe(
+                "copied",
+                functions.sum("records").alias("records"),
+                functions.sum("copied_bytes").alias("copied_bytes"),
+                functions.sum("holes").alias("holes"),
+                functions.max("lag").alias("largest_lag"),
+            )
+        )
+        return (
+            copied.writeStream.queryName(f"tail of {self._job.migration_id}")
+            .option("checkpointLocation", (folder / "checkpoint").as_uri())
+            .trigger(processingTime="0 seconds")
+            .foreachBatch(lambda frame, number: self._merge(frame, number, finished_file))
+            .start()
+        )
+
+    def _merge(self, frame: DataFrame, number: int, finished_file: Path) -> None:
+        """Runs the slice of a micro-batch and takes in what it brought. Spark calls it in a thread of its own."""
+        try:
+            with spark_errors(f"slice {number + 1} of the tail of {self._job.migration_id}"):
+                outcome = read_rows(frame.collect())
+            pause = self._merger.merge(outcome)
+            if self._coordinator.finished:
+                finished_file.touch()
+            elif pause:
+                time.sleep(pause)
+        except BaseException as error:
+            # Spark wraps what it gets into text; the driver wants the error itself.
+            self._failure = error
+            raise
+
+    def _drive(self, query: StreamingQuery, finished_file: Path) -> None:
+        try:
+            while not finished_file.exists():
+                if query.awaitTermination(_POLL_SECONDS):
+                    break
+        finally:
+            query.stop()
+
+
+def run_job(arguments: JobArguments) -> None:
+    """The tail as its Spark main runs it."""
+    with copy_job(arguments) as (session, job, coordinator):
+        TailDriver(session, job, arguments.pointer, coordinator).run()
+
+
+def main() -> int:
+    """``spark_jobs/tail.py``."""
+    return run_main(run_job, "Copies the partitions of a job until it is told where to stop, and that is reached.")
