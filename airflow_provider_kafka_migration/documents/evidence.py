@@ -140,7 +140,7 @@ def open_bundle(data: bytes, public_key: bytes | None = None) -> tuple[EvidenceB
     own_key = _decode(envelope, "public_key_b64", KEY_BYTES)
     if public_key is not None and public_key != own_key:
         raise EvidenceInvalid(
-            f"the evidence is signed by another key: {key_fingerprint(own_key)}, expected {key_fingerprint(public_key)}",
+            f"another key has signed the evidence: {key_fingerprint(own_key)}, expected {key_fingerprint(public_key)}",
             next_step="do not trust it; find out who made it",
         )
     try:
