@@ -1,0 +1,155 @@
+"""``python -m demo``: exit status 0 when everything is as it should be.
+
+Environment: ``APPROVE=manual`` leaves the two approvals to a person; ``KEEP=1`` leaves all running until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from contextlib import ExitStack
+from types import FrameType
+
+from rich.console import Console
+
+from demo import access
+from demo.drive import Run
+from demo.groups import Groups, Switched
+from demo.screen import Screen
+from demo.verdict import Verdict, judge, show
+from demo.world import FOLDER, World
+from harness.clients import LiveProducer
+from harness.load import load
+from harness.processes import wait_for
+
+_SYNC_SECONDS = 60.0
+_EXIT_INTERRUPTED = 130
+
+
+class Demo:
+    """One demo from beginning to end."""
+
+    def __init__(self, console: Console, *, by_hand: bool, keep: bool) -> None:
+        self._console = console
+        self._by_hand = by_hand
+        self._keep = keep
+        self._begun = time.monotonic()
+        self._groups: Groups
+        self._switched: list[Switched] = []
+        self.world: World | None = None
+
+    def run(self) -> Verdict:
+        """Everything; all that was started is stopped when it returns or raises."""
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
+        with ExitStack() as stack:
+            self.world = world = World(stack, self.say)
+            self.say("Starting the source (ZooKeeper mode), the target (KRaft mode) and S3 ...")
+            world.start_services()
+            self.say("Starting Airflow; meanwhile the source gets its topics, records and consumer groups ...")
+            self._make_life(stack, world)
+            world.wait_airflow()
+            self.say(f"Airflow: {world.airflow.url} (no log-in is needed: everybody is admin)")
+            with Screen(self._console) as screen:
+                self._screen = screen
+                Run(world.airflow, screen, by_hand=self._by_hand, before_switch=self._switch_clients).run(world.spec())
+            self.say("The run has ended. Comparing both clusters record by record ...")
+            verdict = judge(world, self._switched)
+            self._write_on_the_target(world, verdict)
+            verdict.seconds = time.monotonic() - self._begun
+            (FOLDER / "summary.json").write_text(json.dumps(verdict.summary(), indent=2) + "\n", encoding="utf-8")
+            show(self._console, verdict)
+            if self._keep:
+                self._stay(world)
+            return verdict
+
+    def say(self, text: str) -> None:
+        """A line with the time since the beginning."""
+        self._console.print(f"[dim]{time.monotonic() - self._begun:5.0f} s[/]  {text}", highlight=False, soft_wrap=True)
+
+    def _make_life(self, stack: ExitStack, world: World) -> None:
+        load(world.source, world.topics)
+        self._groups = Groups(
+            world.source.client_config(),
+            world.target.client_config(),
+            world.client(world.source, access.CONSUMER),
+            world.client(world.target, access.CONSUMER),
+        )
+        self._groups.settle()
+        stack.callback(self._groups.stop)
+        world.start_producer()
+        names = ", ".join(topic.name for topic in world.topics)
+        self.say(f"The source lives: {names}; a producer writes, three groups stand at different places, one reads on")
+
+    def _switch_clients(self) -> None:
+        """READY_FOR_CLIENT_SWITCH: consumers stop, their offsets follow within a moment, they go on on the target."""
+        groups = self._groups
+        groups.leave_source()
+        source = groups.committed(groups.source)
+        wait_for(
+            "the groups' last offsets on the target",
+            lambda: groups.committed(groups.target) == source,
+            _SYNC_SECONDS,
+            0.5,
+        )
+        self._switched = groups.switch()
+        self._screen.say("The consumers have left the source and read on the target, up to its end")
+
+    def _write_on_the_target(self, world: World, verdict: Verdict) -> None:
+        """The producer's own principal may write there: its ACLs came along."""
+        topic = f"{access.PREFIX}orders"
+        producer = LiveProducer(world.client(world.target, access.PRODUCER), {topic: range(4)})
+        with producer:
+            wait_for("a record of the producer on the target", lambda: producer.count() or producer.failed, 30)
+            producer.freeze()
+        if producer.failed:
+            verdict.problems.append(f"the producer cannot write on the target: {producer.failed[0][2]}")
+
+    def _stay(self, world: World) -> None:
+        self.say(f"KEEP=1: everything runs on. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}")
+        self.say(f"source: {world.source.bootstrap}   target: {world.target.bootstrap}   Ctrl-C ends all")
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+
+
+def _on_signal(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _report_failure(console: Console, demo: Demo, error: BaseException) -> None:
+    console.print(f"\n[bold red]The demo failed:[/] {type(error).__name__}")
+    console.print(str(error), highlight=False, markup=False, soft_wrap=True)
+    console.print("\nLogs:")
+    for path in demo.world.logs() if demo.world is not None else [FOLDER]:
+        console.print(f"  {path}", highlight=False, soft_wrap=True)
+
+
+def main() -> int:
+    """The exit status."""
+    argparse.ArgumentParser(prog="python -m demo", description=__doc__).parse_args()
+    approve = os.environ.get("APPROVE", "auto")
+    if approve not in ("auto", "manual"):
+        print(f"APPROVE={approve} is neither auto nor manual", file=sys.stderr)
+        return 2
+    console = Console(soft_wrap=False)
+    signal.signal(signal.SIGTERM, _on_signal)
+    demo = Demo(console, by_hand=approve == "manual", keep=os.environ.get("KEEP", "") not in ("", "0"))
+    try:
+        verdict = demo.run()
+    except KeyboardInterrupt:
+        console.print("\nInterrupted; everything that was started is stopped.")
+        return _EXIT_INTERRUPTED
+    except Exception as error:
+        _report_failure(console, demo, error)
+        return 1
+    return 1 if verdict.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,140 @@
+"""One run of the DAG over Airflow's REST API: trigger, progress, approvals, end."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from demo.screen import Screen, progress_text
+from harness.airflow import AirflowStandalone
+from harness.processes import HarnessError
+
+DAG_ID = "kafka_migration"
+CUTOVER = "approve_cutover"
+SWITCH = "approve_client_switch"
+
+_CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
+_POLL_SECONDS = 1.0
+#: A person would need some seconds, too; the harness also waits for Airflow to be ready for an answer.
+_THINK_SECONDS = 3.0
+_RUN_SECONDS = 30 * 60.0
+_ANSWER_SECONDS = 60.0
+
+
+def params(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The Params of the generic DAG for a spec: the form's required fields, the rest as it is."""
+    return {
+        "migration_id": spec["migration_id"],
+        "source": spec["source"]["conn_id"],
+        "target": spec["target"]["conn_id"],
+        "journal": spec["storage"]["journal"],
+        "more": dict(spec),
+    }
+
+
+def code_in(body: str) -> str:
+    """The code that an approval's text shows.
+
+    :raises HarnessError: it shows none.
+    """
+    found = _CODE.search(body)
+    if found is None:
+        raise HarnessError(f"the approval shows no code:\n{body}")
+    return found[1]
+
+
+class Run:
+    """A run of the migration's DAG.
+
+    :param by_hand: leave the approvals to a person.
+    :param before_switch: called once when the client switch is asked for, before it is approved: the clients move.
+    """
+
+    def __init__(
+        self,
+        airflow: AirflowStandalone,
+        screen: Screen,
+        *,
+        by_hand: bool,
+        before_switch: Callable[[], None],
+    ) -> None:
+        self._airflow = airflow
+        self._screen = screen
+        self._by_hand = by_hand
+        self._before_switch = before_switch
+        self._asked: dict[str, float] = {}
+        self._answered: set[str] = set()
+        self._progress: dict[str, str] = {}
+        self.run_id = ""
+
+    def run(self, spec: Mapping[str, Any]) -> None:
+        """Trigger and follow the run until it has ended well.
+
+        :raises HarnessError: it failed, or took too long; says which task and shows the end of its log.
+        """
+        self.run_id = self._airflow.trigger(DAG_ID, params(spec), f"demo-{int(time.time())}")
+        self._screen.say(f"Run {self.run_id} of DAG {DAG_ID}: {self.address}")
+        deadline = time.monotonic() + _RUN_SECONDS
+        while True:
+            states = self._airflow.task_states(DAG_ID, self.run_id)
+            self._read_progress(states)
+            self._screen.show(states, self._progress)
+            state = self._airflow.run_state(DAG_ID, self.run_id)
+            if state == "success":
+                return
+            failed = [name for name, task in states.items() if task == "failed"]
+            if failed or state == "failed":
+                raise HarnessError(self._story(failed))
+            if time.monotonic() > deadline:
+                raise HarnessError(f"the run has not ended in {_RUN_SECONDS / 60:g} minutes: {states}")
+            for task_id in (CUTOVER, SWITCH):
+                if states.get(task_id) == "awaiting_input":
+                    self._approve(task_id)
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def address(self) -> str:
+        """The run in Airflow's UI."""
+        return f"{self._airflow.url}/dags/{DAG_ID}/runs/{self.run_id}"
+
+    def _approve(self, task_id: str) -> None:
+        if task_id in self._answered:
+            return
+        if task_id not in self._asked:
+            self._asked[task_id] = time.monotonic()
+            if task_id == SWITCH:
+                self._before_switch()
+            if self._by_hand:
+                self._screen.say(
+                    f"{task_id} waits for you: {self.address} (tab Required Actions; no log-in is needed, everybody is "
+                    "admin). Read the text, type its code, choose Approve."
+                )
+        if self._by_hand or time.monotonic() - self._asked[task_id] < _THINK_SECONDS:
+            return
+        shown = self._airflow.hitl(DAG_ID, self.run_id, task_id)
+        if shown is None:
+            return
+        code = code_in(str(shown["body"]))
+        self._airflow.answer(DAG_ID, self.run_id, task_id, ["Approve"], {"code": code}, _ANSWER_SECONDS)
+        self._answered.add(task_id)
+        self._screen.say(f"{task_id}: approved with code {code}")
+
+    def _read_progress(self, states: Mapping[str, str | None]) -> None:
+        for name, state in states.items():
+            if state == "running":
+                with contextlib.suppress(HarnessError, OSError):
+                    stored = self._airflow.state_store(DAG_ID, self.run_id, name)
+                    self._progress[name] = progress_text(stored.get("progress"))
+            elif state in ("success", "failed"):
+                self._progress.pop(name, None)
+
+    def _story(self, failed: list[str]) -> str:
+        text = f"the run failed: {', '.join(failed) or 'no task says why'}"
+        for name in failed[:1]:
+            with contextlib.suppress(HarnessError):
+                lines = self._airflow.task_log(DAG_ID, self.run_id, name).splitlines()[-30:]
+                text += f"\nthe log of {name} ends:\n" + "\n".join(lines)
+        return text

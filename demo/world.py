@@ -1,0 +1,215 @@
+"""Everything that has to run: two clusters, S3, Airflow, a producer and its freeze webhook. All on loopback."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nacl.signing import SigningKey
+
+from demo import access
+from harness import kafka_jars
+from harness.airflow import AirflowStandalone
+from harness.brokers import KafkaCluster
+from harness.clients import LiveProducer
+from harness.load import TopicLoad, standard_topics
+from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
+from harness.webhook import Call, FreezeWebhook
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "demo"
+
+SOURCE_VERSION = "3.9.1"
+TARGET_VERSION = "4.1.1"
+MIGRATION_ID = "demo"
+_MECHANISM = "SCRAM-SHA-512"
+_SIGNATURE = "x-kafka-migration-signature"
+#: A little more than what is left after heads are deleted and logs are cleaned.
+_RECORDS = 240_000
+_BYTES = 120_000_000
+
+#: Written to while the migration runs; the others only have what they had.
+_LIVE_TOPICS = {f"{access.PREFIX}orders": range(4), f"{access.PREFIX}customers": range(3)}
+
+Say = Callable[[str], None]
+
+
+def topics() -> list[TopicLoad]:
+    """The topics of the source."""
+    return standard_topics(access.PREFIX, _RECORDS, _BYTES)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Secrets of this run."""
+
+    webhook: str
+    signing: SigningKey
+
+    @classmethod
+    def make(cls) -> Keys:
+        """New ones."""
+        return cls(secrets.token_urlsafe(24), SigningKey.generate())
+
+    @property
+    def public_hex(self) -> str:
+        """The key that the evidence is checked against, kept outside of it."""
+        return bytes(self.signing.verify_key).hex()
+
+
+class World:
+    """The running parts. Whatever was started is stopped when the stack closes, the last one first."""
+
+    def __init__(self, stack: ExitStack, say: Say) -> None:
+        users = access.users()
+        self.keys = Keys.make()
+        self.source = KafkaCluster(FOLDER / "source", SOURCE_VERSION, users=users)
+        self.target = KafkaCluster(FOLDER / "target", TARGET_VERSION, users=users)
+        self.s3 = S3Server(FOLDER / "s3")
+        self.topics = topics()
+        self._stack = stack
+        self._say = say
+        self.producer: LiveProducer
+        self.webhook: FreezeWebhook
+        self.airflow: AirflowStandalone
+
+    def start_services(self) -> None:
+        """Clusters and S3 at the same time; rights; then Airflow's start goes on in the background.
+
+        :raises HarnessError: one did not start.
+        """
+        for version in (SOURCE_VERSION, TARGET_VERSION):
+            self._say(f"Kafka {version}: {kafka_jars.ensure(version)}")
+        for part in (self.source, self.target, self.s3):
+            self._stack.callback(part.stop)
+        with ThreadPoolExecutor(3, thread_name_prefix="start") as pool:
+            for future in [pool.submit(part.start) for part in (self.source, self.target, self.s3)]:
+                future.result()
+        access.grant_on_source(self.source)
+        access.grant_on_target(self.target)
+        self.producer = LiveProducer(self.client(self.source, access.PRODUCER), _LIVE_TOPICS)
+        self.webhook = FreezeWebhook(self.producer, answer=self._answer_webhook)
+        self._stack.callback(self.webhook.stop)
+        self.webhook.start()
+        self.airflow = AirflowStandalone(
+            FOLDER / "airflow", ROOT / "dags", connections=self.connections(), env=self._airflow_env()
+        )
+        self._stack.callback(self.airflow.stop)
+        self._starting = _Background("start-airflow", self.airflow.start)
+
+    def wait_airflow(self) -> None:
+        """:raises HarnessError: Airflow did not start."""
+        self._starting.result()
+
+    def start_producer(self) -> None:
+        """Let it write."""
+        self.producer.start()
+        self._stack.callback(self.producer.stop)
+
+    def client(self, cluster: KafkaCluster, user: str) -> dict[str, str]:
+        """librdkafka keys of a user on a cluster's SASL listener."""
+        return cluster.client_config(user, _MECHANISM)
+
+    def connections(self) -> dict[str, dict[str, Any]]:
+        """Airflow's connections: the migration's own user on both sides, S3, Spark, two secrets."""
+        s3 = self.s3.config()
+        return {
+            "kafka_source": {"conn_type": "kafka", "extra": self.client(self.source, access.MIGRATOR)},
+            "kafka_target": {"conn_type": "kafka", "extra": self.client(self.target, access.MIGRATOR)},
+            "aws_demo": {
+                "conn_type": "aws",
+                "login": s3["aws_access_key_id"],
+                "password": s3["aws_secret_access_key"],
+                "extra": {"endpoint_url": s3["endpoint_url"], "region_name": s3["region_name"]},
+            },
+            "spark_default": {"conn_type": "spark", "host": "local[2,4]"},
+            "demo_webhook": {"conn_type": "generic", "password": self.keys.webhook},
+            "demo_signing_key": {"conn_type": "generic", "password": self.keys.signing.encode().hex()},
+        }
+
+    def spec(self) -> dict[str, Any]:
+        """The migration, as a user would write it."""
+        return {
+            "migration_id": MIGRATION_ID,
+            "description": "Kafka 3.9 in ZooKeeper mode to Kafka 4.1 in KRaft mode",
+            "source": {"conn_id": "kafka_source", "name": "old cluster"},
+            "target": {"conn_id": "kafka_target", "name": "new cluster"},
+            "storage": {
+                "conn_id": "aws_demo",
+                "journal": f"s3://{DATA_BUCKET}/journal",
+                "archive": f"s3://{DATA_BUCKET}/segments",
+                "evidence": f"s3://{EVIDENCE_BUCKET}/kafka",
+            },
+            "topics": {"include": [r"shop\..*"]},
+            "groups": {"include": ["shop-.*"], "sync_interval": "2s"},
+            "acls": {"exclude_principals": ["User:ANONYMOUS", f"User:{access.MIGRATOR}"]},
+            "tail": {"drain_stable_window": "5s"},
+            "cutover": {
+                "freeze": "webhook",
+                "producer_freeze_webhook": self.webhook.url,
+                "webhook_secret": "airflow:demo_webhook",
+                "max_producer_freeze": "5m",
+            },
+            "evidence": {
+                "retention": "1d",
+                "signing_key": "airflow:demo_signing_key",
+                "public_key": self.keys.public_hex,
+            },
+            "spark": {"conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"}},
+        }
+
+    def logs(self) -> list[Path]:
+        """Where to look when something went wrong."""
+        return [
+            self.airflow.log if hasattr(self, "airflow") else FOLDER / "airflow",
+            FOLDER / "airflow" / "logs",
+            self.source.broker_log(0),
+            self.target.broker_log(0),
+            FOLDER / "s3" / "s3.log",
+        ]
+
+    def _airflow_env(self) -> dict[str, str]:
+        return {"AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "2", "SPARK_LOCAL_IP": "127.0.0.1"}
+
+    def _answer_webhook(self, call: Call) -> tuple[int, Any]:
+        """What a company's switch would do: check the signature, act, repeat what was asked."""
+        expected = "sha256=" + hmac.new(self.keys.webhook.encode(), call.raw, hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(expected, call.headers.get(_SIGNATURE, "")):
+            return 403, {"error": "the signature is wrong"}
+        if call.action not in ("freeze", "unfreeze"):
+            return 422, {"error": f"unknown action {call.action!r}"}
+        if call.action == "freeze":
+            self.producer.freeze()
+        else:
+            self.producer.unfreeze()
+        return 200, {"migration_id": call.body["migration_id"], "action": call.action, "status": "done"}
+
+
+class _Background:
+    """A call in a thread; its error comes out of :meth:`result`."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._call = call
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._call()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> None:
+        """Wait for it."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
