@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import reaper as reaper_module
 from harness.processes import (
     HarnessError,
     PortLeases,
@@ -115,6 +116,39 @@ def test_children_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     wait_for("end of the child", lambda: not is_alive(child), 10)
+
+
+ESCAPING = (
+    "import subprocess, time\n"
+    "p = subprocess.Popen(['sh', '-c', 'sleep 60 & echo $! && exec sleep 60'], start_new_session=True)\n"
+    "print(p.pid, flush=True)\n"
+)
+
+
+def reaped(tmp_path: Path, code: str) -> tuple[Process, list[int]]:
+    """A child under the reaper that starts two processes in another session; their ids."""
+    reaper = Path(reaper_module.__file__)
+    child = start("reaper", [sys.executable, str(reaper), sys.executable, "-c", code], tmp_path / "log")
+    wait_for("grandchildren", lambda: len(child.log.read_text().split()) == 2, 20)
+    return child, list(map(int, child.log.read_text().split()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a child subreaper")
+def test_the_reaper_ends_those_in_other_sessions(tmp_path: Path) -> None:
+    child, escaped = reaped(tmp_path, ESCAPING + "time.sleep(60)")
+    assert all(map(is_alive, escaped))
+    assert set(escaped) < set(reaper_module.descendants(child.pid))
+    child.stop(20)
+    assert child.returncode == 128 + signal.SIGTERM
+    assert not any(map(is_alive, escaped))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a child subreaper")
+def test_the_reaper_ends_orphans_and_keeps_the_exit_code(tmp_path: Path) -> None:
+    child, escaped = reaped(tmp_path, ESCAPING + "raise SystemExit(5)")
+    assert child.wait(20) == 5
+    assert not any(map(is_alive, escaped))
+    child.stop()
 
 
 def test_leftovers_are_killed_at_exit(tmp_path: Path) -> None:
