@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_kafka_migration.documents.content import ContentJob, ContentResult, content_job
+from airflow_provider_kafka_migration.documents.content import ContentJob, content_job
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import MigrationError, Transient
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, Progress
-from airflow_provider_kafka_migration.replication.topic_key import topic_key
+from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
 
 JOB = "verify"
-
-
-def result_key(context: PhaseContext, compared: ContentRange) -> str:
-    """Key of one partition's stored comparison."""
-    return context.key(f"results/content/{topic_key(compared.topic)}-{compared.partition}.json")
 
 
 class SubmittedVerifier:
@@ -35,10 +30,11 @@ class SubmittedVerifier:
         """
         context = self._context
         job = self._job(ranges)
+        results = ContentResults(job, context.journal_store)
         key = context.key(f"jobs/{JOB}.json")
         context.journal_store.put(key, job.canonical())
         try:
-            self._runner.submit(context.spec, context.spec.storage.journal, key, lambda: self._progress(job))
+            self._runner.submit(context.spec, context.spec.storage.journal, key, lambda: self._progress(results, job))
         except MigrationError:
             raise
         except Exception as error:
@@ -47,7 +43,7 @@ class SubmittedVerifier:
                 where=context.where("validating"),
                 next_step="see the task's log; then clear validate: what is compared already is not compared again",
             ) from error
-        return self._results(job)
+        return self._all(results, job)
 
     def _job(self, ranges: Sequence[ContentRange]) -> ContentJob:
         # A new attempt after a failed validation compares everything anew; a killed one goes on.
@@ -60,19 +56,14 @@ class SubmittedVerifier:
             attempt=attempt,
         )
 
-    def _stored(self, job: ContentJob, compared: ContentRange) -> ContentResult | None:
-        data = self._context.journal_store.get(result_key(self._context, compared))
-        result = None if data is None else ContentResult.parse(data)
-        return result if result is not None and result.job_digest == job.digest() else None
-
-    def _progress(self, job: ContentJob) -> Progress:
-        done = sum(self._stored(job, item) is not None for item in job.ranges)
+    def _progress(self, results: ContentResults, job: ContentJob) -> Progress:
+        done = sum(results.read(item) is not None for item in job.ranges)
         total = len(job.ranges)
         return Progress("validating", f"content of {done} of {total} partitions compared", done, total, "partitions")
 
-    def _results(self, job: ContentJob) -> list[PartitionContent]:
-        results = [self._stored(job, item) for item in job.ranges]
-        missing = [item for item, result in zip(job.ranges, results, strict=True) if result is None]
+    def _all(self, results: ContentResults, job: ContentJob) -> list[PartitionContent]:
+        found = [results.read(item) for item in job.ranges]
+        missing = [item for item, content in zip(job.ranges, found, strict=True) if content is None]
         if missing:
             raise Transient(
                 f"the content of {len(missing)} partitions was not compared, the first is "
@@ -80,4 +71,4 @@ class SubmittedVerifier:
                 where=self._context.where("validating", topic=missing[0].topic, partition=missing[0].partition),
                 next_step="clear validate",
             )
-        return [result.content for result in results if result is not None]
+        return [content for content in found if content is not None]

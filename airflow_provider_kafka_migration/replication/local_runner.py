@@ -53,6 +53,13 @@ class LocalRunner:
                         time.sleep(0.2)
         return coordinator.check()
 
+    def submit(self, spec: object, job_location: str, job_key: str, read_progress: object) -> None:
+        """As a runner of the core (``phases.context.CopyRunner``): load the job document and run it.
+
+        :raises CopyFailed: with all partitions that failed.
+        """
+        self.run(self._clients.load_job(job_location, job_key))
+
     def _start_lanes(
         self, pool: ThreadPoolExecutor, coordinator: JobCoordinator, running: dict[Future[list[PartitionResult]], int]
     ) -> None:
