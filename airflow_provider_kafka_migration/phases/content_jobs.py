@@ -43,7 +43,7 @@ class SubmittedVerifier:
                 where=context.where("validating"),
                 next_step="see the task's log; then clear validate: what is compared already is not compared again",
             ) from error
-        return self._all(results, job)
+        return results.read_all()
 
     def _job(self, ranges: Sequence[ContentRange]) -> ContentJob:
         # A new attempt after a failed validation compares everything anew; a killed one goes on.
@@ -60,15 +60,3 @@ class SubmittedVerifier:
         done = sum(results.read(item) is not None for item in job.ranges)
         total = len(job.ranges)
         return Progress("validating", f"content of {done} of {total} partitions compared", done, total, "partitions")
-
-    def _all(self, results: ContentResults, job: ContentJob) -> list[PartitionContent]:
-        found = [results.read(item) for item in job.ranges]
-        missing = [item for item, content in zip(job.ranges, found, strict=True) if content is None]
-        if missing:
-            raise Transient(
-                f"the content of {len(missing)} partitions was not compared, the first is "
-                f"{missing[0].topic}-{missing[0].partition}",
-                where=self._context.where("validating", topic=missing[0].topic, partition=missing[0].partition),
-                next_step="clear validate",
-            )
-        return [content for content in found if content is not None]
