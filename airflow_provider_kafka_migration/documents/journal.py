@@ -34,6 +34,7 @@ CREATED = "created"
 CLAIMED = "claimed"
 RELEASED = "released"
 FAILED_AGAIN = "failed_again"
+SPEC_RECORDED = "spec_recorded"
 SPEC_CHANGED = "spec_changed"
 
 _HASH_PATTERN = "^[0-9a-f]{64}$"

@@ -1,0 +1,148 @@
+"""What of a spec may change while its migration is under way, and the journal's record of it.
+
+The fingerprint speaks for clusters and buckets. This is about all other fields: limits and time-outs may change at any
+time, what decides *what* is migrated and *how offsets are kept* only as long as no cluster was touched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED, JournalEntry
+from airflow_provider_kafka_migration.errors import FingerprintChanged, JournalConflict, Where
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.state import FORWARD, State
+
+#: Until the end of which state a field, or all fields of a section, may change. The longest path that fits counts;
+#: for all others it is :data:`DEFAULT_UNTIL`.
+MAY_CHANGE_UNTIL: Mapping[str, State] = {
+    "description": State.VALIDATING,
+    # Other credentials for the same cluster; that it is the same one is the fingerprint's business.
+    "source": State.VALIDATING,
+    "target": State.VALIDATING,
+    "storage.conn_id": State.VALIDATING,
+    "seed.max_concurrent_partitions": State.SEED,
+    "seed.slice_seconds": State.SEED,
+    "seed.max_bytes_per_second": State.SEED,
+    "tail": State.VALIDATING,
+    "cutover": State.VALIDATING,
+    # What was frozen has to be unfrozen the same way, and sentinels that were written are waited for.
+    "cutover.freeze": State.DRAIN_READY,
+    "cutover.producer_freeze_webhook": State.DRAIN_READY,
+    "cutover.sentinel": State.DRAIN_READY,
+    "approvals": State.VALIDATING,
+    "validation": State.VALIDATING,
+    "evidence": State.VALIDATING,
+    "spark": State.VALIDATING,
+    "notifications": State.VALIDATING,
+    "waive": State.VALIDATING,
+}
+
+#: No cluster is written to before the end of this state.
+DEFAULT_UNTIL = State.PRECHECK
+
+#: Fields that are mappings with free keys: compared as a whole.
+MAPPINGS = frozenset({"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics"})
+
+#: Fields that hold no secret by rule, but may by mistake: their values are compared, never kept.
+_HASHED = frozenset({"notifications.kwargs", "spark.conf"})
+_URL_WITH_MORE = re.compile(r"^[a-z]+://(?:[^/@]*@|[^?]*\?)")
+
+_ATTEMPTS = 20
+
+
+def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Compare a spec with the last one that the journal knows, and record it if it differs.
+
+    To be called by whoever holds the migration, at its start. In an ended migration nothing happens.
+
+    :param spec: the spec as JSON data, all defaults applied.
+    :returns: what changed, as ``{path: {"old": ..., "new": ...}}``; empty the first time.
+    :raises FingerprintChanged: a field changed that may not any more; all such fields are named, nothing is written.
+    """
+    journal.refresh()
+    for _ in range(_ATTEMPTS):
+        if journal.tip_state is None or journal.tip_state.is_terminal:
+            return {}
+        fields = flatten(spec)
+        digest = canonical_digest(fields)
+        last = last_spec(journal)
+        changes = differences(last.details["fields"], fields) if last else {}
+        if last is not None and not changes:
+            return {}
+        if last is None:
+            entry = journal.step_once(SPEC_RECORDED, None, {"sha256": digest, "fields": fields}, reason="spec recorded")
+        else:
+            _refuse_late_changes(journal, changes)
+            details = {"sha256": digest, "fields": fields, "changes": changes}
+            # Keyed by what it replaces: of several tasks that bring the same change, one records it.
+            entry = journal.step_once(SPEC_CHANGED, str(last.seq), details, reason=f"changed: {', '.join(changes)}")
+        if entry.details["sha256"] == digest:
+            return changes
+    raise JournalConflict(
+        "several tasks of this run bring different specs",
+        where=Where(migration_id=journal.migration_id),
+        next_step="make sure that all tasks use the same spec, then clear them",
+    )
+
+
+def last_spec(journal: Journal) -> JournalEntry | None:
+    """The entry that has the spec in force in ``details["fields"]``, flat."""
+    return journal.find_step(SPEC_CHANGED) or journal.find_step(SPEC_RECORDED)
+
+
+def may_change_until(path: str) -> State:
+    """The last state in which a field of the spec may change."""
+    parts = path.split(".")
+    for length in range(len(parts), 0, -1):
+        until = MAY_CHANGE_UNTIL.get(".".join(parts[:length]))
+        if until is not None:
+            return until
+    return DEFAULT_UNTIL
+
+
+def flatten(spec: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """``{"tail": {"slice_seconds": 20}}`` -> ``{"tail.slice_seconds": 20}``; lists and :data:`MAPPINGS` stay whole."""
+    flat: dict[str, Any] = {}
+    for key in sorted(spec):
+        path = f"{above}.{key}" if above else key
+        value = spec[key]
+        if isinstance(value, Mapping) and path not in MAPPINGS:
+            flat |= flatten(value, path)
+        else:
+            flat[path] = _kept(path, value)
+    return flat
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Fields that differ.
+
+    All fields are always there, with their defaults. So one that only one of them has came or went with a release of
+    ours: nobody has changed it, and an upgrade must not stop a migration.
+    """
+    return {
+        path: {"old": old[path], "new": new[path]} for path in sorted(old.keys() & new.keys()) if old[path] != new[path]
+    }
+
+
+def _kept(path: str, value: Any) -> Any:
+    """The value as it is journaled: a hash in place of what may hold a secret."""
+    is_risky = path in _HASHED or (isinstance(value, str) and _URL_WITH_MORE.match(value) is not None)
+    return f"sha256:{canonical_digest(value)[:16]}" if is_risky and value is not None else value
+
+
+def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]]) -> None:
+    working = journal.working_state or State.PLANNED
+    late = {path: changes[path] for path in changes if FORWARD.index(working) > FORWARD.index(may_change_until(path))}
+    if not late:
+        return
+    listing = "; ".join(f"{path}: {change['old']!r} -> {change['new']!r}" for path, change in late.items())
+    raise FingerprintChanged(
+        f"the spec has changed where it may not any more: {listing}",
+        where=Where(migration_id=journal.migration_id, phase=working.value),
+        next_step="put the old values back, or roll back and start a new migration with another migration_id",
+        details={"changes": {path: dict(change) for path, change in late.items()}},
+    )

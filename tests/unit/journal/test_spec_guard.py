@@ -1,0 +1,190 @@
+"""A changed spec on resume: refused by name, or journaled."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args, get_origin
+
+import pytest
+from journal_support import BOB, OpenJournal, go_to
+
+from airflow_provider_kafka_migration.errors import ClaimLost, FingerprintChanged
+from airflow_provider_kafka_migration.journal.spec_guard import (
+    MAPPINGS,
+    MAY_CHANGE_UNTIL,
+    guard_spec,
+    last_spec,
+    may_change_until,
+)
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.local import LocalStore
+
+SPEC = parse_spec(
+    {
+        "migration_id": "m1",
+        "source": {"conn_id": "kafka_source"},
+        "target": {"conn_id": "kafka_target"},
+        "storage": {"journal": "s3://jb/p"},
+        "cutover": {"freeze": "webhook", "producer_freeze_webhook": "https://hooks/freeze?token=hunter2"},
+        "notifications": {"notifier": "a.B", "kwargs": {"url": "hunter3"}},
+    }
+).model_dump(mode="json")
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The spec with one field changed."""
+    spec = copy.deepcopy(SPEC)
+    place = spec
+    *above, last = path.split(".")
+    for part in above:
+        place = place[part]
+    assert place[last] != value
+    place[last] = value
+    return spec
+
+
+def test_recorded_once(open_journal: OpenJournal) -> None:
+    assert guard_spec(open_journal(), SPEC) == {}
+    count = len(open_journal().entries())
+    assert guard_spec(open_journal(), SPEC) == {}
+    assert len(open_journal().entries()) == count
+    entry = last_spec(open_journal())
+    assert entry is not None
+    assert entry.details["fields"]["tail.drain_max_partition_lag"] == 100
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("tail.drain_max_partition_lag", 5),
+        ("tail.drain_stable_window", "1m"),
+        ("cutover.max_producer_freeze", "90s"),
+        ("notifications.notifier", "c.D"),
+        ("notifications.kwargs", {"url": "x"}),
+        ("source.conn_id", "kafka_source_new_password"),
+        ("approvals.assigned_users", ["alice"]),
+    ],
+)
+def test_what_may_change_is_journaled(open_local: OpenJournal, path: str, value: Any) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    go_to(journal, State.AWAITING_CLIENT_SWITCH)
+    changes = guard_spec(open_local(), changed(path, value))
+    assert all(name.startswith(path) for name in changes)
+    assert len(changes) == 1
+    entry = open_local().tip
+    assert entry is not None
+    assert entry.step == "spec_changed"
+    assert path in entry.reason
+    assert entry.details["changes"] == changes
+    assert guard_spec(open_local(), changed(path, value)) == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "last"),
+    [
+        ("topics.include", ["orders"], State.PRECHECK),
+        ("offsets.mode", "mapped", State.PRECHECK),
+        ("storage.archive", "s3://other/p", State.PRECHECK),
+        ("seed.lanes", 9, State.PRECHECK),
+        ("seed.max_concurrent_partitions", 9, State.SEED),
+        ("cutover.sentinel", "end_offsets", State.DRAIN_READY),
+        ("cutover.freeze", "manual", State.DRAIN_READY),
+    ],
+)
+def test_what_may_not_change_any_more_is_named(open_local: OpenJournal, path: str, value: Any, last: State) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    go_to(journal, last)
+    assert list(guard_spec(journal, changed(path, value))) == [path]
+    assert list(guard_spec(journal, SPEC)) == [path]
+    go_to(journal, State(list(State)[list(State).index(last) + 1]))
+    for _ in range(2):
+        before = journal.entries()
+        with pytest.raises(FingerprintChanged, match=path) as caught:
+            guard_spec(open_local(), changed(path, value))
+        assert list(caught.value.details["changes"]) == [path]
+        assert open_local().entries() == before
+        journal.fail(RuntimeError())
+
+
+def test_there_and_back_and_there_again(open_local: OpenJournal) -> None:
+    journal = open_local()
+    other = changed("tail.slice_seconds", 30)
+    guard_spec(journal, SPEC)
+    for _ in range(2):
+        assert guard_spec(journal, other) == {"tail.slice_seconds": {"old": 20, "new": 30}}
+        assert guard_spec(journal, SPEC) == {"tail.slice_seconds": {"old": 30, "new": 20}}
+    assert len(journal.steps("spec_changed")) == 4
+
+
+def test_several_tasks_bring_the_same_change(open_journal: OpenJournal) -> None:
+    guard_spec(open_journal(), SPEC)
+    other = changed("tail.slice_seconds", 30)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: guard_spec(open_journal(), other), range(8)))
+    assert len(open_journal().steps("spec_changed")) == 1
+
+
+def test_only_the_holder_changes_it(open_local: OpenJournal) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    open_local(BOB, takeover=True)
+    with pytest.raises(ClaimLost):
+        guard_spec(journal, changed("tail.slice_seconds", 30))
+
+
+def test_nothing_happens_in_an_ended_migration(open_local: OpenJournal) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    journal.transition(State.ROLLED_BACK, "abort")
+    assert guard_spec(journal, changed("topics.include", ["x"])) == {}
+
+
+def test_values_that_may_hold_secrets_are_not_kept(open_local: OpenJournal, local_store: LocalStore) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://bob:hunter4@hooks/x"))
+    everything = b"".join(local_store.get(info.key) or b"" for info in local_store.list())
+    assert b"hunter" not in everything
+    assert b"cutover.producer_freeze_webhook" in everything
+
+
+def test_an_upgrade_that_brings_or_drops_fields_changes_nothing(open_local: OpenJournal) -> None:
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    go_to(journal, State.SEED)
+    newer = copy.deepcopy(SPEC)
+    newer["topics"]["brand_new"] = True
+    del newer["offsets"]["mode"]
+    assert guard_spec(journal, newer) == {}
+    assert journal.steps("spec_changed") == []
+
+
+def _mappings(model: Any, above: str = "") -> set[str]:
+    """Paths of all fields that are mappings."""
+    found = set()
+    for name, field in model.model_fields.items():
+        path = f"{above}.{name}" if above else name
+        kinds = [field.annotation, *get_args(field.annotation)]
+        if any(get_origin(kind) is dict for kind in kinds):
+            found.add(path)
+        for kind in kinds:
+            if isinstance(kind, type) and hasattr(kind, "model_fields"):
+                found |= _mappings(kind, path)
+    return found
+
+
+def test_the_paths_are_the_specs() -> None:
+    """A field that is renamed in the spec must be renamed here."""
+    assert _mappings(MigrationSpec) == MAPPINGS
+    for path in MAY_CHANGE_UNTIL:
+        place: Any = MigrationSpec
+        for part in path.split("."):
+            assert part in place.model_fields, path
+            place = place.model_fields[part].annotation
+    assert may_change_until("cutover.drain_timeout") is State.VALIDATING
+    assert may_change_until("cutover.sentinel") is State.DRAIN_READY
+    assert may_change_until("anything.new") is State.PRECHECK
