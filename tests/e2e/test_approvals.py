@@ -1,0 +1,115 @@
+"""The approval operators in a real Airflow, answered over REST as the UI does it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.airflow import AirflowStandalone
+
+pytestmark = pytest.mark.e2e
+
+DAG = "approvals"
+FIRST, SECOND = "aaaa1111", "bbbb2222"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("approvals")
+
+
+@pytest.fixture(scope="module")
+def airflow(folder: Path) -> Iterator[AirflowStandalone]:
+    dags = folder / "dags"
+    dags.mkdir()
+    (dags / "approvals.py").symlink_to(Path(__file__).parent / "dags" / "approvals.py")
+    (folder / "code").write_text(FIRST)
+    with AirflowStandalone(folder / "home", dags, env={"APPROVALS_FOLDER": str(folder)}) as running:
+        yield running
+
+
+def _start(airflow: AirflowStandalone, folder: Path) -> str:
+    (folder / "code").write_text(FIRST)
+    run = airflow.trigger(DAG)
+    airflow.wait_for(DAG, run, "approve_cutover", ["awaiting_input"])
+    return run
+
+
+def _answers(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
+
+
+def test_the_page_shows_body_options_and_an_empty_code(airflow: AirflowStandalone, folder: Path) -> None:
+    run = _start(airflow, folder)
+    asked = airflow.hitl(DAG, run, "approve_cutover")
+    assert asked is not None
+    assert asked["options"] == ["Approve", "Not yet", "Abort"]
+    assert FIRST in asked["body"]
+    assert asked["params"]["code"]["value"] == ""
+    assert set(asked["params"]) == {"code"}
+
+
+def test_stale_and_missing_codes_are_refused_and_the_present_one_goes_on(
+    airflow: AirflowStandalone, folder: Path
+) -> None:
+    run = _start(airflow, folder)
+    airflow.answer(DAG, run, "approve_cutover", ["Approve"])
+    airflow.wait_for(DAG, run, "approve_cutover", ["failed"])
+
+    (folder / "code").write_text(SECOND)
+    airflow.clear(DAG, run, ["approve_cutover"], downstream=True)
+    airflow.wait_for(DAG, run, "approve_cutover", ["awaiting_input"])
+    asked = airflow.hitl(DAG, run, "approve_cutover")
+    assert asked is not None
+    assert FIRST in asked["body"], "Airflow shows the present text after a clear now: the warning can go"
+    log = airflow.task_log(DAG, run, "approve_cutover")
+    assert "goes on showing the text of this task's first attempt" in log
+    assert SECOND in log
+
+    airflow.answer(DAG, run, "approve_cutover", ["Approve"], {"code": FIRST})
+    airflow.wait_for(DAG, run, "approve_cutover", ["failed"])
+    airflow.clear(DAG, run, ["approve_cutover"], downstream=True)
+    airflow.answer(DAG, run, "approve_cutover", ["Approve"], {"code": SECOND})
+    airflow.wait_for(DAG, run, "go", ["success"])
+    assert airflow.task_states(DAG, run)["rollback"] == "skipped"
+
+    *_, stale, good = _answers(folder)
+    assert (stale["code"], good["code"]) == (FIRST, SECOND)
+    assert FIRST in str(good["body_shown"]), "the evidence must have the text that the person saw"
+    assert good["responders"][0]["user_id"]  # type: ignore[index]
+
+
+def test_not_yet_asks_again_in_the_same_task(airflow: AirflowStandalone, folder: Path) -> None:
+    run = _start(airflow, folder)
+    airflow.answer(DAG, run, "approve_cutover", ["Not yet"])
+    airflow.wait_for(DAG, run, "approve_cutover", ["running", "scheduled", "queued"])
+    airflow.wait_for(DAG, run, "approve_cutover", ["awaiting_input"])
+    assert [item["decision"] for item in _answers(folder)][-1] == "not_yet"
+    airflow.answer(DAG, run, "approve_cutover", ["Approve"], {"code": FIRST})
+    airflow.wait_for(DAG, run, "go", ["success"])
+    airflow.answer(DAG, run, "approve_client_switch", ["Approve"], {"code": FIRST})
+    airflow.wait_for(DAG, run, None, ["success"])
+    assert airflow.task_states(DAG, run) == {
+        "approve_client_switch": "success",
+        "approve_cutover": "success",
+        "end": "success",
+        "go": "success",
+        "rollback": "skipped",
+    }
+    assert airflow.xcom(DAG, run, "approve_cutover")["decision"] == "approve"
+
+
+def test_abort_runs_the_rollback_and_nothing_else(airflow: AirflowStandalone, folder: Path) -> None:
+    run = _start(airflow, folder)
+    airflow.answer(DAG, run, "approve_cutover", ["Abort"])
+    airflow.wait_for(DAG, run, None, ["success"])
+    assert airflow.task_states(DAG, run) == {
+        "approve_client_switch": "skipped",
+        "approve_cutover": "success",
+        "end": "skipped",
+        "go": "skipped",
+        "rollback": "success",
+    }
