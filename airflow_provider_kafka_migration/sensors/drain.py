@@ -16,6 +16,9 @@ from airflow_provider_kafka_migration.triggers.drain import DrainTrigger, event_
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.phases.context import PhaseContext
+
 
 class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
     """Waits until every partition's lag is at or below the limit for the whole stable window.
@@ -55,12 +58,8 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         """Answer at once if the journal has gone on; else wait."""
         spec = self.migration_spec(context)
         with self.open_migration(context) as migration:
-            done = migration.already_done(self.phase)
-            if done is not None:
-                self.log.info("already done: %s", done.summary)
-                return self.pointers(migration, done)
-            if not self.deferrable:
-                return self.pointers(migration, migration.run(self.phase))
+            if not self.deferrable or _gone_on(migration.context):
+                return self._finish(migration)
         timeout: timedelta = spec.tail.drain_ready_timeout
         self.defer(
             trigger=DrainTrigger(spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds),
@@ -78,6 +77,18 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         if error is not None:
             raise error
         with self.open_migration(context) as migration:
-            result = migration.run(self.phase, event=event)
-            self.log.info(result.summary)
-            return self.pointers(migration, result)
+            return self._finish(migration, event=event)
+
+    def _finish(self, migration: Migration, **options: Any) -> dict[str, Any]:
+        result = migration.run(self.phase, **options)
+        self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
+        return self.pointers(migration, result)
+
+
+def _gone_on(core: PhaseContext) -> bool:
+    """Nothing is left to wait for: the migration is beyond the tail, or has ended."""
+    from airflow_provider_kafka_migration.state import State
+
+    core.journal.refresh()
+    state = core.journal.tip_state
+    return core.journal.is_past(State.TAIL) or (state is not None and state.is_terminal)
