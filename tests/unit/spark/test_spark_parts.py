@@ -1,0 +1,347 @@
+"""Parts of the Spark layer that need no Spark session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spark_support import MIGRATION_ID, make_job, references_file, store_job
+
+from airflow_provider_kafka_migration.documents.content import ContentJob
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, PartitionResult
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    ConnectionInvalid,
+    DocumentUnreadable,
+    JobMissing,
+    MigrationError,
+    SparkSettingsRefused,
+    Terminal,
+    Where,
+    error_from_dict,
+)
+from airflow_provider_kafka_migration.spark import main as spark_main
+from airflow_provider_kafka_migration.spark.data_source import group_lanes
+from airflow_provider_kafka_migration.spark.job_errors import root_cause
+from airflow_provider_kafka_migration.spark.job_pointer import JobPointer, JobReferences
+from airflow_provider_kafka_migration.spark.merging import Merger
+from airflow_provider_kafka_migration.spark.package import build_py_files
+from airflow_provider_kafka_migration.spark.pauses import Pauses
+from airflow_provider_kafka_migration.spark.progress_lines import ProgressLines
+from airflow_provider_kafka_migration.spark.rows import RESULT_ARROW, SliceOutcome, error_batch, read_rows, result_batch
+from airflow_provider_kafka_migration.spark.session import check_settings
+
+SECRETS = {"source": {"sasl.password": "hunter2"}, "target": {"bootstrap.servers": "b:1"}, "storage": None}
+
+
+def result(partition: int = 0, lane: int = 0, **fields: object) -> PartitionResult:
+    return PartitionResult.model_validate(
+        {
+            "lane": lane,
+            "topic": "orders",
+            "partition": partition,
+            "source_offset": 10,
+            "target_offset": 10,
+            "verdict": Verdict.EQUAL,
+            **fields,
+        }
+    )
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark.master": "local[2,4]"},
+        {"spark.master": "local[*, 4]"},
+        {"spark.master": "spark://host:7077"},
+        {"spark.master": "yarn", "spark.speculation": "false", "spark.task.maxFailures": "4"},
+        {"spark.master": "k8s://https://host:443"},
+    ],
+)
+def test_good_settings_pass(conf: dict[str, str]) -> None:
+    check_settings(conf)
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ({"spark.master": "local[2,4]", "spark.speculation": "true"}, "spark.speculation"),
+        ({"spark.master": "yarn", "spark.speculation": " TRUE"}, "spark.speculation"),
+        ({"spark.master": "local"}, r"local\[1,4\]"),
+        ({"spark.master": "local[2]"}, r"local\[2,4\]"),
+        ({"spark.master": "local[*]"}, r"local\[\*,4\]"),
+        ({"spark.master": "local[2,1]"}, r"local\[2,4\]"),
+        ({"spark.master": "spark://host:7077", "spark.task.maxFailures": "1"}, "maxFailures"),
+        ({"spark.master": "yarn", "spark.python.use.daemon": "false"}, "daemon"),
+    ],
+)
+def test_unsafe_settings_are_refused(conf: dict[str, str], says: str) -> None:
+    with pytest.raises(SparkSettingsRefused, match=says):
+        check_settings(conf)
+
+
+def test_all_problems_come_at_once() -> None:
+    with pytest.raises(SparkSettingsRefused) as caught:
+        check_settings({"spark.master": "local[2]", "spark.speculation": "true"})
+    assert len(caught.value.details["problems"]) == 2
+
+
+# --- references -----------------------------------------------------------------------------------------------------
+
+
+def test_secrets_in_the_file_are_not_shipped(tmp_path: Path) -> None:
+    path = references_file(tmp_path, SECRETS)
+    references = JobReferences.open(str(path))
+    assert references.inline is None
+    assert "hunter2" not in repr(references)
+    assert references.resolve()["source"] == {"sasl.password": "hunter2"}
+
+
+def test_plain_references_are_shipped_so_that_no_file_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_CLUSTER", '{"bootstrap.servers": "a:1"}')
+    monkeypatch.setenv("TARGET_CLUSTER", '{"bootstrap.servers": "b:1"}')
+    path = references_file(tmp_path, {"source": "env:SOURCE_CLUSTER", "target": "env:TARGET_CLUSTER", "storage": None})
+    references = JobReferences.open(str(path))
+    path.unlink()
+    assert references.resolve() == {
+        "source": {"bootstrap.servers": "a:1"},
+        "target": {"bootstrap.servers": "b:1"},
+        "storage": None,
+    }
+
+
+def test_references_in_an_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFERENCES", '{"source": {"a": 1}, "target": null}')
+    assert JobReferences.open("env:REFERENCES").resolve() == {"source": {"a": 1}, "target": None, "storage": None}
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    path = references_file(tmp_path, SECRETS)
+    path.chmod(0o644)
+    with pytest.raises(ConnectionInvalid, match="chmod 600"):
+        JobReferences.open(str(path))
+
+
+@pytest.mark.parametrize("content", [{"source": 5}, {"sources": {}}, {"source": ["hunter2"]}])
+def test_a_wrong_references_document_is_named_without_its_content(tmp_path: Path, content: object) -> None:
+    with pytest.raises(ConnectionInvalid, match="mistakes") as caught:
+        JobReferences.open(str(references_file(tmp_path, content)))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_job_documents_are_read_and_wrong_ones_named(tmp_path: Path) -> None:
+    stored = store_job(tmp_path)
+    assert stored.pointer.read(CopyJob, stored.store) == stored.job
+    with pytest.raises(DocumentUnreadable):
+        stored.pointer.read(ContentJob, stored.store)
+    missing = JobPointer(stored.pointer.location, "x/jobs/seed.json", stored.pointer.references)
+    with pytest.raises(JobMissing, match=r"x/jobs/seed\.json"):
+        missing.read(CopyJob, stored.store)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+class Row:
+    def __init__(self, row: dict[str, object]) -> None:
+        self.__dict__.update(row)
+
+
+def test_results_survive_the_way_through_arrow() -> None:
+    sent = [
+        result(1, lane=2, records=3, gaps=[(1, 4)], error=BrokerUnreachable("gone").as_dict()),
+        result(0, lane=2, done=True, lag=-1),
+    ]
+    batch = result_batch(sent)
+    assert batch.schema.equals(RESULT_ARROW)
+    outcome = read_rows([Row(row) for row in batch.to_pylist()])  # type: ignore[misc]
+    assert outcome.results == sorted(sent, key=lambda item: item.partition)
+    assert outcome.lane_errors == {}
+
+
+def test_lane_errors_survive_as_errors_of_their_kind() -> None:
+    error = BrokerUnreachable("no answer", where=Where(cluster="target", broker="b:1"), next_step="look")
+    outcome = read_rows([Row(row) for row in error_batch(4, error).to_pylist()])  # type: ignore[misc]
+    assert isinstance(outcome.lane_errors[4], BrokerUnreachable)
+    assert str(outcome.lane_errors[4]) == str(error)
+
+
+def test_an_unknown_code_is_at_least_terminal_or_transient() -> None:
+    unknown = error_from_dict({"code": "FROM_THE_FUTURE", "kind": "terminal", "what": "x", "where": {"planet": "mars"}})
+    assert isinstance(unknown, Terminal)
+
+
+# --- lanes and pauses -----------------------------------------------------------------------------------------------
+
+
+def test_lanes_are_spread_by_weight() -> None:
+    assert group_lanes({0: 100, 1: 60, 2: 50, 3: 5}, 2) == [[0, 3], [1, 2]]
+    assert group_lanes({0: 0, 1: 0, 2: 0, 3: 0}, 2) == [[0, 2], [1, 3]]
+    assert group_lanes({7: 10}, 4) == [[7]]
+
+
+def test_pauses_grow_while_a_lane_fails_and_end_when_it_works() -> None:
+    pauses = Pauses()
+    assert [pauses.after([1], [1]) for _ in range(4)] == [0.5, 1.0, 2.0, 4.0]
+    assert pauses.after([1], []) == 0.0
+    assert pauses.after([1], [1]) == 0.5
+    assert max(pauses.after([1], [1]) for _ in range(20)) == 30.0
+
+
+def test_a_slice_that_failed_in_part_goes_on_at_once(tmp_path: Path) -> None:
+    stored = store_job(tmp_path, lanes=2, partitions=1)
+    merger = Merger(stored.coordinator())
+    gone = BrokerUnreachable("gone").as_dict()
+    assert merger.merge(SliceOutcome([result(0, lane=0, records=1), result(1, lane=1, error=gone)])) == 0.0
+    assert merger.merge(SliceOutcome([result(0, lane=0, error=gone)], {1: BrokerUnreachable("gone")})) > 0.0
+
+
+def test_a_lane_that_fails_for_good_fails_its_open_partitions_only(tmp_path: Path) -> None:
+    stored = store_job(tmp_path, lanes=1, partitions=2)
+    coordinator = stored.coordinator()
+    merger = Merger(coordinator)
+    merger.merge(SliceOutcome([result(0, done=True)]))
+    merger.merge(SliceOutcome([], {0: Terminal("wrong password")}))
+    assert coordinator.finished
+    progress = coordinator.progress()
+    assert (progress["partitions_done"], progress["partitions_failed"]) == (1, 1)
+
+
+def test_progress_lines() -> None:
+    seed = ProgressLines(make_job("seed", "file:///x", 1, 2, 100), clock=iter([0.0, 10.0]).__next__)
+    line = seed.add([result(0, source_offset=100, done=True, records=90, copied_bytes=2_000_000), result(1)])
+    assert line == ("seed: 1 of 2 partitions done, 90 records, 2.0 MB, 9 rec/s, 55% of the offsets, 8 s to go")
+    tail = ProgressLines(make_job("tail", "file:///x", 1, 2, None), clock=iter([0.0, 1.0]).__next__)
+    assert tail.add([result(1, lag=7), result(0, lag=3)]).endswith("largest lag 7 records (orders-1)")
+
+
+# --- errors of Spark ------------------------------------------------------------------------------------------------
+
+
+def test_root_cause_is_the_python_error_not_the_stack() -> None:
+    text = (
+        "An error occurred while calling o91.collectToPython.\n: org.apache.spark.SparkException: Job aborted\n"
+        "Traceback (most recent call last):\n  File x\nValueError: no lane 7\n\n\tat org.apache.spark.Foo(Bar.scala)\n"
+    )
+    assert root_cause(text) == "ValueError: no lane 7"
+    lost = "Job aborted due to stage failure: Task 0 failed 4 times: Python worker exited unexpectedly (crashed)\n at x"
+    assert "Python worker exited unexpectedly" in root_cause(lost)
+
+
+# --- mains ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def own_signal_handler() -> Iterator[None]:
+    """Mains set a handler for SIGTERM; pytest keeps its own."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def run_with(error: BaseException | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    def job(_arguments: spark_main.JobArguments) -> None:
+        if error is not None:
+            raise error
+
+    path = references_file(tmp_path, SECRETS)
+    status = spark_main.run_main(
+        job, "test", ["--job-location", "file:///x/", "--job-key", "k", "--references", str(path)]
+    )
+    return status, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "last_line"),
+    [
+        (None, 0, ""),
+        (Terminal("it is\nbroken", next_step="repair it"), 1, "[TERMINAL] it is broken. Next: repair it"),
+        (
+            BrokerUnreachable("no answer", where=Where(cluster="source")),
+            75,
+            "[BROKER_UNREACHABLE] no answer (cluster source)",
+        ),
+        (ValueError("odd"), 75, "[UNEXPECTED] ValueError: odd. Next: report it with the lines above"),
+    ],
+)
+def test_a_main_ends_with_one_clear_line(
+    error: BaseException | None, status: int, last_line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, printed = run_with(error, tmp_path, capsys)
+    assert found == status
+    assert (printed.splitlines() or [""])[-1] == last_line
+
+
+def test_arguments_show_no_secret(tmp_path: Path) -> None:
+    path = references_file(tmp_path, SECRETS)
+    arguments = spark_main.parse_arguments(
+        ["--job-location", "file:///x/", "--job-key", "k", "--references", str(path)], "test"
+    )
+    assert arguments.pointer.location == "file:///x"
+    assert arguments.secrets["source"] == {"sasl.password": "hunter2"}
+    assert "hunter2" not in repr(arguments)
+
+
+@pytest.mark.parametrize("name", ["seed", "tail", "verify"])
+def test_mains_name_a_missing_job(name: str, tmp_path: Path) -> None:
+    path = references_file(tmp_path, SECRETS)
+    root = Path(__file__).parents[3]
+    ended = subprocess.run(
+        [
+            sys.executable,
+            str(root / "spark_jobs" / f"{name}.py"),
+            *("--job-location", tmp_path.as_uri(), "--job-key", f"{MIGRATION_ID}/jobs/{name}.json"),
+            *("--references", str(path)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("[JOB_MISSING] there is no job document")
+    assert "hunter2" not in ended.stdout + ended.stderr
+
+
+# --- the zip --------------------------------------------------------------------------------------------------------
+
+
+def test_the_zip_is_importable_on_its_own_and_always_the_same(tmp_path: Path) -> None:
+    first = build_py_files(tmp_path)
+    content = first.read_bytes()
+    first.unlink()
+    second = build_py_files(tmp_path)
+    assert (second.name, second.read_bytes()) == (first.name, content)
+    code = (
+        "import airflow_provider_kafka_migration as package, sys\n"
+        "from airflow_provider_kafka_migration.spark import seed, tail, verify\n"
+        "from airflow_provider_kafka_migration.replication import slices\n"
+        "assert '.zip' in package.__file__, package.__file__\n"
+        "assert 'airflow' not in sys.modules\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(second)}, check=True
+    )
+    names = zipfile.ZipFile(second).namelist()
+    assert not [name for name in names if "/operators/" in name or name.endswith(".pyc")]
+
+
+def test_errors_of_executors_are_pickled() -> None:
+    import pickle
+
+    error = pickle.loads(pickle.dumps(BrokerUnreachable("x", where=Where(topic="t", partition=1))))
+    assert isinstance(error, MigrationError)
+    assert error.where.partition == 1
