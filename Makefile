@@ -31,6 +31,10 @@ $(STAMP): requirements.lock pyproject.toml scripts/bootstrap.sh
 java:
 	@bash scripts/check_java.sh
 
+.PHONY: jars
+jars: env java ## Fetch Kafka's jars into the user's cache and check them; brokers start offline afterwards
+	@$(BIN)/python -m harness.kafka_jars
+
 .PHONY: demo
 demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=manual, KEEP=1)
 	@$(BIN)/python -m demo
