@@ -6,6 +6,8 @@ after it, so a segment without an entry was never finished and does not count.
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part, canonical_digest
@@ -36,15 +38,12 @@ class SegmentEntry(Document):
 
     def sealed(self) -> SegmentEntry:
         """The entry with its own digest."""
-        return self.model_copy(update={"entry_sha256": self._seal()})
+        return self.model_copy(update={"entry_sha256": seal(self.model_dump(mode="json"))})
 
-    @property
-    def is_sealed(self) -> bool:
-        """False if a field was changed since :meth:`sealed`."""
-        return self.entry_sha256 == self._seal()
 
-    def _seal(self) -> str:
-        return canonical_digest(self.model_dump(mode="json", exclude={"entry_sha256"}))
+def seal(fields: dict[str, Any]) -> str:
+    """What ``entry_sha256`` has to be, given all fields as they are written (also those of later versions)."""
+    return canonical_digest({name: value for name, value in fields.items() if name != "entry_sha256"})
 
 
 class ManifestPartition(Part):

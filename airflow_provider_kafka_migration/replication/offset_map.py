@@ -68,7 +68,8 @@ class PartitionMap:
     whose source offset is at least the one asked for. (Of the records as they were copied: what the source compacts
     away afterwards is still there on the target.)
 
-    :param runs: in order; runs of the same shift are joined, empty ones left out.
+    :param runs: in order; the first one says where the partition starts and always stays. Runs of the same shift are
+        joined, other empty ones left out.
     :param source_end_offset: one past the last source offset that was copied, holes included; None while copying.
     :param target_end_offset: target log end that belongs to it.
     :raises OffsetMapInvalid: runs that go backwards.
@@ -100,7 +101,7 @@ class PartitionMap:
                 )
             if run.source_start - run.target_start == source[-1] - target[-1]:
                 return
-            if run.source_start == source[-1] or run.target_start == target[-1]:
+            if len(source) > 1 and (run.source_start == source[-1] or run.target_start == target[-1]):
                 # Nothing lies in the run before: this one takes its place, and may continue the one before that.
                 source.pop()
                 target.pop()
@@ -204,8 +205,8 @@ class PartitionMap:
         return min(position, self._source[index + 1]) if index + 1 < len(self._source) else position
 
     def override(self, from_target_offset: int, runs: Iterable[Run]) -> bool:
-        """Drop the runs at or above a target offset, then add others. True if some were dropped."""
-        kept = bisect_left(self._target, from_target_offset)
+        """Drop the runs at or above a target offset, but not the first, then add others. True if some were dropped."""
+        kept = max(bisect_left(self._target, from_target_offset), min(len(self), 1))
         dropped = kept < len(self._target)
         del self._source[kept:]
         del self._target[kept:]
@@ -222,9 +223,7 @@ class PartitionMap:
     def closed(self, source_end_offset: int, target_end_offset: int) -> PartitionMap:
         """The map of a finished copy. Runs that were written ahead beyond the target's end are left out."""
         twin = self.copy()
-        if len(twin) > 1:
-            first = Run(twin._source[0], twin._target[0])
-            twin.override(max(target_end_offset, first.target_start + 1), ())
+        twin.override(target_end_offset, ())
         twin.source_end_offset, twin.target_end_offset = source_end_offset, target_end_offset
         return twin
 

@@ -67,6 +67,8 @@ class RunLog:
         self.attempt: int | None = None
         self._seen: list[_Name] | None = None
         self._from_target_offset = 0
+        #: target start of the last run written under the present attempt
+        self._last_target_offset = -1
 
     def load(self) -> PartitionMap:
         """The map as the objects tell it, open at its end.
@@ -103,10 +105,8 @@ class RunLog:
         self.attempt = None
         names = self._names()
         found = self._fold(names)
-        # The first run stays even if nothing of it was appended.
-        first_target = found.target_start_offset or 0
-        self._from_target_offset = max(target_end_offset, first_target + 1)
-        found.override(self._from_target_offset, ())
+        self._from_target_offset = target_end_offset
+        found.override(target_end_offset, ())
         self._seen = names
         if names:
             self._claim(found if len(names) - _last_checkpoint(names) > _CHECKPOINT_OBJECTS else None)
@@ -122,6 +122,7 @@ class RunLog:
             except ObjectExists:
                 continue
             self.attempt = number
+            self._last_target_offset = -1
             return
         raise self._conflict(self.prefix, f"{_MAX_CLAIMS} attempts were claimed by others")
 
@@ -144,6 +145,13 @@ class RunLog:
             if self._names() != self._seen:
                 raise self._conflict(self.prefix, "another copier has begun to write runs")
             self._claim(None)
+        elif runs[0].target_start <= self._last_target_offset:
+            # Objects of one attempt are read by offset: to take runs back needs another attempt.
+            self._seen = self._names()
+            if any(name.attempt > self.attempt for name in self._seen):
+                raise self._conflict(self.prefix, "another copier has taken over")
+            self._from_target_offset = runs[0].target_start
+            self._claim(None)
         assert self.attempt is not None
         document = self._document("runs", self.attempt, runs[0].target_start, runs)
         key = f"{self.prefix}{document.from_target_offset:020d}-{self.attempt:06d}.json"
@@ -154,6 +162,7 @@ class RunLog:
             # The answer to an earlier try may have been lost: then it is what we wrote.
             if self.store.get(key) != data:
                 raise self._conflict(key, "other runs are written for the same target offsets") from None
+        self._last_target_offset = runs[-1].target_start
 
     def _document(self, kind: RunsKind, attempt: int, from_target_offset: int, runs: Sequence[Run]) -> RunsObject:
         return RunsObject(

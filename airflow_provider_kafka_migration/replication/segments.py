@@ -9,6 +9,7 @@ what ``kafka-dump-log`` reads as base offset.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.documents.manifest import Manifest, ManifestPartition, SegmentEntry
+from airflow_provider_kafka_migration.documents.manifest import Manifest, ManifestPartition, SegmentEntry, seal
 from airflow_provider_kafka_migration.errors import ObjectExists, SegmentTampered, TopicRecreated, Where
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, read_batches
 from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
@@ -141,7 +142,8 @@ def _read_entry(store: ObjectStore, key: str) -> SegmentEntry:
     except ValidationError as error:
         raise _tampered(key, f"{error.error_count()} fields of its entry are wrong") from None
     expected = f"{entry.from_offset:020d}.{entry.until_offset:020d}.{entry.sha256[:16]}.log"
-    if _entry_key(entry.key) != key or not entry.key.endswith(f"/{expected}") or not entry.is_sealed:
+    sealed = seal(json.loads(data)) == entry.entry_sha256
+    if _entry_key(entry.key) != key or not entry.key.endswith(f"/{expected}") or not sealed:
         raise _tampered(key, "its entry was altered", entry)
     return entry
 
