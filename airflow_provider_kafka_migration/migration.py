@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
-from airflow_provider_kafka_migration.errors import ClaimLost, IllegalTransition, MigrationError, Where
+from airflow_provider_kafka_migration.errors import ClaimLost, IllegalTransition, Interrupted, MigrationError, Where
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
@@ -257,7 +257,7 @@ class Migration:
         return result
 
     def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
-        if entry.fails_migration and not isinstance(error, ClaimLost | IllegalTransition):
+        if entry.fails_migration and not isinstance(error, ClaimLost | IllegalTransition | Interrupted):
             self.context.journal.fail(error)
 
     def already_done(self, phase: str) -> PhaseResult | None:

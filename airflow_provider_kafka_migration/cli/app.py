@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from airflow_provider_kafka_migration import __version__
-from airflow_provider_kafka_migration.cli import commands_evidence, commands_journal, commands_offset_map, commands_spec
+from airflow_provider_kafka_migration.cli import (
+    commands_evidence,
+    commands_journal,
+    commands_offset_map,
+    commands_run,
+    commands_spec,
+)
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
 
 _EPILOG = "Exit status: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
@@ -38,6 +44,7 @@ def _main(
 
 
 commands_spec.register(app)
+commands_run.register(app)
 app.add_typer(commands_journal.app, name="journal")
 app.add_typer(commands_offset_map.app, name="offset-map")
 commands_evidence.register(app)

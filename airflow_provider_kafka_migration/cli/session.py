@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,13 +44,17 @@ def _airflow_connection(conn_id: str) -> str:
     return connection_text(conn_id)
 
 
-def identity() -> str:
-    """Who runs the command line: the owner of claims. Stays equal from one call to the next."""
+def person() -> str:
+    """The user of this machine who runs the command line: approves, and is named in the journal."""
     try:
-        user = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):  # a container's user id without a name
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
+        return f"uid-{os.getuid()}"
+
+
+def identity() -> str:
+    """The owner of claims: stays equal from one call to the next."""
+    return f"{person()}@{socket.gethostname()}"
 
 
 def open_location(location: str, reference: str | None) -> ObjectStore:
