@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.documents.journal import CLAIMED, FAILED_A
 from airflow_provider_kafka_migration.errors import (
     ClaimLost,
     IllegalTransition,
+    MigrationError,
     PhaseOver,
     StorageRefused,
     Where,
@@ -345,10 +346,11 @@ class Journal:
         return self._append(decide)
 
     def fail(self, error: BaseException, *, only_in: Collection[State] | None = None) -> JournalEntry | None:
-        """Record a failure. It is meant for exception handlers, so a refusal never hides the error itself.
+        """Record a failure. It is meant for exception handlers, so it never hides the error behind another one.
 
-        Where the migration has ended, is held by another owner or is not in ``only_in``, nothing is written and
-        ``None`` is returned. In a migration that has failed already it becomes a step.
+        Where the migration has ended, is held by another owner or is not in ``only_in``, or the store does not work,
+        nothing is written, that is logged, and ``None`` is returned. In a migration that has failed already it becomes
+        a step.
         """
         reason, details = describe_failure(error)
 
@@ -360,7 +362,7 @@ class Journal:
 
         try:
             return self._append(decide)
-        except (ClaimLost, PhaseOver, IllegalTransition) as refusal:
+        except MigrationError as refusal:
             log.warning("the failure is not journaled: %s", refusal)
             return None
 

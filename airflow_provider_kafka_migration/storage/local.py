@@ -89,7 +89,7 @@ class LocalStore:
         after = start_after.encode() if start_after is not None else None
         found: list[tuple[bytes, ObjectInfo]] = []
         with self._errors(prefix):
-            for parent, _, names in os.walk(start):
+            for parent, _, names in os.walk(start, onerror=_unless_absent):
                 for name in names:
                     info = self._info(Path(parent) / name)
                     if info is None or not info.key.startswith(prefix):
@@ -140,6 +140,12 @@ class LocalStore:
             raise StorageUnavailable(
                 what, where=where, next_step="free space or repair the file system, then try again"
             ) from error
+
+
+def _unless_absent(error: OSError) -> None:
+    """A folder that is not there holds nothing; one that cannot be read must not look empty."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 def _flush_folder(folder: Path) -> None:

@@ -49,6 +49,8 @@ _NEXT_STEPS = {
     "PermanentRedirect": "set region_name to the bucket's region",
     "AuthorizationHeaderMalformed": "set region_name to the bucket's region",
     "IllegalLocationConstraintException": "set region_name to the bucket's region",
+    "ParamValidationError": "correct the bucket's name in the spec's storage section",
+    "SSLError": "check the certificate of endpoint_url; verify takes the path of a CA bundle",
     "NotImplemented": "use an object store that supports If-None-Match on PutObject",
 }
 
@@ -104,7 +106,7 @@ def as_ours(error: BotoCoreError | ClientError, *, bucket: str, endpoint: str | 
         return StorageUnavailable(
             f"S3{service} did not do what was asked of bucket {bucket}: {code}, also not when tried again",
             where=where,
-            next_step="check the network and the object store's health, then clear the task",
+            next_step=_NEXT_STEPS.get(code, "check the network and the object store's health, then clear the task"),
             details={"code": code, "bucket": bucket},
         )
     if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):

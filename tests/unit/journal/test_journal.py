@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import (
     PhaseOver,
     SourceGap,
     StorageRefused,
+    StorageUnavailable,
     Where,
 )
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal
@@ -394,6 +395,30 @@ def test_fingerprint_of_locations() -> None:
     two = Fingerprint.of_locations("s", "t", {"archive": "file:///a/b", "evidence": "s3://e/", "journal": "s3://b/p/q"})
     assert one.sha256 == two.sha256
     assert len(one.sha256) == 64
+
+
+class Broken(LocalStore):
+    """The store stops working."""
+
+    works = True
+
+    def put_new(self, key: str, data: bytes) -> None:
+        if not self.works:
+            raise StorageUnavailable("no answer")
+        super().put_new(key, data)
+
+
+def test_fail_does_not_hide_the_error_behind_a_broken_store(
+    local_store: LocalStore, open_local: OpenJournal, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Broken(local_store.folder)
+    journal = Journal.create_or_open(store, "m1", FINGERPRINT, owner=ALICE)
+    store.works = False
+    assert journal.fail(RuntimeError()) is None
+    assert "no answer" in caplog.text
+    with pytest.raises(StorageUnavailable):
+        journal.step("x")
+    assert open_local().tip_state is S.PLANNED
 
 
 class Overwriting(LocalStore):

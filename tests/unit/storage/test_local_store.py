@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,37 @@ def test_errors_of_the_file_system_are_ours(
     with pytest.raises(kind, match="some/key"):
         local_store.put_new("some/key", b"")
     assert list(local_store.list()) == []
+
+
+def test_an_unreadable_folder_is_not_taken_for_an_empty_one(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_store.put("journal/0", b"")
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(StorageRefused, match="owner and the mode"):
+        list(local_store.list("journal/"))
+
+
+def test_objects_are_flushed_before_they_get_their_name(
+    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, link, replace = os.fsync, os.link, os.replace
+
+    def traced_sync(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", traced_sync)
+    monkeypatch.setattr(os, "link", lambda *paths: done.append("link") or link(*paths))
+    monkeypatch.setattr(os, "replace", lambda *paths: done.append("replace") or replace(*paths))
+    local_store.put_new("a", b"1")
+    local_store.put("a", b"2")
+    assert done == ["file", "link", "folder", "file", "replace", "folder"]
 
 
 def test_an_object_cannot_be_a_folder(local_store: LocalStore) -> None:
