@@ -15,7 +15,6 @@ from types import TracebackType
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_acls import AclsAdmin
-from airflow_provider_kafka_migration.kafka.admin_cluster import ClusterAdmin
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigsAdmin
 from airflow_provider_kafka_migration.kafka.admin_groups import GroupsAdmin
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotasAdmin
@@ -27,7 +26,6 @@ from airflow_provider_kafka_migration.kafka.wire import Which, Wire
 
 
 class Admin(
-    ClusterAdmin,
     TopicsAdmin,
     ConfigsAdmin,
     AclsAdmin,

@@ -33,6 +33,9 @@ NOT_CONTROLLER = 41
 BATCH_ITEMS = 200
 #: Longest time that one operation retries its retriable items, seconds.
 RETRY_SECONDS = 60.0
+#: Codes that are retriable only because metadata spreads slowly: after this time the thing is really not there.
+SPREADING_CODES = frozenset({3, 5, 100})
+SPREADING_SECONDS = 3.0
 #: Time a broker may take for one admin request, milliseconds.
 REQUEST_TIMEOUT_MS = 30_000
 
@@ -146,7 +149,7 @@ class AdminBase:
         """
         results: dict[K, ItemError | None] = {}
         maybe_done: set[K] = set()
-        deadline = time.monotonic() + self.retry_seconds
+        begun = time.monotonic()
         pending, pause = list(items), 0.1
         while pending:
             again: list[K] = []
@@ -157,18 +160,22 @@ class AdminBase:
                     if error is not None and error.code in done_codes and item in maybe_done:
                         error = None
                     results[item] = error
-                    if error is not None and error.retriable:
+                    if error is not None and error.code == REQUEST_TIMED_OUT:
+                        maybe_done.add(item)
+                    if error is not None and self._again(error, time.monotonic() + pause - begun):
                         again.append(item)
-                        if error.code == REQUEST_TIMED_OUT:
-                            maybe_done.add(item)
             pending = again
             if any(_code(results[item]) == NOT_CONTROLLER for item in pending):
                 self.wire.metadata([])
-            if not pending or time.monotonic() + pause > deadline:
-                break
-            self._sleep(pause)
-            pause = min(pause * 2, 3.0)
+            if pending:
+                self._sleep(pause)
+                pause = min(pause * 2, 3.0)
         return results
+
+    def _again(self, error: ItemError, after_seconds: float) -> bool:
+        """Whether an item is sent again ``after_seconds`` from the begin of its operation."""
+        limit = min(SPREADING_SECONDS, self.retry_seconds) if error.code in SPREADING_CODES else self.retry_seconds
+        return error.retriable and after_seconds <= limit
 
 
 def _code(error: ItemError | None) -> int:

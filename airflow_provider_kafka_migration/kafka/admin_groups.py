@@ -231,7 +231,9 @@ class GroupsAdmin(AdminBase):
             request = OffsetCommitRequest(
                 group_id=group, generation_id_or_member_epoch=-1, member_id="", retention_time_ms=-1, topics=topics
             )
-            broker = self.wire.coordinator(group, COORDINATOR_GROUP)
+            broker = self.coordinators([group])[group]
+            if isinstance(broker, ItemError):
+                return dict.fromkeys(batch, broker)
             response = self.wire.request(request, broker_id=broker, version=MAX_OFFSETS_VERSION)
             return {
                 (topic.name, item.partition_index): item_error(item.error_code)

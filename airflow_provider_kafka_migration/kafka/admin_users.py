@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 
 from kafka.protocol.admin import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
 
-from airflow_provider_kafka_migration.kafka.admin_base import AdminBase, ItemError, item_error
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError, item_error
+from airflow_provider_kafka_migration.kafka.admin_cluster import ClusterAdmin
 
 API_DESCRIBE_USER_SCRAM = 50
 RESOURCE_NOT_FOUND = 91
@@ -39,7 +41,7 @@ class NewScramCredential:
     iterations: int = DEFAULT_ITERATIONS
 
 
-class UsersAdmin(AdminBase):
+class UsersAdmin(ClusterAdmin):
     """Describe and create SCRAM users."""
 
     def scram_users(self) -> list[ScramUser] | None:
@@ -49,6 +51,7 @@ class UsersAdmin(AdminBase):
         """
         if self.api_version(API_DESCRIBE_USER_SCRAM) < 0:
             return None
+        self._check_may_describe()
         response = self.wire.controller_request(DescribeUserScramCredentialsRequest(users=None))
         self.check(
             response.error_code,
@@ -65,6 +68,17 @@ class UsersAdmin(AdminBase):
             error = item_error(item.error_code, item.error_message)
             users.append(ScramUser(item.user, tuple(credentials), error))
         return sorted(users, key=lambda user: user.name)
+
+    def _check_may_describe(self) -> None:
+        """3.9 brokers in ZooKeeper mode never answer "all users" to somebody who may not ask; so ask what we may."""
+        operations = self.cluster_operations()
+        if operations is not None and not operations & {"DESCRIBE", "ALTER", "ALL"}:
+            self.check(
+                error_codes.CLUSTER_AUTHORIZATION_FAILED,
+                None,
+                "SCRAM users cannot be listed",
+                operation="Describe on the cluster",
+            )
 
     def create_scram_credentials(self, wanted: Sequence[NewScramCredential]) -> dict[str, ItemError | None]:
         """Create or replace credentials; needs Alter on the cluster. Brokers get salted passwords only (RFC 5802)."""
