@@ -20,25 +20,12 @@ from types import TracebackType
 from typing import Literal
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.admin import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from harness import kafka_jars
+from harness.broker_properties import Layout, broker_properties
 from harness.certificates import Authority
+from harness.cluster_admin import ClusterAdmin
 from harness.processes import (
     HarnessError,
     Process,
@@ -59,13 +46,11 @@ SMALL_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=
 _ZOOKEEPER_JVM = ("-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
-#: ZooKeeper forgets a killed broker after this time; a broker that comes back earlier ends itself and is started again.
-_ZOOKEEPER_SESSION_MS = 4000
 
 _SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512}
 
 
-class KafkaCluster:
+class KafkaCluster(ClusterAdmin):
     """A cluster that runs from ``start()`` (or ``with``) to ``stop()``.
 
     :param folder: its own folder: configuration, logs, data. Must not hold another cluster's data.
@@ -156,6 +141,12 @@ class KafkaCluster:
         release_ports([port for ports in self._ports.values() for port in ports] + [self._zookeeper_port])
         self._ports = {}
 
+    def remove(self) -> None:
+        """Stop and delete the folder."""
+        self.stop(graceful=False)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.folder)
+
     def kill(self, broker_index: int) -> None:
         """SIGKILL a broker. Its data and ports stay for :meth:`restart`."""
         self._process(broker_index).kill()
@@ -198,7 +189,7 @@ class KafkaCluster:
 
         def all_members() -> bool:
             for index in live:
-                self._process(index).check_running()
+                self._check_broker(index)
             try:
                 return expected <= set(admin.list_topics(timeout=2).brokers)
             except KafkaException:
@@ -262,16 +253,6 @@ class KafkaCluster:
         }
         return config | ({"ssl.ca.location": str(self._tls().certificate)} if tls else {})
 
-    def admin(self) -> AdminClient:
-        """Admin client of the super user."""
-        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
-
-    def cluster_id(self) -> str:
-        """The id that DescribeCluster answers; differs from cluster to cluster."""
-        admin = self.admin()  # must outlive the call
-        answer = admin.describe_cluster(request_timeout=10).result()
-        return str(answer.cluster_id)
-
     def node_id(self, broker_index: int) -> int:
         """Broker id: 1, 2, 3."""
         return broker_index + 1
@@ -313,100 +294,6 @@ class KafkaCluster:
                     {name.rstrip(":"): value for name, value in pairwise(words) if name.endswith(":")}
                 )
         return batches
-
-    # -- topics -------------------------------------------------------------------------------------------------------
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 1,
-        config: Mapping[str, str] | None = None,
-        replication_factor: int | None = None,
-    ) -> None:
-        """Create a topic and wait until each partition has a leader."""
-        self.create_topics({name: (partitions, dict(config or {}))}, replication_factor)
-
-    def create_topics(
-        self, topics: Mapping[str, tuple[int, Mapping[str, str]]], replication_factor: int | None = None
-    ) -> None:
-        """Create topics (name -> (partitions, configs)) and wait until each partition has a leader.
-
-        :raises KafkaException: the broker refused one.
-        """
-        admin = self.admin()
-        factor = replication_factor or self.brokers
-        wanted = [NewTopic(name, count, factor, config=dict(config)) for name, (count, config) in topics.items()]
-        for future in admin.create_topics(wanted, operation_timeout=20).values():
-            future.result()
-
-        def led() -> bool:
-            known = admin.list_topics(timeout=5).topics
-            return all(
-                name in known
-                and len(known[name].partitions) == count
-                and all(partition.leader > 0 for partition in known[name].partitions.values())
-                for name, (count, _) in topics.items()
-            )
-
-        wait_for(f"leaders of {sorted(topics)}", led, 20)
-
-    def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Set some configs of topics (name -> configs); the others stay."""
-        resources = [
-            ConfigResource(
-                ResourceType.TOPIC,
-                name,
-                incremental_configs=[
-                    ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in own.items()
-                ],
-            )
-            for name, own in configs.items()
-        ]
-        admin = self.admin()
-        for future in admin.incremental_alter_configs(resources, request_timeout=20).values():
-            future.result()
-
-    def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics; those that are not there are ignored."""
-        admin = self.admin()
-        present = [name for name in names if name in admin.list_topics(timeout=5).topics]
-        for future in admin.delete_topics(present, operation_timeout=20).values() if present else []:
-            future.result()
-
-    def allow(self, user: str, resource: str, name: str, operations: Sequence[str], *, prefixed: bool = False) -> None:
-        """Let a user do something, e.g. ``allow("alice", "topic", "orders", ["read", "describe"])``.
-
-        :param resource: ``topic``, ``group``, ``transactional_id`` or ``broker`` (the cluster; its name is
-            ``kafka-cluster``).
-        :param operations: names of :class:`AclOperation`, in small letters.
-        """
-        self._add_acls(AclPermissionType.ALLOW, user, resource, name, operations, prefixed)
-
-    def deny(self, user: str, resource: str, name: str, operations: Sequence[str], *, prefixed: bool = False) -> None:
-        """Forbid a user something; takes the same as :meth:`allow` and beats it."""
-        self._add_acls(AclPermissionType.DENY, user, resource, name, operations, prefixed)
-
-    def _add_acls(
-        self,
-        permission: AclPermissionType,
-        user: str,
-        resource: str,
-        name: str,
-        operations: Sequence[str],
-        prefixed: bool,
-    ) -> None:
-        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
-        kind = ResourceType[resource.upper()]
-        wanted = [
-            AclBinding(kind, name, pattern, f"User:{user}", "*", AclOperation[operation.upper()], permission)
-            for operation in operations
-        ]
-        admin = self.admin()
-        for future in admin.create_acls(wanted, request_timeout=20).values():
-            future.result()
-        ours = AclBindingFilter(kind, name, pattern, f"User:{user}", None, AclOperation.ANY, permission)
-        # Brokers learn of it a moment later.
-        wait_for(f"ACLs of {user} on {name}", lambda: set(wanted) <= set(admin.describe_acls(ours).result()), 20)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -483,18 +370,25 @@ class KafkaCluster:
         wait_for("ZooKeeper's port", answers, _READY_SECONDS)
 
     def _format(self) -> None:
-        """Format the log folders of all brokers for one new cluster id."""
+        """Format the log folders of all brokers for one new cluster id, side by side: each one costs a JVM's start."""
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        formatting = []
         for index in range(self.brokers):
             if (self.data_folder(index) / "meta.properties").exists():
                 continue
             properties = str(self._properties_path(index))
+            # With "=": an id may begin with a dash.
             command = self._java(
                 SMALL_JVM, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", properties
             )
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_READY_SECONDS)
-            if done.returncode != 0:
-                raise HarnessError(f"formatting {self.data_folder(index)} failed:\n{done.stdout}{done.stderr}")
+            formatting.append(start(f"format of {self.data_folder(index)}", command, self.broker_log(index)))
+        try:
+            for process in formatting:
+                if process.wait(_READY_SECONDS) != 0:
+                    process.check_running()
+        finally:
+            for process in formatting:
+                process.kill()
 
     def _start_broker(self, index: int) -> None:
         command = self._java(self._jvm, "kafka.Kafka", str(self._properties_path(index)))
@@ -503,14 +397,18 @@ class KafkaCluster:
 
     def _wait_broker(self, index: int, timeout_seconds: float) -> None:
         def listens() -> bool:
-            process = self._process(index)
-            if not process.running and self._is_still_registered(index):
-                process.kill()
-                self._start_broker(index)
-            self._process(index).check_running()
+            self._check_broker(index)
             return is_listening(self._ports["PLAINTEXT"][index])
 
         wait_for(f"port of broker {self.node_id(index)}", listens, timeout_seconds)
+
+    def _check_broker(self, index: int) -> None:
+        """:raises HarnessError: a broker has ended, and not because its former life was still registered."""
+        process = self._process(index)
+        if not process.running and self._is_still_registered(index):
+            process.kill()
+            self._start_broker(index)
+        self._process(index).check_running()
 
     def _is_still_registered(self, index: int) -> bool:
         """ZooKeeper mode: the killed former life of a broker still counts, so the new one has given up."""
@@ -533,108 +431,17 @@ class KafkaCluster:
         return self.folder / f"server-{self.node_id(index)}.properties"
 
     def _write_properties(self, index: int) -> None:
-        properties = {
-            **self._base_properties(index),
-            **self._listener_properties(index),
-            **(self._zookeeper_properties(index) if self.mode == "zookeeper" else self._kraft_properties(index)),
-            **(self._authorizer_properties() if self._authorizer else {}),
-            **(self._sasl_properties() if self.sasl else {}),
-            **(self._tls_properties() if self.authority is not None else {}),
-            **{key: _text(value) for key, value in self._config.items()},
-        }
+        layout = Layout(
+            node_id=self.node_id(index),
+            index=index,
+            data=self.data_folder(index),
+            ports=self._ports,
+            zookeeper_port=self._zookeeper_port if self.mode == "zookeeper" else None,
+            authorizer=self._authorizer,
+            users=self.users if self.sasl else None,
+            authority=self.authority,
+        )
         path = self._properties_path(index)
         path.touch(mode=0o600)
-        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()), encoding="utf-8")
-
-    def _base_properties(self, index: int) -> dict[str, str]:
-        copies = str(self.brokers)
-        return {
-            "log.dirs": str(self.data_folder(index)),
-            "num.network.threads": "2",
-            "num.io.threads": "4",
-            "background.threads": "2",
-            "auto.create.topics.enable": "false",
-            "default.replication.factor": copies,
-            "min.insync.replicas": str(max(1, self.brokers - 1)),
-            "offsets.topic.replication.factor": copies,
-            "offsets.topic.num.partitions": "4",
-            "transaction.state.log.replication.factor": copies,
-            "transaction.state.log.min.isr": str(max(1, self.brokers - 1)),
-            "transaction.state.log.num.partitions": "4",
-            "group.initial.rebalance.delay.ms": "0",
-            "log.cleaner.dedupe.buffer.size": "4194304",
-            "log.cleaner.backoff.ms": "300",
-            "controlled.shutdown.enable": "true" if self.brokers > 1 else "false",
-        }
-
-    def _listener_properties(self, index: int) -> dict[str, str]:
-        listeners = {name: f"{name}://127.0.0.1:{ports[index]}" for name, ports in self._ports.items()}
-        advertised = [address for name, address in listeners.items() if name != "CONTROLLER"]
-        return {
-            "listeners": ",".join(listeners.values()),
-            "advertised.listeners": ",".join(advertised),
-            "listener.security.protocol.map": ",".join(
-                f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in listeners
-            ),
-            "inter.broker.listener.name": "PLAINTEXT",
-        }
-
-    def _zookeeper_properties(self, index: int) -> dict[str, str]:
-        return {
-            "broker.id": str(self.node_id(index)),
-            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
-            "zookeeper.session.timeout.ms": str(_ZOOKEEPER_SESSION_MS),
-        }
-
-    def _kraft_properties(self, index: int) -> dict[str, str]:
-        voters = [f"{self.node_id(i)}@127.0.0.1:{port}" for i, port in enumerate(self._ports["CONTROLLER"])]
-        return {
-            "process.roles": "broker,controller",
-            "node.id": str(self.node_id(index)),
-            "controller.quorum.voters": ",".join(voters),
-            "controller.listener.names": "CONTROLLER",
-            # A killed broker may come back when its former life has timed out.
-            "broker.session.timeout.ms": "3000",
-            "broker.heartbeat.interval.ms": "500",
-        }
-
-    def _authorizer_properties(self) -> dict[str, str]:
-        in_zookeeper = "kafka.security.authorizer.AclAuthorizer"
-        in_kraft = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-        return {
-            "authorizer.class.name": in_zookeeper if self.mode == "zookeeper" else in_kraft,
-            "super.users": "User:ANONYMOUS;User:admin",
-            "allow.everyone.if.no.acl.found": "false",
-        }
-
-    def _sasl_properties(self) -> dict[str, str]:
-        users = " ".join(f'user_{name}="{password}"' for name, password in sorted(self.users.items()))
-        plain = f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
-        scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-        properties = {"sasl.enabled.mechanisms": ",".join(["PLAIN", *_SCRAM])}
-        for listener in ("sasl_plaintext", *(["sasl_ssl"] if self.authority is not None else [])):
-            properties[f"listener.name.{listener}.plain.sasl.jaas.config"] = plain
-            for mechanism in _SCRAM:
-                properties[f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config"] = scram
-        return properties
-
-    def _tls_properties(self) -> dict[str, str]:
-        authority = self._tls()
-        return {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(authority.server().both),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(authority.certificate),
-            "listener.name.ssl.ssl.client.auth": "required",
-            "listener.name.ssl.ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
-        }
-
-    def remove(self) -> None:
-        """Stop and delete the folder."""
-        self.stop(graceful=False)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.folder)
-
-
-def _text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        lines = (f"{key}={value}\n" for key, value in broker_properties(layout, self._config).items())
+        path.write_text("".join(lines), encoding="utf-8")
