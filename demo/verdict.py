@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from demo.groups import Switched
+from demo.groups import GROUPS, Switched
 from demo.world import FOLDER, MIGRATION_ID, World
 from harness.compare import Comparison, compare
 from harness.load import Kind
@@ -134,6 +134,8 @@ def _problems(verdict: Verdict, world: World) -> list[str]:
         if not topic.offsets_equal:
             problems.append(f"{topic.name}: offsets differ")
     problems += [str(difference) for difference in verdict.comparison.differences[:10]]
+    if len(verdict.groups) != len(GROUPS):
+        problems.append(f"{len(verdict.groups)} of {len(GROUPS)} groups were switched")
     for group in verdict.groups:
         if group.reread or group.skipped:
             problems.append(f"group {group.group}: {group.reread} records re-read, {group.skipped} skipped")

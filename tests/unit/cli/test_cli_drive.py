@@ -1,0 +1,220 @@
+"""The parts of run and resume that need no cluster: the tail's thread, runners that are stopped, status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.cli.drive import Tail
+from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.progress import ProgressView
+from airflow_provider_kafka_migration.cli.runners import SparkRunner, references
+from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
+    CopyFailed,
+    Interrupted,
+    SparkJobFailed,
+)
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec import load_spec
+from airflow_provider_kafka_migration.state import State
+
+
+class TailMigration:
+    """A migration whose tail does what a test says."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+        self.closed = False
+
+    def run(self, phase: str) -> PhaseResult:
+        assert phase == "tail"
+        result: PhaseResult = self._run()
+        return result
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_tail_that_fails_wakes_up_who_waits_for_it() -> None:
+    def fail() -> PhaseResult:
+        raise CopyFailed("two partitions")
+
+    migration = TailMigration(fail)
+    with Tail(migration, threading.Event()) as tail:  # type: ignore[arg-type]
+        begun = time.monotonic()
+        with pytest.raises(CopyFailed, match="two partitions"):
+            tail.sleep(30)
+        with pytest.raises(CopyFailed):
+            tail.wait()
+    assert time.monotonic() - begun < 5
+    assert migration.closed
+
+
+def test_a_tail_that_ends_by_itself_gives_its_result() -> None:
+    result = PhaseResult("tail", "tail complete")
+    with Tail(TailMigration(lambda: result), threading.Event()) as tail:  # type: ignore[arg-type]
+        assert tail.wait() is result
+        tail.sleep(0)
+
+
+def test_leaving_stops_the_tail_without_an_error() -> None:
+    stop = threading.Event()
+
+    def until_stopped() -> PhaseResult:
+        assert stop.wait(30)
+        raise Interrupted("told to stop")
+
+    with Tail(TailMigration(until_stopped), stop) as tail:  # type: ignore[arg-type]
+        tail.sleep(0.01)
+    assert stop.is_set()
+
+
+def test_a_tail_that_is_interrupted_by_somebody_else_is_an_error() -> None:
+    def interrupted() -> PhaseResult:
+        raise Interrupted("not by us")
+
+    with Tail(TailMigration(interrupted), threading.Event()) as tail, pytest.raises(Interrupted):  # type: ignore[arg-type]
+        tail.wait()
+
+
+def spark_runner(stop: threading.Event) -> SparkRunner:
+    return SparkRunner(Resolver(), lambda _progress: None, stop, master="local[2,4]")
+
+
+def test_a_stopped_spark_job_ends_with_all_that_it_started(spec_file: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+    pids = tmp_path / "pids"
+    # A driver with a child of its own, both deaf to SIGTERM.
+    script = f"trap '' TERM; (trap '' TERM; sleep 300) & echo $$ $! > {pids}; wait"
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            spark_runner(stop)._run(load_spec(spec_file), "seed", ["bash", "-c", script], tmp_path / "log")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not pids.exists() or len(pids.read_text(encoding="utf-8").split()) < 2:
+        time.sleep(0.02)
+    stop.set()
+    thread.join(40)
+    assert [type(error) for error in errors] == [Interrupted]
+    for pid in map(int, pids.read_text(encoding="utf-8").split()):
+        with pytest.raises(ProcessLookupError):
+            _check_alive(pid)
+
+
+def _check_alive(pid: int) -> None:
+    """Raise ProcessLookupError for a process that is gone or a zombie."""
+    os.kill(pid, 0)
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+    if not state or state.startswith("Z"):
+        raise ProcessLookupError(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_failed_spark_job_says_its_last_words(spec_file: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('one'); print('the reason'); raise SystemExit(3)"]
+    with pytest.raises(SparkJobFailed, match=r"status 3: the reason") as caught:
+        spark_runner(threading.Event())._run(load_spec(spec_file), "seed", command, tmp_path / "log")
+    assert caught.value.details["log"] == ["one", "the reason"]
+
+
+def test_the_spark_command_line_holds_no_secret(
+    spec_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE", '{"bootstrap.servers": "a:1", "sasl.password": "s3cret"}')
+    monkeypatch.setenv("TARGET", '{"bootstrap.servers": "b:1", "sasl.password": "s3cret"}')
+    spec = load_spec(spec_file)
+    assert references(spec, Resolver())["source"]["sasl.password"] == "s3cret"
+    command = spark_runner(threading.Event())._command(spec, "tail", "file:///x", "k/jobs/tail.json", tmp_path / "r")
+    assert "s3cret" not in " ".join(command)
+    assert command[command.index("--master") + 1] == "local[2,4]"
+    assert any(part.endswith("spark_jobs/tail.py") for part in command)
+    assert "spark.speculation=false" in command
+
+
+def test_status_tells_where_a_migration_stands(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    result = invoke("status", spec_file)
+    assert result.exit_code == ExitCode.OK
+    assert "seed is entered again" in result.stdout
+    assert "ann@desk" in result.stdout
+
+
+def test_status_is_10_when_an_operator_is_waited_for(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    journal.transition(State.TAIL, "tail starts")
+    journal.transition(State.DRAIN_READY, "lags are small")
+    assert invoke("status", spec_file).exit_code == ExitCode.WAITS
+
+
+def test_status_of_a_migration_that_never_ran(invoke: Any, spec_file: Path) -> None:
+    result = invoke("status", spec_file)
+    assert result.exit_code == ExitCode.OK
+    assert "not started" in result.stdout
+
+
+def test_resume_never_starts_a_migration(invoke: Any, spec_file: Path, tmp_path: Path) -> None:
+    result = invoke("resume", spec_file)
+    assert result.exit_code == ExitCode.FAILED
+    assert "there is no migration to resume" in result.stderr
+    assert not (tmp_path / "journal").exists()
+
+
+def test_run_says_which_connection_is_missing(invoke: Any, spec_file: Path) -> None:
+    result = invoke("run", spec_file)
+    assert result.exit_code == ExitCode.FAILED
+    assert "the environment variable SOURCE is not set" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_run_until_an_unknown_phase_is_a_usage_error(invoke: Any, spec_file: Path) -> None:
+    result = invoke("run", spec_file, "--until", "lunch")
+    assert result.exit_code == ExitCode.USAGE
+    assert "topology_copy" in result.stderr
+
+
+def test_rollback_asks_first(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    entries = len(journal.entries())
+    result = invoke("rollback", spec_file)
+    assert result.exit_code != ExitCode.OK
+    assert "Roll back orders-1?" in result.stderr
+    journal.refresh()
+    assert len(journal.entries()) == entries
+
+
+def test_an_unreadable_connection_is_never_quoted(
+    invoke: Any, spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE", "s3cret")
+    monkeypatch.setenv("TARGET", "{}")
+    result = invoke("run", spec_file, "--json")
+    assert result.exit_code == ExitCode.FAILED
+    assert "s3cret" not in result.stdout + result.stderr
+    assert ConnectionInvalid.code in result.stdout
+
+
+def test_progress_is_quiet_with_json_and_sparse_without_a_terminal() -> None:
+    import io
+
+    from rich.console import Console
+
+    for quiet, lines in ((True, 0), (False, 2)):
+        out = io.StringIO()
+        with ProgressView(Console(file=out), quiet=quiet) as view:
+            for number in range(50):
+                view.show(Progress("seed", f"{number} [of] 50", done=number, total=50))
+            view.done(PhaseResult("seed", "seed complete"))
+        assert len(out.getvalue().splitlines()) == lines
