@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from spark_support import MIGRATION_ID, make_job, references_file, store_job
 
 from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, PartitionResult
@@ -37,6 +36,7 @@ from airflow_provider_kafka_migration.spark.pauses import Pauses
 from airflow_provider_kafka_migration.spark.progress_lines import ProgressLines
 from airflow_provider_kafka_migration.spark.rows import RESULT_ARROW, SliceOutcome, error_batch, read_rows, result_batch
 from airflow_provider_kafka_migration.spark.session import check_settings
+from tests.spark_support import MIGRATION_ID, make_job, references_file, store_job
 
 SECRETS = {"source": {"sasl.password": "hunter2"}, "target": {"bootstrap.servers": "b:1"}, "storage": None}
 

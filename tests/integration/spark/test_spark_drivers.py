@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from spark_support import StoredJob, store_job
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import (
@@ -26,6 +25,7 @@ from airflow_provider_kafka_migration.spark.seed import SeedDriver
 from airflow_provider_kafka_migration.spark.session import build_session, job_group
 from airflow_provider_kafka_migration.spark.slice_function import RunLane
 from airflow_provider_kafka_migration.spark.tail import TailDriver
+from tests.spark_support import StoredJob, store_job
 
 Behaviour = Callable[[CopyLane, int, Path], None]
 

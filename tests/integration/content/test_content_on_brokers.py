@@ -1,0 +1,167 @@
+"""The content check on real logs: copies are equal, damage is found, compaction and deletion since are known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.content_verifier import ContentResults, LocalContentRunner
+from harness.brokers import KafkaCluster
+from harness.load import Kind, Record, load, tiny_topics, wait_cleaned, write
+from tests.integration.copy.copying import Copying
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def copying(
+    source_cluster: KafkaCluster, target_cluster: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
+) -> Callable[..., Copying]:
+    """Makes a :class:`Copying` of topics that are on the source."""
+
+    def make(topics: list[str], **options: Any) -> Copying:
+        return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
+
+    return make
+
+
+def content_job(copy: Copying, rules: dict[str, TopicRules] | None = None, attempt: int = 1) -> ContentJob:
+    """Compare everything up to the target's ends."""
+    target_ends = copy.clients.wire("target").list_offsets(list(copy.partitions), "latest")
+    return ContentJob(
+        migration_id=copy.migration_id,
+        attempt=attempt,
+        journal_location=copy.journal,
+        topics=rules or {},
+        ranges=[
+            ContentRange(
+                topic=key[0],
+                target_topic=spec.target_topic,
+                partition=key[1],
+                verdict=spec.verdict,
+                source_start_offset=spec.source_start_offset,
+                source_end_offset=target_ends[key] + spec.source_start_offset - spec.target_start_offset,
+                target_start_offset=spec.target_start_offset,
+                target_end_offset=target_ends[key],
+            )
+            for key, spec in sorted(copy.partitions.items())
+        ],
+    )
+
+
+def verify(copy: Copying, rules: dict[str, TopicRules] | None = None) -> list[PartitionContent]:
+    return LocalContentRunner(copy.clients, threads=2).run(content_job(copy, rules))
+
+
+def test_all_kinds_of_logs_are_equal(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topics = tiny_topics(unique_name("c") + ".")
+    load(source_cluster, topics, seed=21)
+    copy = copying([topic.name for topic in topics], lanes=2)
+    progress = copy.run()
+    job = content_job(copy)
+    found = LocalContentRunner(copy.clients, threads=2).run(job)
+    assert [content.differences for content in found] == [[] for _ in found]
+    assert all(content.is_equal and content.explained == {} for content in found)
+    assert sum(content.compared for content in found) == progress["records"]
+    assert all(content.source_digest == content.target_digest for content in found)
+    methods = {content.topic: content.method for content in found if content.compared}
+    names = {topic.kind: topic.name for topic in topics}
+    assert (methods[names[Kind.PLAIN]], methods[names[Kind.LOG_APPEND_TIME]]) == ("payload", "decoded")
+    stored = ContentResults(job, copy.clients.store(copy.journal)).read_all()
+    assert stored == found
+
+
+def test_equal_results_are_not_made_again_in_the_same_attempt(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topics = tiny_topics(unique_name("c") + ".")[:1]
+    load(source_cluster, topics, seed=22)
+    copy = copying([topic.name for topic in topics])
+    copy.run()
+    job = content_job(copy)
+    first = LocalContentRunner(copy.clients).run(job)
+    nowhere = {**(copy.references or {}), "source": {"bootstrap.servers": "127.0.0.1:1"}}
+    assert LocalContentRunner(Clients(nowhere)).run(job) == first
+    again = LocalContentRunner(Clients(nowhere)).run(content_job(copy, attempt=2))
+    assert {str((content.error or {}).get("code")) for content in again} == {"BROKER_UNREACHABLE"}
+    assert not any(content.is_equal for content in again)
+
+
+def test_what_somebody_else_wrote_is_found(
+    copying: Callable[..., Copying],
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+) -> None:
+    name = unique_name("c")
+    source_cluster.create_topic(name, 2)
+    config = {"bootstrap.servers": source_cluster.bootstrap}
+    now = int(time.time() * 1000)
+    write(config, name, [(number % 2, Record(-1, now, b"k", b"v%d" % number)) for number in range(100)])
+    copy = copying([name])
+    copy.run()
+    target = {"bootstrap.servers": target_cluster.bootstrap}
+    write(target, name, [(1, Record(-1, now, b"k", b"foreign"))])
+    left, right = verify(copy)
+    assert left.is_equal
+    assert [(item.kind, item.target_offset) for item in right.differences] == [("extra", 50)]
+    assert right.source_digest != right.target_digest
+
+
+def test_a_source_that_goes_on_compacting_and_deleting_is_not_blamed(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    compacted, deleted = unique_name("c"), unique_name("c")
+    settings = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "1048576",
+        "min.cleanable.dirty.ratio": "1.0",
+        "min.compaction.lag.ms": "86400000",
+    }
+    source_cluster.create_topic(compacted, 1, config=settings)
+    source_cluster.create_topic(deleted, 1)
+    config = {"bootstrap.servers": source_cluster.bootstrap}
+    now = int(time.time() * 1000)
+    rows = [(0, Record(-1, now, b"key %d" % (number % 40), b"x" * 500 + b"%d" % number)) for number in range(4_000)]
+    write(config, compacted, rows)
+    for first in range(0, 1_000, 100):  # ten batches at least: the log start is in one of them
+        write(config, deleted, rows[first : first + 100])
+    copy = copying([compacted, deleted])
+    copy.run()
+    rules = {compacted: TopicRules(compacted=True), deleted: TopicRules(compacted=False)}
+    assert all(content.is_equal and not content.explained for content in verify(copy, rules))
+
+    source_cluster.alter_topic_configs(
+        {
+            compacted: {
+                "min.compaction.lag.ms": "0",
+                "min.cleanable.dirty.ratio": "0.01",
+                "max.compaction.lag.ms": "1000",
+                "segment.ms": "1000",
+            }
+        }
+    )
+    # A record that rolls the segment: the active one is never cleaned.
+    time.sleep(1.1)
+    write(config, compacted, [(0, Record(-1, int(time.time() * 1000), b"last", b"v"))])
+    wait_cleaned(source_cluster, [compacted])
+    copy.clients.wire("source").delete_records({(deleted, 0): 420})
+    by_topic = {content.topic: content for content in LocalContentRunner(copy.clients).run(content_job(copy, rules, 2))}
+    after = by_topic[compacted]
+    assert after.is_equal, after.differences
+    assert after.explained["compacted"] > 2_000
+    assert after.compared + after.explained["compacted"] == 4_000
+    gone = by_topic[deleted]
+    assert gone.is_equal
+    assert 0 < gone.explained["below_log_start"] <= 420
+    blamed = LocalContentRunner(copy.clients).run(content_job(copy, {}, 3))
+    assert {content.topic: content.is_equal for content in blamed} == {compacted: False, deleted: True}
