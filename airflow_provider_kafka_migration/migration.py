@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.errors import ClaimLost, IllegalTransition
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.phases import answers, drain
@@ -227,6 +228,7 @@ class Migration:
                 takeover=self._takeover,
                 details={"spec": self.spec.model_dump(mode="json")},
             )
+            guard_spec(self._journal, self.spec.model_dump(mode="json"))
         return self._journal
 
     # -- running -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,114 @@
+"""What this target accepts, tried out on a scratch topic that is removed afterwards."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka import error_codes, produce
+from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
+from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch, patched_header
+from airflow_provider_kafka_migration.kafka.wire import api_version
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.replication.holes import (
+    MARKERS_API_KEY,
+    connection_marker_parts,
+    fill_log_start,
+    marker_errors,
+)
+
+_FILLERS = 1_000
+_MARKERS = 5
+
+
+@dataclass
+class ProbeResult:
+    """What was tried, and how it went: name to "" (works) or what the broker said."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+    def works(self, name: str) -> bool:
+        """Whether something that was tried worked."""
+        return self.outcomes.get(name) == ""
+
+
+def probe_target(context: PhaseContext) -> ProbeResult:
+    """Try fillers and DeleteRecords, the sequence check, the log end by replica_id -2, and markers.
+
+    :raises MigrationError: not even the scratch topic can be created.
+    """
+    name = f"__kafka-migration-probe-{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
+    admin, wire = context.target.admin, context.target.wire
+    admin.delete_topics([name])
+    created = admin.create_topics([NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})])[name]
+    if created.error is not None and created.error.name != "TOPIC_ALREADY_EXISTS":
+        raise created.error.exception("the scratch topic of the probe cannot be created", context.where("precheck"))
+    result = ProbeResult()
+    try:
+        _try_all(context, name, result)
+    finally:
+        admin.delete_topics([name])
+        wire.forget_leaders([(name, 0)])
+    return result
+
+
+def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
+    wire, key = context.target.wire, (name, 0)
+    data, filler = wire.init_producer_id(), wire.init_producer_id()
+    ids = ProducerIds(
+        data_producer_id=data[0],
+        data_producer_epoch=data[1],
+        filler_producer_id=filler[0],
+        filler_producer_epoch=filler[1],
+    )
+
+    def fillers() -> str:
+        fill_log_start(wire, name, 0, _FILLERS, ids)
+        wire.delete_records({key: _FILLERS})
+        start, end = wire.list_offsets([key], "earliest")[key], wire.list_offsets([key], "log_end")[key]
+        return "" if start == end == _FILLERS else f"log start {start} and end {end}, expected {_FILLERS}"
+
+    def sequence() -> str:
+        first = _append(context, name, ids, 0)
+        if first:
+            return f"a first append was refused: {error_codes.name(first)}"
+        code = _append(context, name, ids, 7)
+        return "" if code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER else f"append out of order: code {code}"
+
+    def markers() -> str:
+        before = wire.list_offsets([key], "log_end")[key]
+        marker_id, epoch = wire.init_producer_id(f"kafka-migration.{context.migration_id}.probe")
+        connection = wire.connection(wire.leaders([key])[key])
+        version, parts = connection_marker_parts(connection, {key: _MARKERS}, marker_id, epoch)
+        answer: list[memoryview] = []
+        connection.submit(MARKERS_API_KEY, version, parts, answer.append, flexible=True)
+        deadline = time.monotonic() + 10
+        while not answer and time.monotonic() < deadline:
+            connection.wait(1.0)
+        code = marker_errors(answer[0])[key] if answer else error_codes.REQUEST_TIMED_OUT
+        if code:
+            return error_codes.name(code)
+        grown = wire.list_offsets([key], "log_end")[key] - before
+        return "" if grown == _MARKERS else f"{grown} of {_MARKERS} markers were written"
+
+    for tried, attempt in (("fillers", fillers), ("sequence", sequence), ("markers", markers)):
+        try:
+            result.outcomes[tried] = attempt()
+        except MigrationError as error:
+            result.outcomes[tried] = error.what
+
+
+def _append(context: PhaseContext, name: str, ids: ProducerIds, sequence: int) -> int:
+    """One record at a sequence; the broker's error code."""
+    wire, key = context.target.wire, (name, 0)
+    record = Record(0, int(time.time() * 1000), b"probe", b"probe", [])
+    batch = RawBatch(memoryview(encode_batch([record], 0)))
+    header = patched_header(batch, ids.data_producer_id, ids.data_producer_epoch, sequence)
+    connection = wire.connection(wire.leaders([key])[key])
+    version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
+    parts = produce.encode([produce.ProduceBatch(name, 0, header, batch.payload)], timeout_ms=10_000)
+    answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version)
+    return answer.partitions[0].error_code
