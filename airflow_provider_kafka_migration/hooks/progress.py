@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import asdict
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.phases.context import Progress
 
 log = logging.getLogger(__name__)
 
@@ -44,33 +48,35 @@ class ProgressSink:
         self._shown_at: float | None = None
         self._lock = threading.Lock()
 
-    def __call__(self, progress: Any) -> None:
+    def __call__(self, progress: Progress) -> None:
         """Show this progress, unless the last one was shown just now."""
         with self._lock:
             now = self._clock()
             if self._shown_at is not None and now - self._shown_at < self._every_seconds:
                 return
             self._shown_at = now
-        self._write(str(progress))
+        self._write(line(progress))
         self._save(progress)
 
-    def _save(self, progress: Any) -> None:
+    def _save(self, progress: Progress) -> None:
         if self._store is None:
             return
         try:
-            self._store.set(STORE_KEY, _as_json(progress))
+            self._store.set(STORE_KEY, asdict(progress))
         except Exception as error:  # a cockpit that cannot be reached must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
 
 
-def _as_json(progress: Any) -> Any:
-    if isinstance(progress, Mapping):
-        return dict(progress)
-    for name in ("as_dict", "model_dump"):
-        method = getattr(progress, name, None)
-        if method is not None:
-            return method()
-    return str(progress)
+def line(progress: Progress) -> str:
+    """One line for a task's log: ``seed: 3 of 8 partitions, ..., 41%, 510,000 rec/s, 12 s left``."""
+    parts = [f"{progress.phase}: {progress.message}"]
+    if progress.total_bytes > 0 and progress.done_bytes >= 0:
+        parts.append(f"{min(progress.done_bytes / progress.total_bytes, 1):.0%}")
+    if progress.records_per_second >= 0:
+        parts.append(f"{progress.records_per_second:,.0f} rec/s")
+    if progress.eta_seconds >= 0:
+        parts.append(f"{progress.eta_seconds:,.0f} s left")
+    return ", ".join(parts)
 
 
 class ProgressWatcher:
@@ -79,7 +85,7 @@ class ProgressWatcher:
     :param read: the newest progress, or None if there is none yet. Errors of it are logged and do no harm.
     """
 
-    def __init__(self, read: Callable[[], Any], sink: ProgressSink, *, every_seconds: float) -> None:
+    def __init__(self, read: Callable[[], Progress | None], sink: ProgressSink, *, every_seconds: float) -> None:
         self._read = read
         self._sink = sink
         self._every_seconds = every_seconds

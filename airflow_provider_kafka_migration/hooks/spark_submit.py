@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sys
 import time
@@ -12,11 +13,15 @@ from pathlib import Path
 import psutil
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
+from airflow_provider_kafka_migration.spark.package import build_py_files
+
 log = logging.getLogger(__name__)
 
 #: How long a driver may take to end by itself after SIGTERM.
 GRACE_SECONDS = 10.0
 _POLL_SECONDS = 0.05
+_LAST_WORD = re.compile(r"^\[(?P<code>[A-Z][A-Z_]+)\] (?P<text>.+)$")
 
 
 class BoundSparkSubmitHook(SparkSubmitHook):
@@ -44,6 +49,20 @@ class BoundSparkSubmitHook(SparkSubmitHook):
         if process is not None and process.poll() is None:
             kill_tree(process.pid)
         super().on_kill()
+
+    def ship(self, folder: Path) -> None:
+        """Give executors on other machines this package, unless the caller gave files of his own."""
+        if not self._py_files and not self._connection["master"].startswith("local"):
+            self._py_files = str(build_py_files(folder))
+
+    def failure(self) -> MigrationError | None:
+        """What the job's own last word was: one line ``[CODE] what. Next: step``. None: it had none."""
+        for line in reversed(self._last_submit_log_lines):
+            found = _LAST_WORD.search(line)
+            if found:
+                what, _, next_step = found["text"].partition(". Next: ")
+                return error_from_dict({"code": found["code"], "what": what, "next_step": next_step})
+        return None
 
 
 def find_binary(name: str) -> str:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperatorLink
+from airflow.sdk.exceptions import AirflowException
 
 import airflow_provider_kafka_migration
-from airflow_provider_kafka_migration.errors import Terminal, Where
+from airflow_provider_kafka_migration.errors import CopyFailed, Terminal, Where
 from airflow_provider_kafka_migration.hooks.progress import ProgressWatcher, interval_seconds
 from airflow_provider_kafka_migration.hooks.references_file import (
     private_directory,
@@ -29,6 +29,8 @@ from airflow_provider_kafka_migration.links.storage import JournalLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Two copiers of one lane would only stop each other, so Spark must not start a second one of a slow task.
@@ -69,7 +71,11 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
             result = migration.run(self.phase)
             self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
+            self._finished(migration, result)
             return self.pointers(migration, result)
+
+    def _finished(self, migration: Migration, result: PhaseResult) -> None:
+        """What a subclass keeps of a phase that ended well."""
 
     #: By which name the core is given the way to Spark.
     runner_argument: ClassVar[str] = "runner"
@@ -77,15 +83,24 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
     def submit(self, context: Context, spec: MigrationSpec, job_location: str, job_key: str) -> None:
         """Run the Spark main on a job document; returns when Spark has ended well.
 
-        :raises AirflowException: Spark failed. The phase asks the journal why.
+        :raises MigrationError: what the job ended with.
+        :raises AirflowException: Spark failed without a word of the job. The phase asks the journal why.
         """
         self._private_directory = private_directory(run_owner(context), self.task_id)
         document = references_document(spec, airflow_resolver())
         with references_file(document, self._private_directory) as references:
-            self._prepare(spec, job_location, job_key, references)
-            SparkSubmitOperator.execute(self, context)
+            hook = self._prepare(spec, job_location, job_key, references)
+            hook.ship(self._private_directory)
+            try:
+                SparkSubmitOperator.execute(self, context)
+            except AirflowException as error:
+                failure = hook.failure()
+                # Of partitions that failed the journal says more than the job's last line.
+                if failure is None or isinstance(failure, CopyFailed):
+                    raise
+                raise failure from error
 
-    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> None:
+    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> BoundSparkSubmitHook:
         self.application = str(spark_main(self.main))
         self.application_args = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
         self.conf = {**spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
@@ -93,9 +108,11 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
         self.env_vars = {**python, **(self.env_vars or {})}
         self.name = f"kafka-migration-{spec.migration_id}-{self.phase}"
         self._conn_id = spec.spark.conn_id
-        self._hook = None
+        hook = self._get_hook()
+        self._hook = hook
+        return hook
 
-    def _get_hook(self) -> SparkSubmitHook:
+    def _get_hook(self) -> BoundSparkSubmitHook:
         return BoundSparkSubmitHook.adopt(super()._get_hook())
 
     def on_kill(self) -> None:
@@ -113,7 +130,9 @@ class SparkSubmitRunner:
         self._operator = operator
         self._context = context
 
-    def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Any]) -> None:
+    def submit(
+        self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Progress | None]
+    ) -> None:
         """Submit and wait."""
         every_seconds = interval_seconds()
         with ProgressWatcher(read_progress, self._operator.progress_sink(self._context), every_seconds=every_seconds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -58,7 +59,7 @@ def test_task_ids_are_those_of_the_documentation() -> None:
 def test_order_of_the_tasks() -> None:
     dag = build_migration_dag()
     chain = [task_id for task_id in TASK_IDS if task_id != "tail"]
-    for above, below in zip(chain, chain[1:], strict=False):
+    for above, below in itertools.pairwise(chain):
         assert above in _upstream(dag, below), (above, below)
     assert _upstream(dag, "tail") == {"seed"}
     assert _upstream(dag, "drain_ready") == {"seed"}

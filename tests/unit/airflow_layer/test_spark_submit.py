@@ -123,7 +123,7 @@ def test_failed_spark_leaves_no_secrets(fake_spark: Callable[[str], Path], minim
 
 def test_main_of_the_package_is_found_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__SPARK_JOBS_FOLDER", str(tmp_path))
-    with pytest.raises(Terminal, match="verify.py"):
+    with pytest.raises(Terminal, match=r"verify\.py"):
         spark_main(KafkaMigrationValidateOperator.main)
     (tmp_path / "verify.py").write_text("")
     assert spark_main("verify.py") == tmp_path / "verify.py"

@@ -1,0 +1,227 @@
+"""The drain sensor and its trigger, over a watch that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_kafka_migration import migration as core
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, ForeignData, error_from_dict
+from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
+from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.triggers import drain
+
+NOT_READY = {"ready": False, "summary": "lag 7", "stable_since": None}
+READY = {"ready": True, "summary": "lag 0", "stable_since": "2026-01-01T00:00:00.000Z"}
+
+
+class Watch:
+    """Gives its answers one after the other; notes the threads it is called in."""
+
+    def __init__(self, *answers: Any) -> None:
+        self._answers: Iterator[Any] = iter(answers)
+        self.threads: set[int] = set()
+        self.closed = 0
+        self.looking = threading.Event()
+
+    def look(self) -> dict[str, Any]:
+        self.threads.add(threading.get_ident())
+        self.looking.set()
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        found: dict[str, Any] = answer
+        return found
+
+    def close(self) -> None:
+        self.threads.add(threading.get_ident())
+        self.closed += 1
+
+
+@pytest.fixture
+def spec(minimal_spec: dict[str, Any], connection: Callable[..., None]) -> dict[str, Any]:
+    for name in ("kafka_source", "kafka_target"):
+        connection(name, conn_type="kafka", extra={"bootstrap.servers": "a:1", "sasl.password": "secret"})
+    connection("aws_s3", conn_type="aws", login="key", password="secret")
+    return minimal_spec
+
+
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Callable[[Watch], None]:
+    def install(watch: Watch) -> None:
+        monkeypatch.setattr(core.DrainWatch, "open", classmethod(lambda _cls, _spec, _resolver: watch))
+
+    return install
+
+
+def _event(trigger: drain.DrainTrigger) -> TriggerEvent:
+    async def first() -> TriggerEvent:
+        events = [event async for event in trigger.run()]
+        assert len(events) == 1
+        return events[0]
+
+    return asyncio.run(asyncio.wait_for(first(), 20))
+
+
+def test_serialises_and_comes_back_the_same(minimal_spec: dict[str, Any]) -> None:
+    trigger = drain.DrainTrigger(spec=minimal_spec, poll_seconds=3.0)
+    path, arguments = trigger.serialize()
+    assert path == "airflow_provider_kafka_migration.triggers.drain.DrainTrigger"
+    again = drain.DrainTrigger(**arguments)
+    assert again.serialize() == trigger.serialize()
+
+
+def test_arguments_and_name_hold_no_secret(spec: dict[str, Any]) -> None:
+    """They are kept in Airflow's database and shown in the triggerer's log."""
+    trigger = drain.DrainTrigger(spec=spec)
+    assert "secret" not in repr(trigger)
+    assert "secret" not in repr(trigger.serialize())
+
+
+def test_ready_after_some_looks(spec: dict[str, Any], watching: Callable[[Watch], None]) -> None:
+    watch = Watch(NOT_READY, NOT_READY, READY)
+    watching(watch)
+    event = _event(drain.DrainTrigger(spec=spec, poll_seconds=0.01))
+    assert event.payload == {"status": "ready", **READY}
+    assert watch.closed == 1
+    assert threading.get_ident() not in watch.threads, "the triggerer's loop must not be blocked"
+
+
+def test_passing_errors_are_survived(spec: dict[str, Any], watching: Callable[[Watch], None]) -> None:
+    watch = Watch(BrokerUnreachable("gone"), NOT_READY, BrokerUnreachable("gone"), READY)
+    watching(watch)
+    assert _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload["status"] == "ready"
+
+
+def test_errors_that_stay_end_the_wait(
+    spec: dict[str, Any], watching: Callable[[Watch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drain, "MAX_FAILED_LOOKS", 3)
+    watching(Watch(*[BrokerUnreachable("gone", next_step="start it")] * 3))
+    payload = _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload
+    error = drain.event_error(payload)
+    assert isinstance(error, BrokerUnreachable)
+    assert error.next_step == "start it"
+
+
+def test_terminal_errors_end_the_wait_at_once(spec: dict[str, Any], watching: Callable[[Watch], None]) -> None:
+    watch = Watch(ForeignData("somebody writes here"))
+    watching(watch)
+    payload = _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload
+    assert isinstance(error_from_dict(payload["error"]), ForeignData)
+    assert watch.closed == 1
+
+
+def test_missing_connection_is_an_event_and_no_crash(minimal_spec: dict[str, Any]) -> None:
+    payload = _event(drain.DrainTrigger(spec=minimal_spec)).payload
+    assert isinstance(drain.event_error(payload), ConnectionInvalid)
+
+
+def test_cancelling_closes_the_connections(spec: dict[str, Any], watching: Callable[[Watch], None]) -> None:
+    """A triggerer that restarts, or a task that is cleared."""
+    watch = Watch(*[NOT_READY] * 1000)
+    watching(watch)
+
+    async def cancelled() -> None:
+        async def consume() -> None:
+            async for _ in drain.DrainTrigger(spec=spec, poll_seconds=60).run():
+                pass
+
+        task = asyncio.create_task(consume())
+        await asyncio.to_thread(watch.looking.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    assert watch.closed == 1
+
+
+# ---- the sensor
+
+
+class _Core:
+    """Stands for Migration in the sensor."""
+
+    def __init__(self, state: State) -> None:
+        past = state not in (State.SEED, State.TAIL)
+        journal = SimpleNamespace(refresh=lambda: None, tip_state=state, is_past=lambda _state: past)
+        self.context = SimpleNamespace(journal=journal)
+        self.spec = SimpleNamespace(migration_id="orders")
+        self.ran: list[dict[str, Any]] = []
+
+    def run(self, phase: str, **options: Any) -> PhaseResult:
+        assert phase == "drain_ready"
+        self.ran.append(options)
+        return PhaseResult(phase, "ready", {"digest": "d"}, already_done=not options)
+
+
+@pytest.fixture
+def sensor_of(minimal_spec: dict[str, Any]) -> Callable[..., KafkaMigrationDrainSensor]:
+    def make(found: _Core, **arguments: Any) -> KafkaMigrationDrainSensor:
+        class Sensor(KafkaMigrationDrainSensor):
+            @contextmanager
+            def open_migration(self, context: Any, **_options: Any) -> Iterator[Any]:
+                self.storage_uris = {"journal": "s3://bucket/migrations/orders"}
+                yield found
+
+        return Sensor(task_id="drain_ready", spec=minimal_spec, **arguments)
+
+    return make
+
+
+CONTEXT: Any = {"params": {}}
+
+
+def test_sensor_defers_with_its_own_timeout(sensor_of: Callable[..., Any], minimal_spec: dict[str, Any]) -> None:
+    """A sensor's timeout is not applied to a deferral unless it is handed on."""
+    sensor = sensor_of(_Core(State.TAIL))
+    with pytest.raises(TaskDeferred) as caught:
+        sensor.execute(CONTEXT)
+    assert caught.value.timeout == parse_spec(minimal_spec).tail.drain_ready_timeout
+    assert caught.value.method_name == "execute_complete"
+    assert parse_spec(caught.value.trigger.spec) == parse_spec(minimal_spec)
+
+
+@pytest.mark.parametrize("state", [State.CUTOVER, State.FINALIZED, State.ROLLED_BACK])
+def test_sensor_answers_at_once_when_the_migration_has_gone_on(sensor_of: Callable[..., Any], state: State) -> None:
+    found = _Core(state)
+    pointers = sensor_of(found).execute(CONTEXT)
+    assert found.ran == [{}]
+    assert pointers == {
+        "migration_id": "orders",
+        "phase": "drain_ready",
+        "journal": "s3://bucket/migrations/orders",
+        "summary": "ready",
+        "already_done": True,
+        "digest": "d",
+    }
+
+
+def test_event_is_checked_once_more(sensor_of: Callable[..., Any]) -> None:
+    found = _Core(State.TAIL)
+    event = {"status": "ready", **READY}
+    assert sensor_of(found).execute_complete(CONTEXT, event)["already_done"] is False
+    assert found.ran == [{"event": event}]
+
+
+def test_failed_event_is_the_error_it_was(sensor_of: Callable[..., Any]) -> None:
+    event = drain.failed(ForeignData("somebody writes here")).payload
+    with pytest.raises(ForeignData, match="somebody"):
+        sensor_of(_Core(State.TAIL)).execute_complete(CONTEXT, event)
+
+
+def test_sensor_can_wait_in_the_worker(sensor_of: Callable[..., Any]) -> None:
+    found = _Core(State.TAIL)
+    sensor_of(found, deferrable=False).execute(CONTEXT)
+    assert found.ran == [{}]

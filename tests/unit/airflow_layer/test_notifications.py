@@ -1,0 +1,102 @@
+"""Notifiers of the spec."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import BaseNotifier
+
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
+from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier
+from airflow_provider_kafka_migration.spec import parse_spec
+
+SENT: list[dict[str, str]] = []
+
+
+class Remember(BaseNotifier):
+    template_fields = ("text",)
+
+    def __init__(self, text: str = "", fail: bool = False) -> None:
+        super().__init__()
+        self.text = text
+        self.fail = fail
+
+    def notify(self, context: Any) -> None:
+        if self.fail:
+            raise OSError("mail server down")
+        SENT.append({"text": self.text, "message": context["migration_message"]})
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    SENT.clear()
+
+
+def _spec(minimal: dict[str, Any], **notifications: Any) -> dict[str, Any]:
+    return {**minimal, "notifications": {"notifier": f"{__name__}.Remember", **notifications}}
+
+
+def _context(**more: Any) -> Any:
+    return {"ti": SimpleNamespace(task_id="seed", run_id="r", dag_id="d"), "params": {}, "dag": None, **more}
+
+
+def test_arguments_are_templates(minimal_spec: dict[str, Any]) -> None:
+    spec = _spec(minimal_spec, kwargs={"text": "{{ migration_event }} of {{ migration_id }}"})
+    MigrationNotifier(event="finalized", spec=spec)(_context())
+    assert SENT == [
+        {
+            "text": "finalized of orders",
+            "message": "Kafka migration orders: finalized, the evidence is signed",
+        }
+    ]
+
+
+def test_failure_says_what_where_and_what_next(minimal_spec: dict[str, Any]) -> None:
+    error = BrokerUnreachable("no broker answered", next_step="start it")
+    MigrationNotifier(event="failed", spec=_spec(minimal_spec))(_context(exception=error))
+    assert SENT[0]["message"].startswith("Kafka migration orders: seed failed. [BROKER_UNREACHABLE] no broker")
+    assert SENT[0]["message"].endswith("Next: start it")
+
+
+def test_unforeseen_errors_are_not_quoted(minimal_spec: dict[str, Any]) -> None:
+    """Their text may hold anything, also a secret."""
+    MigrationNotifier(event="failed", spec=_spec(minimal_spec))(_context(exception=ValueError("password=x")))
+    assert "password" not in SENT[0]["message"]
+    assert "ValueError" in SENT[0]["message"]
+
+
+def test_only_wanted_events(minimal_spec: dict[str, Any]) -> None:
+    MigrationNotifier(event="drain_ready", spec=_spec(minimal_spec, events=["failed"]))(_context())
+    MigrationNotifier(event="drain_ready", spec=minimal_spec)(_context())
+    assert SENT == []
+
+
+def test_failing_notifier_does_no_harm(minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        MigrationNotifier(event="failed", spec=_spec(minimal_spec, kwargs={"fail": True}))(_context())
+    assert "mail server down" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("notifications", "told"),
+    [
+        ({"notifier": "no.such.module.Notifier"}, "cannot be imported"),
+        ({"notifier": "logging.Nothing"}, "cannot be imported"),
+        ({"notifier": "nodots"}, "cannot be imported"),
+        ({"notifier": "logging.Logger"}, "is not a notifier"),
+        ({"kwargs": {"colour": "red"}}, "refuses its arguments"),
+    ],
+)
+def test_mistakes_are_named(minimal_spec: dict[str, Any], notifications: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecInvalid, match=told):
+        load_notifier(parse_spec(_spec(minimal_spec, **notifications)))
+
+
+def test_equal_by_content(minimal_spec: dict[str, Any]) -> None:
+    """Two parses of a DAG file must give equal DAGs."""
+    one = MigrationNotifier(event="failed", spec=minimal_spec)
+    assert one == MigrationNotifier(event="failed", spec=dict(reversed(list(minimal_spec.items()))))
+    assert one != MigrationNotifier(event="finalized", spec=minimal_spec)

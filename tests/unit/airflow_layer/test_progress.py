@@ -1,0 +1,70 @@
+"""Progress: lines at intervals, the state store, and no harm when either fails."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from airflow_provider_kafka_migration.hooks.progress import ProgressSink, ProgressWatcher, line
+from airflow_provider_kafka_migration.phases.context import Progress
+
+
+class Store:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.values: dict[str, Any] = {}
+        self._error = error
+
+    def set(self, key: str, value: Any) -> None:
+        if self._error:
+            raise self._error
+        self.values[key] = value
+
+
+def test_line_has_what_is_known() -> None:
+    assert line(Progress("drain_ready", "lag 7")) == "drain_ready: lag 7"
+    full = Progress("seed", "3 of 8 partitions", 3, 8, "partitions", 410, 1000, 510_000.4, 12.2)
+    assert line(full) == "seed: 3 of 8 partitions, 41%, 510,000 rec/s, 12 s left"
+    grown = Progress("seed", "x", done_bytes=2000, total_bytes=1000)
+    assert line(grown) == "seed: x, 100%"
+
+
+def test_shown_at_most_once_per_interval_and_stored() -> None:
+    now = 0.0
+    lines: list[str] = []
+    store = Store()
+    sink = ProgressSink(store, lines.append, every_seconds=5, clock=lambda: now)
+    for now in (0.0, 1.0, 4.9, 5.0, 6.0, 11.0):
+        sink(Progress("seed", f"at {now}"))
+    assert lines == ["seed: at 0.0", "seed: at 5.0", "seed: at 11.0"]
+    assert store.values["progress"]["message"] == "at 11.0"
+
+
+def test_broken_store_stops_nothing() -> None:
+    lines: list[str] = []
+    ProgressSink(Store(RuntimeError("gone")), lines.append, every_seconds=0)(Progress("seed", "x"))
+    assert lines == ["seed: x"]
+
+
+def test_without_a_store_there_are_lines() -> None:
+    lines: list[str] = []
+    ProgressSink(None, lines.append, every_seconds=0)(Progress("seed", "x"))
+    assert lines == ["seed: x"]
+
+
+def test_watcher_survives_errors_and_nothing_and_ends_with_its_block() -> None:
+    seen = threading.Event()
+    answers = iter([RuntimeError("storage"), None, Progress("tail", "alive")])
+
+    def read() -> Progress | None:
+        answer = next(answers, None)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def write(text: str) -> None:
+        assert text == "tail: alive"
+        seen.set()
+
+    with ProgressWatcher(read, ProgressSink(None, write, every_seconds=0), every_seconds=0.01):
+        assert seen.wait(10)
+    assert "migration-progress" not in {thread.name for thread in threading.enumerate()}
