@@ -11,6 +11,7 @@ from airflow_provider_kafka_migration.cli import (
     commands_evidence,
     commands_journal,
     commands_offset_map,
+    commands_plan,
     commands_run,
     commands_spec,
 )
@@ -44,6 +45,7 @@ def _main(
 
 
 commands_spec.register(app)
+commands_plan.register(app)
 commands_run.register(app)
 app.add_typer(commands_journal.app, name="journal")
 app.add_typer(commands_offset_map.app, name="offset-map")

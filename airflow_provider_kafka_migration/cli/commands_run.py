@@ -151,10 +151,11 @@ def _next_steps(facts: ApprovalFacts) -> list[str]:
     return lines
 
 
-def _view(json_output: bool) -> ProgressView:
+def make_view(*, quiet: bool) -> ProgressView:
+    """Where progress is shown."""
     from airflow_provider_kafka_migration.cli.progress import ProgressView
 
-    return ProgressView(error_console(), quiet=json_output)
+    return ProgressView(error_console(), quiet=quiet)
 
 
 @answering
@@ -176,7 +177,7 @@ def run(
     --approve gives the code that was shown.
     """
     spec = load_spec(file)
-    view = _view(json_output)
+    view = make_view(quiet=json_output)
     session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     return _drive(spec, session, view, approve, until)
 
@@ -199,7 +200,7 @@ def resume(
     Like run, but it never starts a new migration.
     """
     spec = load_spec(file)
-    view = _view(json_output)
+    view = make_view(quiet=json_output)
     session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     with session.open() as migration:
         if migration.status().state is None:
@@ -218,7 +219,7 @@ def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugO
     Exit status 10 when it waits for an operator.
     """
     spec = load_spec(file)
-    with Session(spec, _view(True)).open() as migration:
+    with Session(spec, make_view(quiet=True)).open() as migration:
         found = migration.status()
     waits = found.resume is not None and found.resume.waits
     return Answer(found.as_dict(), [_status_table(found)], code=ExitCode.WAITS if waits else ExitCode.OK)
@@ -260,7 +261,7 @@ def rollback(
     spec = load_spec(file)
     if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
         raise typer.Abort
-    view = _view(json_output)
+    view = make_view(quiet=json_output)
     with view, Session(spec, view, takeover=takeover).open() as migration:
         result = migration.run("rollback", reason=reason)
     data = {

@@ -61,8 +61,8 @@ def test_links_to_files_lead_somewhere(page: Path) -> None:
 
 def _commands(text: str) -> list[list[str]]:
     """Words of all `kafka-migration ...` commands in code blocks and code spans."""
-    blocks = re.findall(r"^```(?:bash|text)?\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
     lines += re.findall(r"`(kafka-migration [^`]+)`", text)
     return [line.split("#")[0].split() for line in lines if line.startswith("kafka-migration ")]
 

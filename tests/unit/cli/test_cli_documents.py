@@ -206,7 +206,7 @@ def test_verify_evidence_fails_on_another_key(invoke: Any, evidence: Path, tmp_p
     result = invoke("verify-evidence", evidence, "--public-key", other)
     assert result.exit_code == ExitCode.FAILED
     assert "EVIDENCE_INVALID" in result.stderr
-    assert "signed by another key" in result.stderr
+    assert "another key" in result.stderr
 
 
 def test_verify_evidence_fails_on_any_changed_byte(invoke: Any, evidence: Path, public_key: Path) -> None:

@@ -1,0 +1,191 @@
+"""``plan`` and ``precheck``: what would happen, and what would stop it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from airflow_provider_kafka_migration.cli.commands_run import Session, TakeoverOption, make_view
+from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.session import SpecArgument
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, PrecheckBlocked, Where
+from airflow_provider_kafka_migration.spec import load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
+
+_SEVERITY_STYLES = {"Blocker": "bold red", "Warning": "yellow", "Info": "dim"}
+
+
+class PlanFormat(StrEnum):
+    """How a plan is shown."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+@answering
+def plan(
+    file: SpecArgument,
+    form: Annotated[PlanFormat, typer.Option("--format", help="table, json (plan.json itself) or markdown.")] = (
+        PlanFormat.table
+    ),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write plan.json to this file, too.", show_default=False)
+    ] = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Show what a migration would do. Reads both clusters, and writes nothing: no claim, no journal."""
+    from airflow_provider_kafka_migration.phases.plan import make_plan
+
+    spec = load_spec(file)
+    view = make_view(quiet=True)
+    with Session(spec, view).open() as migration, migration.reading() as context:
+        made = make_plan(context)
+    if output is not None:
+        _write(output, made.canonical())
+    data = {"digest": made.digest(), "plan": made.model_dump(mode="json")}
+    if form is PlanFormat.json:
+        return Answer(data, raw=json.dumps(made.model_dump(mode="json"), indent=2))
+    if form is PlanFormat.markdown:
+        return Answer(data, raw="\n".join(_markdown(made)))
+    return Answer(data, _tables(made))
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise DocumentUnreadable(
+            f"the plan cannot be written: {error.strerror}", where=Where(path=str(path)), next_step="check the path"
+        ) from None
+
+
+def _topic_row(topic: TopicPlan) -> list[str]:
+    verdicts = Counter(item.verdict.value for item in topic.partitions)
+    size = sum(max(item.size_bytes, 0) for item in topic.partitions)
+    renamed = "" if topic.name == topic.target_name else f" -> {topic.target_name}"
+    return [
+        f"{topic.name}{renamed}",
+        str(len(topic.partitions)),
+        str(topic.replication_factor),
+        f"{size / 1e6:.1f}",
+        str(sum(item.end_offset - item.log_start_offset for item in topic.partitions)),
+        ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())),
+        ", ".join(topic.kinds),
+    ]
+
+
+_TOPIC_HEAD = ("topic", "partitions", "replicas", "MB", "offsets", "verdicts", "kind")
+_GROUP_HEAD = ("group", "type", "state", "topics", "lag")
+
+
+def _group_rows(made: Plan) -> list[list[str]]:
+    return [
+        [group.group, group.type, group.state, str(len(group.topics_in_scope)), str(group.lag)] for group in made.groups
+    ]
+
+
+def _facts(made: Plan) -> list[str]:
+    actions = Counter(acl.action for acl in made.acls)
+    return [
+        f"plan {made.digest()[:8]} of {made.migration_id}",
+        f"source {made.source.cluster_id}: Kafka {made.source.kafka_version}, {made.source.mode} mode, "
+        f"{len(made.source.brokers)} brokers",
+        f"target {made.target.cluster_id}: Kafka {made.target.kafka_version}, {made.target.mode} mode, "
+        f"{len(made.target.brokers)} brokers",
+        f"{len(made.topics)} topics, {sum(len(topic.partitions) for topic in made.topics)} partitions, "
+        f"{made.total_bytes / 1e6:.1f} MB, {len(made.lanes)} lanes",
+        "ACLs: " + (", ".join(f"{count} {action}" for action, count in sorted(actions.items())) or "none"),
+    ]
+
+
+def _tables(made: Plan) -> list[RenderableType]:
+    topics = Table(*_TOPIC_HEAD, box=None, pad_edge=False)
+    for topic in made.topics:
+        topics.add_row(*(escape(cell) for cell in _topic_row(topic)))
+    shown: list[RenderableType] = [*(escape(fact) for fact in _facts(made)), "", topics]
+    if made.groups:
+        groups = Table(*_GROUP_HEAD, box=None, pad_edge=False)
+        for row in _group_rows(made):
+            groups.add_row(*(escape(cell) for cell in row))
+        shown += ["", groups]
+    return [*shown, *(f"[dim]note[/] {escape(note)}" for note in made.notes)]
+
+
+def _markdown(made: Plan) -> list[str]:
+    head, *facts = _facts(made)
+    lines = [f"# {head}", "", *(f"- {fact}" for fact in facts), "", "## Topics", "", *_markdown_table(_TOPIC_HEAD)]
+    lines += [_markdown_row(_topic_row(topic)) for topic in made.topics]
+    lines += ["", "## Consumer groups", "", *_markdown_table(_GROUP_HEAD)]
+    lines += [_markdown_row(row) for row in _group_rows(made)]
+    if made.notes:
+        lines += ["", "## Notes", "", *(f"- {note}" for note in made.notes)]
+    return lines
+
+
+def _markdown_table(head: tuple[str, ...]) -> list[str]:
+    return [_markdown_row(list(head)), "|" + "---|" * len(head)]
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+@answering
+def precheck(
+    file: SpecArgument,
+    takeover: TakeoverOption = False,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Look for everything that would stop a migration, all at once. Exit status 1 if there are blockers.
+
+    Runs plan and precheck as the DAG does: claimed and journaled. It reads the source; on the target it makes a scratch
+    topic to see what brokers accept, and removes it.
+    """
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    with view, Session(spec, view, takeover=takeover).open() as migration:
+        migration.run("plan")
+        try:
+            result = migration.run("precheck")
+        except PrecheckBlocked as error:
+            return _findings(
+                error.details.get("findings", []), f"[bold red]blocked[/]: {escape(error.next_step)}", False
+            )
+    return _findings(result.details.get("findings", []), f"[green]{escape(result.summary)}[/]", True)
+
+
+def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> Answer:
+    table = Table("code", "severity", "what", "seen", "what to do", box=None, pad_edge=False)
+    for finding in findings:
+        style = _SEVERITY_STYLES.get(str(finding["severity"]), "")
+        severity = f"{finding['severity']}{' (waived)' if finding.get('waived') else ''}"
+        table.add_row(
+            str(finding["code"]),
+            severity,
+            *(escape(str(finding[key])) for key in ("title", "seen", "fix")),
+            style=style,
+        )
+    shown: list[RenderableType] = [table, verdict] if findings else [verdict]
+    return Answer({"passed": passed, "findings": findings}, shown, code=ExitCode.OK if passed else ExitCode.FAILED)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(plan)
+    app.command()(precheck)
