@@ -254,8 +254,7 @@ class LaneCopier:
         if not due:
             return
         try:
-            self._maps.load([copy.spec for copy in due])
-            found = self._resumer.resume(due, self._maps.maps)
+            found = self._resumer.resume(due, self._maps)
         except Transient as error:
             found = dict.fromkeys(due, error)
         for copy, point in found.items():
@@ -423,7 +422,8 @@ class LaneCopier:
         if isinstance(error, SliceExpired):
             copy.fail(error)
             return
-        if isinstance(error, SourceGap) and self._job.on_source_gap == "record":
+        if isinstance(error, SourceGap) and (self._job.on_source_gap == "record" or copy.is_fresh):
+            # Before the first record is copied nothing is lost: the source's log simply starts later than planned.
             self._record_gap(copy, error)
             return
         if isinstance(error, Terminal):
@@ -454,7 +454,8 @@ class LaneCopier:
     def _record_gap(self, copy: PartitionCopy, error: MigrationError) -> None:
         """Retention was faster, and the policy is to go on: the gap is a hole, named in results and evidence."""
         gap = (copy.fetch_offset, int(error.details["log_start_offset"]))
-        copy.gaps.append(gap)
+        if not copy.is_fresh:
+            copy.gaps.append(gap)
         self._on_chunk(
             copy,
             Chunk(copy.spec.topic, copy.spec.partition, gap[0], gap[1], memoryview(b""), origin="kafka"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
@@ -26,13 +26,19 @@ class LaneMaps:
         self._maps: dict[tuple[str, int], PartitionMap] = {}
         self._with_objects: set[str] | None = None
 
-    def load(self, specs: Iterable[CopyPartition]) -> None:
-        """(Re)load the maps of partitions, before their copy resumes."""
+    def load(self, specs: Iterable[CopyPartition], ends: Mapping[tuple[str, int], int]) -> None:
+        """Take the maps over, before the copy of partitions resumes.
+
+        :param ends: target log end by (target topic, partition): runs at or above it were written ahead by somebody
+            who died before the first append of them, and are void.
+        """
         for spec in specs:
-            self._logs.pop(spec.key, None)
             if self._has_objects(spec):
-                self._maps[spec.key] = self._run_log(spec).load()
+                log = self._run_log(spec)
+                self._maps[spec.key] = log.take_over(ends[(spec.target_topic, spec.partition)])
+                self._logs[spec.key] = log
             else:
+                self._logs.pop(spec.key, None)
                 self._maps[spec.key] = PartitionMap([base_run(spec)])
 
     def _has_objects(self, spec: CopyPartition) -> bool:

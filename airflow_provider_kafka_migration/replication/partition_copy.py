@@ -115,6 +115,11 @@ class PartitionCopy:
         return (self.spec.target_topic, self.spec.partition)
 
     @property
+    def is_fresh(self) -> bool:
+        """No record of this partition was copied yet, by anybody."""
+        return self.next_sequence == 0 and not self.records and self.fetch_offset == self.spec.source_start_offset
+
+    @property
     def is_idle(self) -> bool:
         """Nothing decided is left to send, and nothing sent is left to be answered."""
         return not self.pending and not self.in_flight and not self.filling

@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, RawBatch, Record, records
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint, advance_sequence
 from airflow_provider_kafka_migration.replication.reading import fetch_many, read_span
@@ -57,15 +58,17 @@ class Resumer:
         self._timestamps: Literal["visible", "raw"] = timestamps
 
     def resume(
-        self, copies: Sequence[PartitionCopy], maps: dict[tuple[str, int], PartitionMap]
+        self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps
     ) -> dict[PartitionCopy, ResumePoint | MigrationError | None]:
         """Resume points; None: not yet, ask again soon; an error stops that partition only.
 
-        :param maps: offset map by (source topic, partition).
+        :param lane_maps: taken over here, at the log ends that are found.
         :raises Transient: the target does not answer at all.
         """
         found: dict[PartitionCopy, ResumePoint | MigrationError | None] = dict.fromkeys(copies)
         ends = self._ends(copies)
+        lane_maps.load([copy.spec for copy in copies], {copy.target_key: ends[copy].log_end_offset for copy in copies})
+        maps = lane_maps.maps
         settled = [copy for copy in copies if ends[copy].high_watermark >= ends[copy].log_end_offset]
         batches = self._last_data_batches(settled, ends, found)
         to_check: list[tuple[PartitionCopy, RawBatch]] = []
