@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -229,6 +230,7 @@ class Migration:
                 details={"spec": self.spec.model_dump(mode="json")},
             )
             guard_spec(self._journal, self.spec.model_dump(mode="json"))
+            publish_claim(self.journal_store, self.spec.migration_id, self._journal.generation, str(self.owner))
         return self._journal
 
     # -- running -----------------------------------------------------------------------------------------------------

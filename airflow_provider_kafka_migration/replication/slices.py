@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.replication.claim_watch import ClaimWatch
 from airflow_provider_kafka_migration.replication.clients import Clients as Clients
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
 from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
@@ -53,12 +54,15 @@ def run_slice(
 
     :param attempt: of the task, for logs only; owners are told apart by leases.
     :param stop: asked now and then; True ends the slice early, whatever is left.
+    :raises ClaimLost: another owner has taken the migration over.
     :raises MigrationError: nothing of the lane could be done (cluster or storage unreachable).
     """
     asked_to_stop = stop or (lambda: False)
     store = clients.store(job.journal_location)
     seconds = float(slice_seconds or job.slice_seconds)
     keeper = LeaseKeeper(store, job.migration_id, job.name, lane.lane, seconds)
+    claim = ClaimWatch(job, store)
+    claim.check()
     lease = keeper.acquire(asked_to_stop)
     if lease is None:
         return []
@@ -66,6 +70,7 @@ def run_slice(
 
     def should_stop() -> bool:
         stops.poll()
+        claim.check()
         return asked_to_stop()
 
     source = clients.wire("source") if job.name != "restore" else None
