@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, PrecheckBlocked
+from airflow_provider_kafka_migration.phases import topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import put_result
 from airflow_provider_kafka_migration.phases.probe import probe_target
@@ -98,8 +99,6 @@ def _clusters(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def _topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    from airflow_provider_kafka_migration.phases.topology import CREATED
-
     for topic in plan.topics:
         minimum = int(topic.target_configs.get("min.insync.replicas", "1"))
         if 0 < topic.replication_factor < minimum:
@@ -120,30 +119,26 @@ def _topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
                 fix="add brokers to the target, or accept it (waive W012)",
                 subject=topic.name,
             )
-        if not topic.exists_on_target:
-            continue
-        facts = context.target.admin.describe_topics([topic.target_name])[topic.target_name]
-        entry = context.journal.find_step(CREATED, topic.target_name)
-        ours = entry is not None and entry.details.get("topic_id") == facts.topic_id
-        keys = [(topic.target_name, item.partition) for item in facts.partitions]
-        ends = context.target.wire.list_offsets(keys, "log_end")
-        if not ours and any(ends.values()):
+    for name, present in sorted(topology_topics.look(context, plan).items()):
+        partitions = next(len(topic.partitions) for topic in plan.topics if topic.target_name == name)
+        if not present.ours and not present.empty:
+            ends = [end for end in present.end_offsets.values() if end > 0]
             yield Finding(
                 code="B010",
                 severity=Severity.BLOCKER,
                 title="target topic holds foreign data",
-                seen=f"{sum(ends.values())} offsets in {sum(end > 0 for end in ends.values())} partitions",
+                seen=f"{sum(ends)} offsets in {len(ends)} partitions",
                 fix="delete the topic on the target, leave it out (topics.exclude), or rename it (topics.rename)",
-                subject=topic.target_name,
+                subject=name,
             )
-        if len(facts.partitions) > len(topic.partitions):
+        if present.partitions > partitions:
             yield Finding(
                 code="B013",
                 severity=Severity.BLOCKER,
                 title="target topic has more partitions",
-                seen=f"{len(facts.partitions)} on the target, {len(topic.partitions)} on the source",
+                seen=f"{present.partitions} on the target, {partitions} on the source",
                 fix="delete the topic on the target, or rename it (topics.rename)",
-                subject=topic.target_name,
+                subject=name,
             )
 
 

@@ -1,0 +1,258 @@
+"""Target topics: which are there, whose they are, and making what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
+from airflow_provider_kafka_migration.documents.topology import CopySettings
+from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, TopologyRefused
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+
+PHASE = "topology_copy"
+#: Journal steps; their details hold ``{"topics": {target topic: topic id}}`` or a list of names.
+CREATING = "topic_creating"
+CREATED = "topic_created"
+ADOPTED = "topic_adopted"
+
+#: A KRaft controller refuses operations of more than 10,000 metadata records; partitions and configs are records.
+MAX_RECORDS_PER_REQUEST = 2_000
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A target topic as it stands.
+
+    :param exists: it is there; else all other fields are empty.
+    :param ours: the journal says that this migration created or adopted this very topic (by its id), or it meant to
+        create it and the topic is empty.
+    :param end_offsets: log end by partition.
+    :param before: overrides of a topic that is there and not ours, else ``None``.
+    """
+
+    exists: bool
+    ours: bool = False
+    topic_id: str = ""
+    partitions: int = 0
+    start_offsets: Mapping[int, int] = field(default_factory=dict)
+    end_offsets: Mapping[int, int] = field(default_factory=dict)
+    before: dict[str, str] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was ever written to it."""
+        return not any(self.end_offsets.values())
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was done: names of target topics."""
+
+    created: list[str]
+    adopted: list[str]
+    widened: dict[str, int]
+    anything: bool
+
+
+def journaled_ids(context: PhaseContext) -> dict[str, str]:
+    """Target topic -> topic id of all topics that the journal calls ours, the newest word for each."""
+    known: dict[str, str] = {}
+    for entry in context.journal.steps():
+        if entry.step in (CREATED, ADOPTED):
+            known.update({str(name): str(value) for name, value in entry.details["topics"].items()})
+    return known
+
+
+def _intended(context: PhaseContext) -> set[str]:
+    return {str(name) for entry in context.journal.steps(CREATING) for name in entry.details["topics"]}
+
+
+def look(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
+    """How each target topic of the plan stands now.
+
+    :raises PermissionMissing: a topic may not be described, so nobody knows whether it is there.
+    """
+    names = sorted(topic.target_name for topic in plan.topics)
+    facts = context.target.admin.describe_topics(names)
+    _check_described(context, {name: item.error for name, item in facts.items() if item.error is not None})
+    there = [name for name in names if facts[name].error is None]
+    keys = [(name, item.partition) for name in there for item in facts[name].partitions]
+    starts = context.target.wire.list_offsets(keys, "earliest") if keys else {}
+    ends = context.target.wire.list_offsets(keys, "log_end") if keys else {}
+    ids, intended = journaled_ids(context), _intended(context)
+    found: dict[str, Presence] = {name: Presence(exists=False) for name in names}
+    for name in there:
+        item = facts[name]
+        numbers = [partition.partition for partition in item.partitions]
+        end_offsets = {number: ends[name, number] for number in numbers}
+        ours = (name in ids and ids[name] == item.topic_id) or (name in intended and not any(end_offsets.values()))
+        found[name] = Presence(
+            exists=True,
+            ours=ours,
+            topic_id=item.topic_id,
+            partitions=len(numbers),
+            start_offsets={number: starts[name, number] for number in numbers},
+            end_offsets=end_offsets,
+        )
+    strangers = [name for name in there if not found[name].ours]
+    configs = context.target.admin.topic_configs(strangers)
+    for name in strangers:
+        found[name] = Presence(**{**vars(found[name]), "before": dict(configs[name].overrides)})
+    return found
+
+
+def _check_described(context: PhaseContext, errors: Mapping[str, ItemError]) -> None:
+    for name, error in sorted(errors.items()):
+        if error.code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error.exception(
+                "the target topic cannot be described",
+                context.where(PHASE, cluster="target", topic=name),
+                operation="Describe on Topic",
+            )
+
+
+def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+    """Raise for topics that must not be touched; all of them in one error.
+
+    :raises ForeignData: topics with data of somebody else.
+    :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: refuse``.
+    """
+    foreign = {
+        name: dict(item.end_offsets) for name, item in sorted(present.items()) if not item.ours and not item.empty
+    }
+    if foreign:
+        first = next(iter(foreign))
+        raise ForeignData(
+            f"{len(foreign)} target topics hold data that is not of this migration: {', '.join(list(foreign)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=first),
+            next_step="delete these topics on the target, rename (topics.rename), or exclude them",
+            details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
+        )
+    wider = {
+        topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
+        for topic in plan.topics
+        if present[topic.target_name].partitions > len(topic.partitions) and not present[topic.target_name].ours
+    }
+    if wider:
+        raise TopologyRefused(
+            f"{len(wider)} target topics have more partitions than the source: {', '.join(list(wider)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=next(iter(wider))),
+            next_step="partitions are never removed: delete these (empty) topics on the target, or widen the source",
+            details={"topics": wider},
+        )
+    _refuse_drift(context, plan, present)
+
+
+def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+    if context.spec.topology.on_config_drift != "refuse":
+        return
+    drifted = {
+        topic.target_name: topic.drift for topic in plan.topics if topic.drift and not present[topic.target_name].ours
+    }
+    if drifted:
+        raise TopologyRefused(
+            f"{len(drifted)} target topics have other configs: {', '.join(list(drifted)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=next(iter(drifted))),
+            next_step="make them equal, or set topology.on_config_drift to overwrite_with_source or keep_target",
+            details={"topics": drifted},
+        )
+
+
+def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], settings: CopySettings) -> Made:
+    """Create, adopt, widen; each journaled with the topics' ids.
+
+    :raises TopologyRefused: some topics could not be made; the others are.
+    """
+    topics = {topic.target_name: topic for topic in plan.topics}
+    missing = [name for name in sorted(topics) if not present[name].exists]
+    ids = journaled_ids(context)
+    adopted = {
+        name: present[name].topic_id
+        for name in sorted(topics)
+        if present[name].exists and ids.get(name) != present[name].topic_id
+    }
+    if adopted:
+        context.journal.step(ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted")
+    failures = _create(context, [topics[name] for name in missing], settings)
+    widened = {
+        name: len(topics[name].partitions)
+        for name in sorted(topics)
+        if present[name].exists and present[name].partitions < len(topics[name].partitions)
+    }
+    errors = context.target.admin.create_partitions(widened) if widened else {}
+    failures.update({name: error for name, error in errors.items() if error is not None})
+    if failures:
+        raise _failure(context, failures)
+    return Made(missing, sorted(adopted), widened, bool(missing or adopted or widened))
+
+
+def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySettings) -> dict[str, ItemError]:
+    failures: dict[str, ItemError] = {}
+    done = 0
+    for batch in _by_weight(topics, settings):
+        names = [topic.target_name for topic in batch]
+        context.journal.check_holds()
+        context.journal.step(CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
+        wanted = [
+            NewTopic(
+                topic.target_name,
+                len(topic.partitions),
+                topic.replication_factor,
+                settings.topics[topic.target_name].copy_time,
+            )
+            for topic in batch
+        ]
+        answers = context.target.admin.create_topics(wanted)
+        failures.update({name: item.error for name, item in answers.items() if item.error is not None})
+        created = {name: item.topic_id for name, item in answers.items() if item.error is None}
+        unknown = [name for name, topic_id in created.items() if not topic_id]
+        facts = context.target.admin.describe_topics(unknown) if unknown else {}
+        created.update({name: item.topic_id for name, item in facts.items() if item.error is None})
+        if created:
+            context.journal.step(
+                CREATED, details={"topics": dict(sorted(created.items()))}, reason=f"{len(created)} topics created"
+            )
+            partitions = {topic.target_name: len(topic.partitions) for topic in batch}
+            context.target.wire.leaders([(name, n) for name in sorted(created) for n in range(partitions[name])])
+        done += len(batch)
+        context.progress(Progress(PHASE, f"{done} of {len(topics)} topics created", done, len(topics), "topics"))
+    return failures
+
+
+def _by_weight(topics: Sequence[TopicPlan], settings: CopySettings) -> Iterator[list[TopicPlan]]:
+    batch: list[TopicPlan] = []
+    weight = 0
+    for topic in topics:
+        size = 1 + len(topic.partitions) + len(settings.topics[topic.target_name].copy_time)
+        if batch and weight + size > MAX_RECORDS_PER_REQUEST:
+            yield batch
+            batch, weight = [], 0
+        batch.append(topic)
+        weight += size
+    if batch:
+        yield batch
+
+
+def _failure(context: PhaseContext, failures: Mapping[str, ItemError]) -> MigrationError:
+    details: dict[str, Any] = {"topics": {name: error.as_dict() for name, error in sorted(failures.items())}}
+    name, error = min(failures.items(), key=lambda item: (item[1].retriable, item[0]))
+    what = f"{len(failures)} target topics could not be made; {name}"
+    where = context.where(PHASE, cluster="target", topic=name)
+    if error.code == TOPIC_ALREADY_EXISTS:
+        return ForeignData(
+            f"{what} was created by somebody else at this moment",
+            where=where,
+            next_step="clear topology_copy: it looks at the topic again",
+            details=details,
+        )
+    kind = error.exception(what, where, operation="Create on Topic or Cluster, Alter on Topic")
+    if error.retriable or error.unauthorized:
+        return type(kind)(kind.what, where=where, next_step=kind.next_step, details=details)
+    return TopologyRefused(
+        kind.what, where=where, next_step="see all of them in the details; correct them or exclude", details=details
+    )

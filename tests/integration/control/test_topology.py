@@ -1,0 +1,156 @@
+"""Topics on the target of real brokers: created, adopted, refused, widened, filled, put back; again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
+from airflow_provider_kafka_migration.phases import topology, topology_settings
+from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME, LONG_MAX
+from tests.integration.control.control_support import Control
+
+pytestmark = pytest.mark.integration
+
+SOURCE_CONFIGS = {
+    "retention.ms": "86400000",
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": "1000",
+    "segment.bytes": "2097152",
+    "max.message.bytes": "2000000",
+}
+
+
+def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(control: Control) -> None:
+    name = f"{control.prefix}orders"
+    control.source_cluster.create_topic(name, 3, SOURCE_CONFIGS)
+    context, plan = control.planned()
+    assert plan.topic(name).target_configs == SOURCE_CONFIGS
+
+    result = topology.run(context)
+    assert result.details["created"] == 1
+    facts = context.target.admin.describe_topics([name])[name]
+    assert [item.partition for item in facts.partitions] == [0, 1, 2]
+    copying = control.overrides(name)
+    assert copying.items() >= COPY_TIME.items()
+    assert copying["message.timestamp.after.max.ms"] == LONG_MAX
+    assert "min.compaction.lag.ms" not in copying
+
+    again = topology.run(control.context())
+    assert again.already_done
+    assert again.details["summary"] == result.details["summary"]
+
+    topology.restore_producer_visible(control.context())
+    visible = control.overrides(name)
+    assert visible["cleanup.policy"] == "compact"
+    assert visible["max.message.bytes"] == "2000000"
+    assert visible["retention.ms"] == "-1"
+    assert visible["min.compaction.lag.ms"] == LONG_MAX
+    assert "message.timestamp.after.max.ms" not in visible
+    assert topology.restore_producer_visible(control.context()).already_done
+
+    topology.restore_deleting(control.context())
+    assert control.overrides(name) == SOURCE_CONFIGS == topology.expected_configs(context)[name]
+    # A cleared floor guard must not hold the cleaner back again.
+    assert topology.restore_producer_visible(control.context()).already_done
+    assert control.overrides(name) == SOURCE_CONFIGS
+
+
+def test_log_starts_are_filled_and_cut(control: Control) -> None:
+    name = f"{control.prefix}cut"
+    control.source_cluster.create_topic(name, 2)
+    control.produce(name, 150, 0)
+    control.produce(name, 5, 1)
+    context = control.context()
+    context.source.admin.delete_records({(name, 0): 120, (name, 1): 5})
+    context, plan = control.planned()
+    assert [item.target_start_offset for item in plan.topic(name).partitions] == [120, 5]
+    result = topology.run(context)
+    assert result.details["log_starts_filled"] == {"partitions": 2, "offsets": 125}
+    keys = [(name, 0), (name, 1)]
+    assert context.target.wire.list_offsets(keys, "earliest") == {(name, 0): 120, (name, 1): 5}
+    assert context.target.wire.list_offsets(keys, "log_end") == {(name, 0): 120, (name, 1): 5}
+    assert topology.run(control.context()).already_done
+
+
+def test_foreign_data_is_refused_and_nothing_is_touched(control: Control) -> None:
+    names = [f"{control.prefix}{stem}" for stem in ("a", "b", "c")]
+    for name in names:
+        control.source_cluster.create_topic(name)
+    control.target_cluster.create_topic(names[1])
+    control.produce(names[1], 3, cluster=control.target_cluster)
+    context, _ = control.planned()
+    with pytest.raises(ForeignData) as caught:
+        topology.run(context)
+    assert caught.value.details["topics"] == {names[1]: {"0": 3}}
+    described = context.target.admin.describe_topics(names)
+    assert [name for name in names if described[name].error is None] == [names[1]]
+    assert control.overrides(names[1]) == {}
+
+
+def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: Control) -> None:
+    name = f"{control.prefix}there"
+    control.source_cluster.create_topic(name, 4, {"retention.ms": "7200000"})
+    control.target_cluster.create_topic(name, 1, {"segment.ms": "3600000", "retention.ms": "1000000"})
+    context, plan = control.planned()
+    drift = {item["config"]: (item["target"], item["planned"]) for item in plan.topic(name).drift}
+    assert drift == {"retention.ms": ("1000000", "7200000"), "segment.ms": ("3600000", None)}
+    result = topology.run(context)
+    assert result.details["adopted"] == 1
+    assert result.details["widened"] == 1
+    assert len(context.target.admin.describe_topics([name])[name].partitions) == 4
+    settings = topology_settings.load(control.context())
+    assert settings is not None
+    assert settings.topics[name].before == {"segment.ms": "3600000", "retention.ms": "1000000"}
+    # What is written down at the second run must not be our own settings.
+    topology.run(control.context())
+    assert topology_settings.load(control.context()) == settings
+    topology.restore_for_rollback(control.context())
+    assert control.overrides(name) == {"segment.ms": "3600000", "retention.ms": "1000000"}
+
+
+def test_a_wider_topic_is_refused(control: Control) -> None:
+    name = f"{control.prefix}wide"
+    control.source_cluster.create_topic(name, 1)
+    control.target_cluster.create_topic(name, 3)
+    context, _ = control.planned()
+    with pytest.raises(TopologyRefused, match="more partitions"):
+        topology.run(context)
+    assert control.overrides(name) == {}
+
+
+def test_drift_is_refused_by_policy(make_control: Callable[..., Control]) -> None:
+    control = make_control(topology={"on_config_drift": "refuse"})
+    name = f"{control.prefix}drift"
+    control.source_cluster.create_topic(name, 1, {"retention.ms": "7200000"})
+    control.target_cluster.create_topic(name, 1, {"retention.ms": "1000000"})
+    context, _ = control.planned()
+    with pytest.raises(TopologyRefused) as caught:
+        topology.run(context)
+    assert list(caught.value.details["topics"]) == [name]
+
+
+def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{control.prefix}{stem}" for stem in ("a", "b")]
+    for name in names:
+        control.source_cluster.create_topic(name)
+    context, _ = control.planned()
+    create = context.target.admin.create_topics
+
+    def create_and_die(*args: object, **options: object) -> object:
+        create(*args, **options)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(context.target.admin, "create_topics", create_and_die)
+    with pytest.raises(KeyboardInterrupt):
+        topology.run(context)
+    other = control.context()
+    result = topology.run(other)
+    assert result.details["created"] == 0
+    assert result.details["adopted"] == 2
+    assert topology.run(control.context()).already_done
+    # They were ours by intention, so a rollback puts the plan's configs on them, not what was found.
+    settings = topology_settings.load(other)
+    assert settings is not None
+    assert {item.before is None for item in settings.topics.values()} == {True}
