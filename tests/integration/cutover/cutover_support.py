@@ -1,4 +1,4 @@
-"""A migration on real brokers that stands in ``tail``: topics made and filled by the harness, copied by the real copier.
+"""A migration on real brokers that stands in ``tail``: topics filled by the harness, copied by the real copier.
 
 Plan and producer ids are made here, so that verdicts can be forced; everything from the seed on is the product's.
 """
@@ -28,7 +28,20 @@ from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import answers, approvals, drain, seed, tail
+from airflow_provider_kafka_migration.phases import (
+    answers,
+    approvals,
+    cutover_final_drain,
+    cutover_freeze,
+    cutover_sentinels,
+    drain,
+    evidence,
+    floor_guard,
+    groups,
+    seed,
+    tail,
+    validate,
+)
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -40,6 +53,7 @@ from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.uri import open_store
+from harness import compare
 from harness.brokers import KafkaCluster
 
 TopicPartition = tuple[str, int]
@@ -89,6 +103,8 @@ class Lab:
             "storage": dict(s3) if s3 else None,
         }
         self.migration_id = f"lab-{secrets.token_hex(4)}"
+        #: a group that the spec selects
+        self.group = f"{self.migration_id}.readers"
         self.s3 = s3
         self.key_file = folder / "signing.key"
         self.key_file.write_text(secrets.token_hex(32))
@@ -294,6 +310,53 @@ class Lab:
         self.drain_ready(context)
         self.approve(context)
         context.journal.transition(State.CUTOVER, "lab")
+
+
+    def advance(self, context: PhaseContext) -> None:
+        """Everything from the state ``cutover`` to the end, as the tasks run one after the other."""
+        journal = context.journal
+        if journal.tip_state is State.CUTOVER:
+            for step in CUTOVER_STEPS:
+                if step is groups.commit_groups:
+                    self.join_tail()
+                step(context)
+            journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
+        if journal.tip_state is State.AWAITING_CLIENT_SWITCH:
+            if answers.answered(context, "client_switch") is None:
+                self.approve(context, "client_switch")
+            journal.transition(State.VALIDATING, "lab")
+        if journal.tip_state is State.VALIDATING:
+            validate.run(context)
+            evidence.run(context)
+            journal.transition(State.FINALIZED, "lab")
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def sentinels(self, cluster: KafkaCluster) -> dict[TopicPartition, list[int]]:
+        """Offsets of the sentinels of this migration in each partition of a cluster."""
+        mark = ("x-kbe-cutover-sentinel", self.migration_id.encode())
+        return {
+            (topic, partition): [record.offset for record in found if mark in record.headers]
+            for topic in self.topics
+            for partition, found in compare.read_records(cluster.client_config(), topic).items()
+        }
+
+    def check_equal(self, *, shifts: Mapping[TopicPartition, int] | None = None) -> None:
+        """Both clusters hold the same records, told by a reader that knows nothing of the product."""
+        compare.compare(
+            self.source_cluster.client_config(), self.target_cluster.client_config(), self.topics, shifts=shifts or {}
+        ).check()
+
+
+#: The tasks of the group ``cutover``, in order.
+CUTOVER_STEPS: tuple[Callable[[PhaseContext], PhaseResult], ...] = (
+    cutover_freeze.run,
+    cutover_sentinels.run,
+    cutover_final_drain.run,
+    groups.snapshot_groups,
+    groups.commit_groups,
+    floor_guard.run,
+)
 
 
 def _facts(cluster_id: str, mode: Any) -> ClusterFacts:

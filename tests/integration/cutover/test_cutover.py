@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from cutover_support import Lab, closing
+from cutover_support import Lab
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.phases import (
@@ -23,27 +21,9 @@ from airflow_provider_kafka_migration.phases import (
 from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
 from airflow_provider_kafka_migration.state import State
 from harness import clients
-from harness.brokers import KafkaCluster
 from harness.load import Kind, TopicLoad, load
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def make_lab(
-    tmp_path: Path, source_cluster: KafkaCluster, target_cluster: KafkaCluster
-) -> Iterator[Callable[..., Lab]]:
-    made: list[Lab] = []
-
-    def make(topics: list[str], **options: Any) -> Lab:
-        lab = Lab(tmp_path, source_cluster, target_cluster, topics, **options)
-        made.append(lab)
-        return lab
-
-    yield make
-    for lab in made:
-        with closing(lab):
-            pass
 
 
 def kinds(stem: str) -> dict[Verdict, list[TopicLoad]]:
