@@ -1,0 +1,179 @@
+"""Two clusters, S3 and a whole Airflow with the project's DAG files, and one migration's run in it."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness.airflow import AirflowStandalone
+from harness.brokers import KafkaCluster
+from harness.processes import wait_for
+from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
+
+ROOT = Path(__file__).parents[2]
+GENERIC = "kafka_migration"
+
+WEBHOOK_SECRET = "e2e-webhook-secret"
+SIGNING_KEY = "5e" * 32
+
+_CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
+
+
+@dataclass
+class Lab:
+    """What all e2e tests of the DAG share."""
+
+    folder: Path
+    source: KafkaCluster
+    target: KafkaCluster
+    s3: S3Server
+    airflow: AirflowStandalone
+    numbers: Iterator[int]
+
+    def spec(self, migration_id: str, prefix: str, **sections: Any) -> dict[str, Any]:
+        """A spec for the topics and groups with a prefix; sections are merged over it."""
+        base: dict[str, Any] = {
+            "migration_id": migration_id,
+            "source": {"conn_id": "kafka_source"},
+            "target": {"conn_id": "kafka_target"},
+            "storage": {
+                "conn_id": "aws_e2e",
+                "journal": f"s3://{DATA_BUCKET}/journal",
+                "archive": f"s3://{DATA_BUCKET}/segments",
+                "evidence": f"s3://{EVIDENCE_BUCKET}/proof",
+            },
+            "topics": {"include": [re.escape(prefix) + ".*"]},
+            "groups": {"include": [re.escape(prefix) + ".*"], "sync_interval": "1s"},
+            "acls": {"policy": "skip", "quotas": "skip"},
+            # Wide: on a busy machine the seam between two slices takes seconds.
+            "tail": {"drain_stable_window": "2s", "drain_max_partition_lag": 5000},
+            "cutover": {"freeze": "manual", "max_producer_freeze": "10m"},
+            "evidence": {"retention": "1d", "signing_key": "airflow:e2e_signing_key"},
+            "spark": {"conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"}},
+        }
+        for name, section in sections.items():
+            base[name] = {**base.get(name, {}), **section} if isinstance(section, Mapping) else section
+        return base
+
+    def trigger(self, spec: Mapping[str, Any], dag_id: str = GENERIC) -> DagRun:
+        """Start a run of the generic DAG for a spec."""
+        conf = {
+            "migration_id": spec["migration_id"],
+            "source": spec["source"]["conn_id"],
+            "target": spec["target"]["conn_id"],
+            "journal": spec["storage"]["journal"],
+            "more": dict(spec),
+        }
+        return DagRun(self, dag_id, self.airflow.trigger(dag_id, conf), str(spec["migration_id"]))
+
+    def secrets(self) -> list[str]:
+        """Everything that must not be anywhere."""
+        passwords = [*self.source.users.values(), *self.target.users.values()]
+        return [*passwords, self.s3.config()["aws_secret_access_key"], WEBHOOK_SECRET, SIGNING_KEY]
+
+
+@dataclass
+class DagRun:
+    """One run of a migration's DAG."""
+
+    lab: Lab
+    dag_id: str
+    run_id: str
+    migration_id: str
+    answered: list[str] = field(default_factory=list)
+
+    def wait(self, task_id: str | None, *states: str, timeout_seconds: float = 300) -> str:
+        """Wait for a task, or with None for the run."""
+        return self.lab.airflow.wait_for(self.dag_id, self.run_id, task_id, states, timeout_seconds)
+
+    def states(self) -> dict[str, str | None]:
+        """Task id -> state."""
+        return self.lab.airflow.task_states(self.dag_id, self.run_id)
+
+    def approve(self, task_id: str, option: str = "Approve") -> str:
+        """Read the present code from the task's log, which holds also after a clear, and answer."""
+        self.wait(task_id, "awaiting_input")
+        codes = _CODE.findall(self.log(task_id))
+        assert codes, self.log(task_id)
+        self.lab.airflow.answer(self.dag_id, self.run_id, task_id, [option], {"code": codes[-1]})
+        return str(codes[-1])
+
+    def log(self, task_id: str) -> str:
+        """The last attempt's log."""
+        return self.lab.airflow.task_log(self.dag_id, self.run_id, task_id)
+
+    def clear(self, *task_ids: str, downstream: bool = False) -> None:
+        """As on-call does it."""
+        self.lab.airflow.clear(self.dag_id, self.run_id, list(task_ids), downstream=downstream)
+
+    def finish(self) -> None:
+        """Both approvals, to the end."""
+        self.approve("approve_cutover")
+        self.approve("approve_client_switch")
+        self.wait(None, "success")
+
+    def objects(self, bucket: str = DATA_BUCKET) -> dict[str, bytes]:
+        """All objects of the migration in a bucket."""
+        client = self.lab.s3.client()
+        found = {}
+        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket):
+            for item in page.get("Contents", []):
+                if self.migration_id in item["Key"].split("/"):
+                    found[item["Key"]] = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
+        return found
+
+    def spark_driver(self, phase: str, timeout_seconds: float = 120) -> psutil.Process:
+        """The JVM of a phase's spark-submit."""
+        name = f"kafka-migration-{self.migration_id}-{phase}"
+        found: list[psutil.Process] = []
+
+        def running() -> bool:
+            for process in psutil.Process(self.lab.airflow.pid).children(recursive=True):
+                try:
+                    command = process.cmdline()
+                except psutil.Error:
+                    continue
+                if name in command and "java" in Path(command[0]).name:
+                    found.append(process)
+                    return True
+            return False
+
+        wait_for(f"Spark driver {name}", running, timeout_seconds, every_seconds=0.1)
+        return found[0]
+
+    def everything_airflow_keeps(self) -> bytes:
+        """Logs of all tasks and components, and the metadata database, whatever table it is in."""
+        parts = [path.read_bytes() for path in sorted(self.lab.airflow.home.rglob("*.log"))]
+        database = sqlite3.connect(f"file:{self.lab.airflow.home / 'airflow.db'}?mode=ro", uri=True)
+        try:
+            tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")]
+            for table in tables:
+                parts += [repr(row).encode() for row in database.execute(f'SELECT * FROM "{table}"')]
+        finally:
+            database.close()
+        return b"\n".join(parts)
+
+
+def kill_all(process: psutil.Process) -> list[int]:
+    """SIGKILL for a task's process group and every process of Spark below it, Python workers included."""
+    task = process.parent()
+    assert task is not None
+    doomed = [task, process, *process.children(recursive=True)]
+    pids = [item.pid for item in doomed]
+    for item in doomed:
+        try:
+            item.kill()
+        except psutil.NoSuchProcess:
+            continue
+    deadline = time.monotonic() + 20
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids[1:]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return pids

@@ -1,0 +1,161 @@
+"""Whole migrations through the DAG, in a real Airflow, on real brokers, with Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
+from harness.compare import bounds, compare
+from harness.load import Kind, TopicLoad, load, tiny_topics
+from harness.processes import wait_for
+from harness.s3 import EVIDENCE_BUCKET
+from harness.webhook import FreezeWebhook
+from tests.e2e.migration_lab import WEBHOOK_SECRET, DagRun, Lab, kill_all
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+
+def _check_equal(lab: Lab, topics: list[TopicLoad]) -> None:
+    compacted = [topic.name for topic in topics if topic.kind is Kind.COMPACTED]
+    names = [topic.name for topic in topics]
+    compare(lab.source.client_config(), lab.target.client_config(), names, compacted=compacted).check()
+
+
+def _journal(run: DagRun) -> list[dict[str, object]]:
+    found = run.objects()
+    key = next(key for key in found if key.endswith("journal.jsonl"))
+    return [json.loads(line) for line in found[key].decode().splitlines()]
+
+
+def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path) -> None:
+    """Every kind of topic, a producer that writes until the webhook freezes it, a group in the middle."""
+    topics = tiny_topics(prefix)
+    load(lab.source, topics)
+    plain = next(topic for topic in topics if topic.kind is Kind.PLAIN)
+    group, source = f"{prefix}readers", lab.source.client_config()
+    middle = positions(source, [plain.name], 0.5)
+    commit_offsets(source, group, middle)
+
+    producer = LiveProducer(source, {plain.name: [0, 1]}, records_per_second=20)
+    with producer, FreezeWebhook(producer, secret=WEBHOOK_SECRET) as webhook:
+        spec = lab.spec(
+            "whole",
+            prefix,
+            cutover={
+                "freeze": "webhook",
+                "producer_freeze_webhook": webhook.url,
+                "webhook_secret": "airflow:e2e_webhook",
+            },
+        )
+        run = lab.trigger(spec)
+        run.approve("approve_cutover")
+        run.wait("cutover.floor_guard", "success")
+        assert producer.frozen
+        run.wait("sync_groups", "running")
+        run.approve("approve_client_switch")
+        run.wait(None, "success")
+
+    states = run.states()
+    assert {name for name, state in states.items() if state != "success"} == {"rollback"}
+    assert states["rollback"] == "skipped"
+    _check_equal(lab, topics)
+    assert not producer.failed
+    assert lost_records(lab.target.client_config(), producer.acknowledged) == []
+    assert committed_offsets(lab.target.client_config(), group, [plain.name]) == middle
+    assert _journal(run)[-1]["to"] == "finalized"
+    assert any(key.endswith("evidence.json") for key in run.objects(EVIDENCE_BUCKET))
+
+    _check_what_airflow_shows(lab, run)
+    _check_no_secrets(lab, run, secrets_folder)
+    _check_clearing_everything_is_quick_and_changes_nothing(lab, run)
+
+
+def _check_what_airflow_shows(lab: Lab, run: DagRun) -> None:
+    airflow = lab.airflow
+    for task_id in ("plan", "seed", "cutover.floor_guard", "validate", "evidence", "approve_cutover"):
+        pointers = airflow.xcom(run.dag_id, run.run_id, task_id)
+        assert pointers["migration_id"] == run.migration_id, task_id
+        assert pointers["journal"].endswith(f"/journal/{run.migration_id}"), task_id
+        assert len(json.dumps(pointers)) < 1000, task_id
+    assert "partitions" in airflow.state_store(run.dag_id, run.run_id, "seed")["progress"]["message"]
+    links = airflow.request("GET", f"/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/evidence/links")
+    assert links["extra_links"]["Evidence"].endswith("/evidence.json")
+    events = airflow.request("GET", "/assets/events", limit=100)["asset_events"]
+    assert [event["uri"] for event in events if run.migration_id in event["uri"]] == [
+        f"kafka-migration://{run.migration_id}/cutover"
+    ]
+
+
+def _check_no_secrets(lab: Lab, run: DagRun, secrets_folder: Path) -> None:
+    """Not in logs, XCom, rendered fields, trigger arguments or any other table, nor in any object."""
+    kept = run.everything_airflow_keeps()
+    stored = b"\n".join([*run.objects().values(), *run.objects(EVIDENCE_BUCKET).values()])
+    for secret in lab.secrets():
+        assert secret.encode() not in kept, f"Airflow keeps {secret}"
+        assert secret.encode() not in stored, f"an object holds {secret}"
+    assert list(secrets_folder.iterdir()) == []
+
+
+def _check_clearing_everything_is_quick_and_changes_nothing(lab: Lab, run: DagRun) -> None:
+    before, ends = run.objects(), bounds(lab.target.client_config(), [])
+    run.clear("plan", downstream=True)
+    run.wait(None, "success", timeout_seconds=240)
+    states = run.states()
+    assert {name for name, state in states.items() if state != "success"} == {"rollback"}
+    assert run.objects() == before
+    assert bounds(lab.target.client_config(), []) == ends
+
+
+def test_killed_seed_is_cleared_and_goes_on_from_the_target_s_end(
+    lab: Lab, prefix: str, secrets_folder: Path
+) -> None:
+    """SIGKILL for the task's process, the Spark driver and its Python workers, in the middle of the copy."""
+    topics = [TopicLoad(f"{prefix}big", Kind.PLAIN, 4, 40_000, 400, "none")]
+    load(lab.source, topics)
+    target = lab.target.client_config()
+    # 16 MB at 2 x 0.5 MB/s: a quarter of a minute to be killed in.
+    slow = {"lanes": 2, "max_bytes_per_second": "500KB", "segment_max_bytes": "256KiB"}
+    run = lab.trigger(lab.spec("killed-seed", prefix, seed=slow))
+    driver = run.spark_driver("seed")
+
+    def copied() -> int:
+        numbers = bounds(target, [topics[0].name])[topics[0].name]
+        return sum(content.end for content in numbers.values())
+
+    wait_for("a part of the copy", lambda: copied() > 4_000, 120, every_seconds=0.2)
+    killed = kill_all(driver)
+    before = copied()
+    assert 4_000 < before < 40_000
+
+    run.wait("seed", "up_for_retry", "failed")
+    leftover = list(secrets_folder.iterdir())
+    run.clear("seed")
+    run.wait("seed", "success")
+    assert copied() >= before
+    seed = [entry for entry in _journal(run) if entry["step"] == "seed_done"]
+    assert len(seed) == 1
+    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).name() == "java" for pid in killed)
+    assert not [path for path in leftover if path.exists()], "what the killed task left is removed by the next one"
+
+    run.finish()
+    _check_equal(lab, topics)
+    done = json.loads(next(body for key, body in run.objects().items() if key.endswith("progress/seed.json")))
+    assert done["records"] < 40_000, "the second attempt copied everything again"
+
+
+def test_abort_rolls_back(lab: Lab, prefix: str) -> None:
+    topics = [TopicLoad(f"{prefix}small", Kind.PLAIN, 2, 500, 100, "lz4")]
+    load(lab.source, topics)
+    run = lab.trigger(lab.spec("aborted", prefix))
+    run.approve("approve_cutover", "Abort")
+    run.wait(None, "success", timeout_seconds=240)
+    states = run.states()
+    assert states["rollback"] == "success"
+    assert states["tail"] == "success", "the rollback ends the tail"
+    assert {states[name] for name in states if name.startswith("cutover.") or name == "evidence"} == {"skipped"}
+    assert _journal(run)[-1]["to"] == "rolled_back"
+    assert any(key.endswith("rollback-report.json") for key in run.objects(EVIDENCE_BUCKET))
