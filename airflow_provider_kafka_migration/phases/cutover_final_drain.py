@@ -20,8 +20,10 @@ from airflow_provider_kafka_migration.phases.cutover_sentinels import load_bound
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.migrated import (
     TopicPartition,
+    by_name,
     migrated_partitions,
     partition_name,
+    put_result,
     target_key,
 )
 from airflow_provider_kafka_migration.phases.offset_maps import (
@@ -34,15 +36,21 @@ from airflow_provider_kafka_migration.phases.offset_maps import (
 PHASE = "cutover"
 STEP = "final_drain"
 POLL_SECONDS = 0.25
+#: A tail that was told to stop has stopped after so long: it asks twice a second, and ends its chunk.
+SETTLE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Drained:
-    """How far one partition is. ``lag`` is in source offsets; holes at the end of a mapped partition are no lag."""
+    """How far one partition is. ``lag`` is in source offsets; holes at the end of a mapped partition are no lag.
+
+    :param position: source offset that the target's end stands for.
+    """
 
     key: TopicPartition
     source_end: int
     target_end: int
+    position: int
     lag: int
     verdict: str
 
@@ -79,9 +87,13 @@ def run(
         ends = boundary_ends(context, boundary)
         write_tail_stop(context, boundary)
         drained = _wait(context, attempt, ends, poll_seconds, sleep)
-        cutover_freeze.check_not_bypassed(context, attempt, ends)
+        if context.spec.cutover.on_bypass == "continue":
+            drained, ends = _move_boundary(context, boundary, ends, sleep)
+        bypasses = cutover_freeze.check_not_bypassed(context, attempt, ends)
         map_details = _write_offset_map(context, ends, drained)
-        details = timer.done(_details(drained, map_details))
+        details = timer.done(
+            {**_details(drained, map_details), "bypasses": [item.model_dump(mode="json") for item in bypasses]}
+        )
         return PhaseResult(PHASE, details["summary"], details)
 
 
@@ -171,6 +183,25 @@ def _wait(
         sleep(poll_seconds)
 
 
+def _move_boundary(
+    context: PhaseContext, boundary: Boundary, ends: dict[TopicPartition, int], sleep: Callable[[float], None]
+) -> tuple[list[Drained], dict[TopicPartition, int]]:
+    """With ``on_bypass: continue`` the tail may have gone past the boundary before it was told to stop.
+
+    What it has copied is good; so the end of the source is where it stopped, once it has.
+    """
+    while True:
+        before = look(context, ends)
+        sleep(SETTLE_SECONDS)
+        drained = look(context, ends)
+        if [item.target_end for item in before] == [item.target_end for item in drained]:
+            break
+    moved = {item.key: max(item.position, ends[item.key]) for item in drained}
+    if moved != ends:
+        put_result(context, "boundary", boundary.model_copy(update={"ends": by_name(moved)}))
+    return look(context, moved), moved
+
+
 def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> DrainTimeout:
     worst = max(late, key=lambda item: item.lag)
     return DrainTimeout(
@@ -213,7 +244,7 @@ def _drained(
     position = positions.of(item, target_end)
     verdict = str(positions.maps[item.key].verdict or item.verdict)
     lag = source_end - position
-    if lag < 0:
+    if lag < 0 and context.spec.cutover.on_bypass != "continue":
         raise ForeignData(
             f"the target ends {-lag} beyond the source's end",
             where=context.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
@@ -221,9 +252,9 @@ def _drained(
             "client switch",
             details={"target_end_offset": target_end, "source_end_offset": source_end},
         )
-    if lag and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):
+    if lag > 0 and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):
         lag = 0
-    return Drained(item.key, source_end, target_end, max(lag, 0 if settled else 1), verdict)
+    return Drained(item.key, source_end, target_end, position, max(lag, 0 if settled else 1), verdict)
 
 
 def _write_offset_map(

@@ -108,20 +108,28 @@ def _boundary(context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[fl
     if mode == "record":
         written = _write_all(context, attempt, sleep)
         sentinels = [Sentinel(topic=key[0], partition=key[1], offset=written[key]) for key in sorted(written)]
-    # The sentinel must be on all in-sync replicas, or the tail would not see it as committed.
-    ends = _settled_ends(context, attempt, sleep)
+    ends = _settled_ends(context, attempt, {(item.topic, item.partition): item.offset for item in sentinels}, sleep)
     return Boundary(
         migration_id=context.migration_id, attempt=attempt.number, mode=mode, sentinels=sentinels, ends=by_name(ends)
     )
 
 
 def _settled_ends(
-    context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
+    context: PhaseContext,
+    attempt: FreezeAttempt,
+    sentinels: dict[TopicPartition, int],
+    sleep: Callable[[float], None],
 ) -> dict[TopicPartition, int]:
+    """The ends of the source when all of it, sentinels included, is on all in-sync replicas and can be copied.
+
+    With ``on_bypass: continue`` the log never stands still: the boundary is what is committed once the sentinels are.
+    """
+    goes_on = context.spec.cutover.on_bypass == "continue"
     while True:
         look = cutover_freeze.SourceEnds.look(context)
-        if look.stable == look.log_end:
-            return look.log_end
+        behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())
+        if behind_sentinels and (goes_on or look.stable == look.log_end):
+            return look.stable
         frozen.check_deadline(context, attempt)
         sleep(cutover_freeze.POLL_SECONDS)
 

@@ -33,11 +33,13 @@ class Effects:
     """What was done, in order; dies at one of them.
 
     :param at: number of the side effect to die at, from 1; 0: never.
+    :param name: die at the first side effect whose name begins so, instead.
     :param when: before it is done, or after.
     """
 
     at: int = 0
     when: Literal["before", "after"] = "after"
+    name: str = ""
     seen: list[str] = field(default_factory=list)
     thread: int = 0
 
@@ -45,7 +47,7 @@ class Effects:
         if threading.get_ident() != self.thread:
             return effect()
         self.seen.append(name)
-        dies = len(self.seen) == self.at
+        dies = name.startswith(self.name) if self.name else len(self.seen) == self.at
         if dies and self.when == "before":
             raise Killed(f"before {name}")
         result = effect()

@@ -1,0 +1,323 @@
+"""Freezing on real brokers: who goes on writing is named, and whatever goes wrong the freeze is lifted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from cutover_support import Lab
+from faults import Effects, Killed, counting
+
+from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, DrainTimeout, FreezeFailed
+from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.phases import (
+    cutover_final_drain,
+    cutover_freeze,
+    cutover_sentinels,
+    evidence_bundle,
+    frozen,
+)
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.state import State
+from harness.brokers import KafkaCluster
+from harness.clients import LiveProducer
+from harness.webhook import FreezeWebhook
+
+pytestmark = pytest.mark.integration
+
+Fill = Callable[..., None]
+MakeLab = Callable[..., Lab]
+Name = Callable[[str], str]
+
+
+def actions(webhook: FreezeWebhook) -> list[str]:
+    return [call.action for call in webhook.calls]
+
+
+def stop_offsets(context: PhaseContext) -> dict[str, int] | None:
+    stop = StopAt.in_force(context.journal_store.get(context.key(frozen.TAIL_STOP)))
+    return None if stop is None else stop.offsets
+
+
+def test_a_producer_that_goes_on_is_named_and_everything_is_lifted(
+    make_lab: MakeLab, fill: Fill, unique_name: Name
+) -> None:
+    topic = unique_name("t")
+    fill({topic: 2})
+    with FreezeWebhook() as webhook:  # it answers "done" and stops nobody
+        lab = make_lab([topic], cutover={"freeze": "webhook", "producer_freeze_webhook": webhook.url})
+        context = lab.begin()
+        lab.start_tail()
+        with LiveProducer(lab.source_cluster.client_config(), {topic: [1]}, records_per_second=100) as producer:
+            lab.enter_cutover(context)
+            with pytest.raises(FreezeFailed) as caught:
+                cutover_freeze.run(context)
+        bypass = caught.value.details["bypasses"][0]
+        assert (bypass["topic"], bypass["partition"]) == (topic, 1)
+        assert [item["producer_id"] for item in bypass["producers"]], "an idempotent producer is known to the broker"
+        assert f"{topic}-1" in caught.value.what
+        assert actions(webhook) == ["freeze", "unfreeze"]
+        assert context.journal.tip_state is State.TAIL
+        assert lab.sentinels(lab.source_cluster) == {(topic, 0): [], (topic, 1): []}
+
+        # The approval is used up: the same one does not start another freeze.
+        context.journal.transition(State.DRAIN_READY, "lab")
+        context.journal.transition(State.CUTOVER, "lab")
+        with pytest.raises(ApprovalRefused):
+            cutover_freeze.run(context)
+        assert context.journal.tip_state is State.TAIL
+
+        lab.enter_cutover(context)
+        lab.advance(context)
+        assert producer.count() > 0
+        lab.check_equal()
+        lifted = evidence_bundle.build(
+            context, "PASSED", signed_at=context.now(), object_lock={}, warnings=[]  # type: ignore[arg-type]
+        ).cutover["lifted"]
+        assert len(lifted) == 1
+
+
+def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
+    topic = unique_name("t")
+    fill({topic: 2})
+    lab = make_lab([topic], cutover={"freeze": "manual", "on_bypass": "continue"})
+    context = lab.begin()
+    lab.start_tail()
+    with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
+        lab.enter_cutover(context)
+        lab.advance(context)
+    bundle = evidence_bundle.build(context, "WARNING", signed_at=context.now(), object_lock={}, warnings=[])  # type: ignore[arg-type]
+    assert bundle.validation["outcome"] == "WARNING"
+    assert {item["name"] for item in bundle.not_copied if item["kind"] == "bypass"} == {f"{topic}-0"}
+    counts = {check["name"]: check for check in bundle.validation["checks"]}["counts_and_offsets"]
+    assert any("not copied" in finding for finding in counts["findings"])
+    assert {check["name"]: check["outcome"] for check in bundle.validation["checks"]}["content"] == "PASSED"
+
+
+def test_an_open_transaction_is_named(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
+    topic, transactional_id = unique_name("t"), unique_name("tx")
+    fill({topic: 1})
+    lab = make_lab([topic], cutover={"max_open_transaction_wait": "500ms"}, tail={"drain_max_partition_lag": 100})
+    context = lab.begin()
+    lab.start_tail()
+    producer = Producer({**lab.source_cluster.client_config(), "transactional.id": transactional_id})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    producer.flush(10)
+    lab.enter_cutover(context)
+    with pytest.raises(FreezeFailed, match=transactional_id) as caught:
+        cutover_freeze.run(context)
+    assert caught.value.details["partitions"] == [f"{topic}-0"]
+    assert context.journal.tip_state is State.TAIL
+    producer.abort_transaction(10)
+    lab.enter_cutover(context)
+    cutover_freeze.run(context)
+
+
+def test_a_freeze_that_lasts_too_long_is_lifted_and_the_next_attempt_ends_well(
+    make_lab: MakeLab, fill: Fill, unique_name: Name
+) -> None:
+    topic = unique_name("t")
+    fill({topic: 2})
+    with FreezeWebhook() as webhook:
+        lab = make_lab(
+            [topic],
+            cutover={"freeze": "webhook", "producer_freeze_webhook": webhook.url, "max_producer_freeze": "3s"},
+        )
+        context = lab.begin()
+        lab.start_tail()
+        lab.enter_cutover(context)
+        lab.kill_tail()
+        cutover_freeze.run(context)
+        cutover_sentinels.run(context)
+        with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+            cutover_final_drain.run(context)
+        assert actions(webhook) == ["freeze", "unfreeze"]
+        assert context.journal.tip_state is State.TAIL
+        assert stop_offsets(context) is None
+        with pytest.raises(FreezeFailed, match="was lifted"):
+            cutover_final_drain.run(context)
+
+        lab.start_tail()
+        # Between the attempts one partition goes on, the other one does not.
+        producer = Producer(lab.source_cluster.client_config())
+        producer.produce(topic, b"later", partition=0)
+        producer.flush(10)
+        lab.enter_cutover(context)
+        lab.advance(context)
+        found = lab.sentinels(lab.source_cluster)
+        assert (len(found[topic, 0]), len(found[topic, 1])) == (2, 1)
+        assert found == lab.sentinels(lab.target_cluster)
+        lab.check_equal()
+
+
+def test_a_drain_that_takes_too_long_is_lifted(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
+    topic = unique_name("t")
+    fill({topic: 1})
+    lab = make_lab([topic], cutover={"drain_timeout": "1s"})
+    context = lab.begin()
+    lab.start_tail()
+    lab.enter_cutover(context)
+    lab.kill_tail()
+    cutover_freeze.run(context)
+    cutover_sentinels.run(context)
+    with pytest.raises(DrainTimeout, match=topic):
+        cutover_final_drain.run(context)
+    assert context.journal.tip_state is State.TAIL
+
+
+def test_who_lost_the_migration_touches_nothing(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
+    topic = unique_name("t")
+    fill({topic: 1})
+    with FreezeWebhook() as webhook:
+        lab = make_lab([topic], cutover={"freeze": "webhook", "producer_freeze_webhook": webhook.url})
+        context = lab.begin()
+        lab.start_tail()
+        lab.enter_cutover(context)
+        cutover_freeze.run(context)
+        other = lab.context()
+        other.journal.claim(Owner("cli", "somebody else", "else"), takeover=True)
+        with pytest.raises(ClaimLost):
+            cutover_sentinels.run(context)
+        assert actions(webhook) == ["freeze"], "the new owner decides about the freeze"
+        assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
+
+
+# -- ACLs ------------------------------------------------------------------------------------------------------------
+
+
+def allow(cluster: KafkaCluster, user: str, topic: str, operation: AclOperation) -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", operation,
+        AclPermissionType.ALLOW,
+    )
+
+
+def may_write(cluster: KafkaCluster, user: str, topic: str) -> bool:
+    """Whether a record of this user gets in."""
+    errors: list[Any] = []
+    producer = Producer({**cluster.client_config(user), "log_level": 0, "message.timeout.ms": 5000})
+    producer.produce(topic, b"try", partition=0, on_delivery=lambda error, _: errors.append(error))
+    producer.flush(10)
+    assert errors
+    if errors[0] is None:
+        return True
+    assert errors[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def denials(cluster: KafkaCluster, context: PhaseContext, topic: str) -> list[str]:
+    return [
+        acl.principal
+        for acl in context.source.admin.describe_acls().acls
+        if acl.permission == "DENY" and acl.resource_name == topic
+    ]
+
+
+@pytest.fixture
+def acl_lab(make_lab: MakeLab, fill: Fill, unique_name: Name, source_cluster: KafkaCluster) -> Lab:
+    """alice may write, bob may not; the migration is admin."""
+    topic = unique_name("t")
+    fill({topic: 1})
+    admin = source_cluster.admin()
+    for operation in (AclOperation.WRITE, AclOperation.DESCRIBE):
+        for future in admin.create_acls([allow(source_cluster, "alice", topic, operation)]).values():
+            future.result()
+    wait_for(lambda: may_write(source_cluster, "alice", topic))
+    return make_lab([topic], user="admin", cutover={"freeze": "acl", "freeze_stable_window": "200ms"})
+
+
+def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
+    lab = acl_lab
+    topic = lab.topics[0]
+    context = lab.begin()
+    lab.start_tail()
+    lab.enter_cutover(context)
+    cutover_freeze.run(context)
+    assert not may_write(lab.source_cluster, "alice", topic)
+    assert denials(lab.source_cluster, context, topic) == ["User:alice"]
+    cutover_sentinels.run(context)  # our own principal may write
+    attempt = frozen.current_attempt(context)
+    assert attempt is not None
+    frozen.lift(context, attempt, reason="test")
+    assert denials(lab.source_cluster, context, topic) == []
+    wait_for(lambda: may_write(lab.source_cluster, "alice", topic))
+    assert frozen.lift(context, attempt, reason="again")["deny_acls_removed"] == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
+    lab = acl_lab
+    topic = lab.topics[0]
+    context = lab.begin()
+    lab.start_tail()
+    lab.enter_cutover(context)
+    with counting(Effects(name="create_acls", when=when)), pytest.raises(Killed):
+        cutover_freeze.run(context)
+    assert denials(lab.source_cluster, context, topic) == (["User:alice"] if when == "after" else [])
+    context = lab.context()
+    attempt = frozen.current_attempt(context)
+    assert attempt is not None
+    frozen.lift(context, attempt, reason="test")
+    assert denials(lab.source_cluster, context, topic) == []
+    wait_for(lambda: may_write(lab.source_cluster, "alice", topic))
+
+
+def test_acls_cannot_stop_everybody(acl_lab: Lab) -> None:
+    lab = acl_lab
+    topic = lab.topics[0]
+    binding = AclBinding(
+        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.WRITE,
+        AclPermissionType.ALLOW,
+    )
+    admin = lab.source_cluster.admin()
+    for future in admin.create_acls([binding]).values():
+        future.result()
+    context = lab.begin()
+    lab.start_tail()
+    lab.enter_cutover(context)
+    with pytest.raises(FreezeFailed, match="everybody"):
+        cutover_freeze.run(context)
+    assert denials(lab.source_cluster, context, topic) == []
+    assert context.journal.tip_state is State.TAIL
+
+
+def test_the_deadline_counts_from_the_request(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
+    """A task that comes back too late lifts the freeze before it does anything else."""
+    topic = unique_name("t")
+    fill({topic: 1})
+    with FreezeWebhook() as webhook:
+        lab = make_lab([topic], cutover={"freeze": "webhook", "producer_freeze_webhook": webhook.url})
+        context = lab.begin()
+        lab.start_tail()
+        lab.enter_cutover(context)
+        cutover_freeze.run(context)
+        late = lab.context()
+        now = late.now
+        late.now = lambda: now() + timedelta(seconds=61)
+        with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+            cutover_sentinels.run(late)
+        assert actions(webhook) == ["freeze", "unfreeze"]
+        assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
+
+
