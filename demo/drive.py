@@ -17,6 +17,10 @@ CUTOVER = "approve_cutover"
 SWITCH = "approve_client_switch"
 
 _CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
+# How Airflow logs an exception: a list of dictionaries as Python prints them; the first one is the error itself.
+_ERROR = re.compile(r"error_detail=\[\{'exc_type': '(\w+)', 'exc_value': (['\"])(.*?)\2, 'exc_notes'")
+_LINES = 15
+_LINE_CHARACTERS = 300
 _POLL_SECONDS = 1.0
 #: A person would need some seconds, too; the harness also waits for Airflow to be ready for an answer.
 _THINK_SECONDS = 3.0
@@ -135,6 +139,13 @@ class Run:
         text = f"the run failed: {', '.join(failed) or 'no task says why'}"
         for name in failed[:1]:
             with contextlib.suppress(HarnessError):
-                lines = self._airflow.task_log(DAG_ID, self.run_id, name).splitlines()[-30:]
-                text += f"\nthe log of {name} ends:\n" + "\n".join(lines)
+                text += log_story(name, self._airflow.task_log(DAG_ID, self.run_id, name))
         return text
+
+
+def log_story(task_id: str, log: str) -> str:
+    """What a failed task's log says: its error in full, then its last lines, cut."""
+    error = _ERROR.search(log)
+    text = f"\n{error[3]}" if error else ""
+    lines = [line[:_LINE_CHARACTERS] for line in log.splitlines()[-_LINES:]]
+    return f"{text}\nthe log of {task_id} ends:\n" + "\n".join(lines)

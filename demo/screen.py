@@ -87,7 +87,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line above the phases."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, states: Mapping[str, str | None], progress: Mapping[str, str]) -> None:
         """The present state of all phases."""

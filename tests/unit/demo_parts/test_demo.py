@@ -18,7 +18,7 @@ from rich.console import Console
 from airflow_provider_kafka_migration.hooks.params import spec_from_params
 from airflow_provider_kafka_migration.phases import approval_text
 from airflow_provider_kafka_migration.spec import parse_spec
-from demo.drive import code_in, params
+from demo.drive import code_in, log_story, params
 from demo.groups import GROUPS, Groups, Switched, _read_from_before
 from demo.screen import Screen, progress_text
 from demo.verdict import Verdict, _problems, _states
@@ -156,6 +156,13 @@ def test_progress_as_tasks_store_it_becomes_a_line() -> None:
     stored = {"phase": "seed", "message": "12 of 17", "records_per_second": 12345.6, "done_bytes": 5, "total_bytes": 10}
     assert progress_text(stored) == "12 of 17, 12,346 rec/s, 50%"
     assert progress_text(None) == ""
+
+
+def test_a_failed_task_is_told_by_its_error_first() -> None:
+    log = "one\ntwo error error_detail=[{'exc_type': 'X', 'exc_value': \"it's [so]\", 'exc_notes': [], 'frames': []}]"
+    story = log_story("seed", log)
+    assert story.splitlines()[:3] == ["", "it's [so]", "the log of seed ends:"]
+    assert log_story("seed", "only this").splitlines() == ["", "the log of seed ends:", "only this"]
 
 
 def test_the_screen_prints_changes_only_where_there_is_no_terminal() -> None:
