@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,4 +30,6 @@ def run(args: Namespace) -> None:
     """Hand the arguments on. Ends with the command's own exit status."""
     from airflow_provider_kafka_migration.cli import main
 
+    # As Airflow's own commands do it: connections of the metadata database are found, too.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     main(args.arguments or ["--help"])
