@@ -46,6 +46,6 @@ def grant_on_target(target: KafkaCluster) -> None:
     topic_rights = ["create", "read", "write", "describe", "describe_configs", "alter", "alter_configs", "delete"]
     target.allow(MIGRATOR, "topic", PREFIX, topic_rights, prefixed=True)
     # The probe's scratch topic.
-    target.allow(MIGRATOR, "topic", "__kafka-migration-probe", topic_rights, prefixed=True)
+    target.allow(MIGRATOR, "topic", "kafka-migration-probe", topic_rights, prefixed=True)
     target.allow(MIGRATOR, "transactional_id", "kafka-migration", ["write", "describe"], prefixed=True)
     target.allow(MIGRATOR, "group", GROUP_PREFIX, ["read", "describe"], prefixed=True)

@@ -164,10 +164,9 @@ def precheck(
         try:
             result = migration.run("precheck")
         except PrecheckBlocked as error:
-            return _findings(
-                error.details.get("findings", []), f"[bold red]blocked[/]: {escape(error.next_step)}", False
-            )
-    return _findings(result.details.get("findings", []), f"[green]{escape(result.summary)}[/]", True)
+            verdict = f"[bold red]blocked[/]: {escape(error.next_step)}"
+            return _findings(error.details.get("findings", []), verdict, passed=False)
+    return _findings(result.details.get("findings", []), f"[green]{escape(result.summary)}[/]", passed=True)
 
 
 def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> Answer:

@@ -13,12 +13,18 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode, exit_code
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 
 P = ParamSpec("P")
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on stdout.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+class Unexpected(Terminal):
+    """An error that nobody foresaw: a mistake in this package, or in a library."""
+
+    code = "UNEXPECTED"
 
 
 @dataclass
@@ -112,7 +118,7 @@ def print_error(error: MigrationError, *, as_json: bool) -> None:
 def print_unexpected(error: Exception, *, as_json: bool) -> None:
     """An error nobody foresaw: its text may hold anything, so only its kind and first line are shown."""
     first_line = (str(error).splitlines() or [""])[0][:300]
-    wrapped = MigrationError(
+    wrapped = Unexpected(
         f"unexpected {type(error).__name__}: {first_line}",
         next_step="run the command again with --debug, and report the traceback",
     )
