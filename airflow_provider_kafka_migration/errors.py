@@ -384,3 +384,9 @@ class Interrupted(Transient):
     """The process was told to stop before it had finished; nothing is lost."""
 
     code = "INTERRUPTED"
+
+
+class HolesExceedBudget(Terminal):
+    """A partition has more holes than may be filled with markers, and its offsets must stay equal by policy."""
+
+    code = "HOLES_EXCEED_BUDGET"
