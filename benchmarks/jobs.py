@@ -1,0 +1,111 @@
+"""Copy jobs for our data plane made by hand: no phases, no Airflow; the topics are there already."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.documents.copy_job import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+)
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.replication.clients import Clients, write_references
+from airflow_provider_kafka_migration.replication.lanes import assign_lanes
+from benchmarks.peers.base import Task
+
+MIGRATION_ID = "bench"
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """A job written to disk, as arguments for a process that runs it."""
+
+    references: str
+    journal: str
+    key: str
+
+
+def write_job(
+    task: Task,
+    *,
+    via: Literal["s3", "direct"],
+    lanes: int,
+    verdict: Verdict = Verdict.EQUAL,
+    archive: str | None = None,
+    storage: dict[str, Any] | None = None,
+    **fields: Any,
+) -> JobFiles:
+    """Write a seed (or, for a task without an end, a tail) into ``task.folder``.
+
+    :param archive: location of the segments; None: a folder beside the journal.
+    :param storage: S3 settings, where ``archive`` is in S3.
+    :param fields: of the job, in place of the product's defaults.
+    """
+    references = {
+        "source": {"bootstrap.servers": task.source},
+        "target": {"bootstrap.servers": task.target},
+        "storage": storage,
+    }
+    name: Literal["seed", "tail"] = "tail" if task.is_tail else "seed"
+    journal = f"file://{task.folder}/journal"
+    with Clients(references) as clients:
+        job = CopyJob(
+            migration_id=MIGRATION_ID,
+            name=name,
+            generation=1,
+            journal_location=journal,
+            archive_location=archive or f"file://{task.folder}/archive",
+            via=via,
+            producers=_producers(clients),
+            lanes=_lanes(clients, task, lanes, verdict),
+            **fields,
+        )
+        clients.store(journal).put(f"{MIGRATION_ID}/jobs/{name}.json", job.canonical())
+    path = task.folder / "references.json"
+    write_references(str(path), references)
+    return JobFiles(str(path), journal, f"{MIGRATION_ID}/jobs/{name}.json")
+
+
+def _producers(clients: Clients) -> ProducerIds:
+    wire = clients.wire("target")
+    data, filler = wire.init_producer_id(), wire.init_producer_id()
+    return ProducerIds(
+        data_producer_id=data[0],
+        data_producer_epoch=data[1],
+        filler_producer_id=filler[0],
+        filler_producer_epoch=filler[1],
+    )
+
+
+def _lanes(clients: Clients, task: Task, lanes: int, verdict: Verdict) -> list[CopyLane]:
+    topic_id = clients.wire("source").metadata([task.topic])[task.topic].topic_id
+    sizes = {(task.topic, number): task.until.get(number, 0) for number in range(task.partitions)}
+    return [
+        CopyLane(
+            lane=lane.lane,
+            transactional_id=f"{MIGRATION_ID}.{task.target_topic}.lane-{lane.lane}",
+            partitions=[
+                CopyPartition(
+                    topic=topic,
+                    target_topic=task.target_topic,
+                    partition=number,
+                    topic_id=topic_id,
+                    source_start_offset=0,
+                    target_start_offset=0,
+                    verdict=verdict,
+                    until_offset=task.until.get(number),
+                )
+                for topic, number in lane.partitions
+            ],
+        )
+        for lane in assign_lanes(sizes, lanes)
+    ]
+
+
+def folder_of(location: str) -> Path:
+    """The folder of a ``file://`` location."""
+    return Path(location.removeprefix("file://"))

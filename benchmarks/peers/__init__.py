@@ -1,0 +1,1 @@
+"""Who copies: every copier that takes part is a :class:`~benchmarks.peers.base.Peer`."""
