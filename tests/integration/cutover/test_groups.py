@@ -45,7 +45,9 @@ def results(context: PhaseContext) -> dict[str, GroupResult]:
     return {item.group: item for item in found.groups}
 
 
-def unread(cluster: KafkaCluster, group: str, topics: Sequence[str], **settings: Any) -> dict[Any, list[tuple[Any, ...]]]:
+def unread(
+    cluster: KafkaCluster, group: str, topics: Sequence[str], **settings: Any
+) -> dict[Any, list[tuple[Any, ...]]]:
     """What a consumer of the group gets when it starts on a cluster: (key, value) by partition, in order."""
     ends = compare.bounds(cluster.client_config(), topics)
     found: dict[Any, list[tuple[Any, ...]]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,6 @@ import pytest
 
 from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.phases.freeze_webhook import ATTEMPTS, FreezeWebhook, signature
-from harness.webhook import Call
 from harness.webhook import FreezeWebhook as Receiver
 
 NOW = datetime(2026, 4, 24, 10, 40, tzinfo=UTC)
@@ -102,12 +102,11 @@ def test_nobody_there() -> None:
 
 
 def test_a_receiver_that_hangs_costs_a_bounded_time() -> None:
-    def hang(_: Call) -> tuple[int, Any] | None:
-        time.sleep(1.0)
-        return None
-
-    with Receiver(Producer(), secret=SECRET, answer=hang) as receiver:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, says nothing
+        webhook = FreezeWebhook(
+            f"http://127.0.0.1:{server.getsockname()[1]}/", SECRET, request_seconds=0.1, sleep=lambda _: None
+        )
         begun = time.monotonic()
         with pytest.raises(FreezeFailed, match="no answer"):
-            call(receiver, request_seconds=0.1)
+            webhook.call("m1", "freeze", now=NOW, deadline=DEADLINE)
         assert time.monotonic() - begun < 5

@@ -1,0 +1,202 @@
+"""Each check finds what it is there for, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from phase_support import make_plan
+
+from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
+from airflow_provider_kafka_migration.documents.groups import GroupResult, TranslatedOffset, Translation
+from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.validation import (
+    ContentDifference,
+    Outcome,
+    PartitionContent,
+    worst,
+)
+from airflow_provider_kafka_migration.phases.validate_checks import (
+    Ends,
+    TargetCommits,
+    TargetTopic,
+    check_content,
+    check_counts,
+    check_groups,
+    check_sentinels,
+    check_topic_parity,
+)
+from airflow_provider_kafka_migration.replication.offset_map import (
+    MapEntry,
+    PartitionMap,
+    Run,
+    build_offset_map_document,
+)
+
+KEY = ("orders", 0)
+GOOD = {"retention.ms": "1000"}
+
+
+def test_worst() -> None:
+    assert worst([]) is Outcome.PASSED
+    assert worst([Outcome.PASSED, Outcome.WARNING]) is Outcome.WARNING
+    assert worst([Outcome.FAILED, Outcome.WARNING]) is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("target", "finding"),
+    [
+        (TargetTopic(2, GOOD), ""),
+        (TargetTopic(0, {}), "not on the target"),
+        (TargetTopic(3, GOOD), "3 partitions"),
+        (TargetTopic(2, {"retention.ms": "-1"}), "retention.ms is -1"),
+        (TargetTopic(2, {}), "retention.ms is not set"),
+        (TargetTopic(2, {**GOOD, "min.compaction.lag.ms": "9"}), "min.compaction.lag.ms is 9"),
+    ],
+)
+def test_topic_parity(target: TargetTopic, finding: str) -> None:
+    result = check_topic_parity(make_plan().topics, {"orders": 2}, {"orders": target})
+    assert result.outcome is (Outcome.FAILED if finding else Outcome.PASSED)
+    assert bool(result.findings) == bool(finding)
+    assert finding in " ".join(result.findings)
+
+
+def document() -> OffsetMapDocument:
+    offset_map = PartitionMap([Run(10, 10)], source_end_offset=100, target_end_offset=100)
+    return build_offset_map_document("m1", [MapEntry("orders", 0, offset_map)])
+
+
+def content(**changes: Any) -> PartitionContent:
+    return PartitionContent.model_validate(
+        {
+            "topic": "orders",
+            "partition": 0,
+            "source_records": 80,
+            "target_records": 80,
+            "compared": 80,
+            "source_digest": "d",
+            "target_digest": "d",
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "changes", "tolerance", "outcome"),
+    [
+        (Ends(10, 100), Ends(10, 100), {}, 0, "PASSED"),
+        (Ends(50, 100), Ends(10, 150), {}, 0, "PASSED"),  # retention on the source, clients on the target
+        (Ends(10, 101), Ends(10, 100), {}, 0, "WARNING"),  # somebody wrote to the source
+        (Ends(10, 99), Ends(10, 100), {}, 0, "FAILED"),  # the source lost its end
+        (Ends(10, 100), Ends(11, 100), {}, 0, "FAILED"),
+        (Ends(10, 100), Ends(10, 99), {}, 0, "FAILED"),
+        (Ends(10, 100), Ends(10, 100), {"target_records": 79}, 0, "FAILED"),
+        (Ends(10, 100), Ends(10, 100), {"target_records": 79}, 1, "PASSED"),
+        (Ends(10, 100), Ends(10, 100), {"target_records": 85, "explained": {"compacted": 5}}, 0, "PASSED"),
+        (Ends(10, 100), Ends(10, 100), {"target_records": 85, "explained": {"compacted": 4}}, 0, "FAILED"),
+    ],
+)
+def test_counts_and_offsets(
+    source: Ends, target: Ends, changes: dict[str, Any], tolerance: int, outcome: str
+) -> None:
+    result = check_counts(
+        document(), {KEY: 100}, {KEY: source}, {KEY: target}, {KEY: content(**changes)}, tolerance
+    )
+    assert result.outcome == outcome, result.findings
+
+
+def test_a_boundary_other_than_the_maps_end_fails() -> None:
+    ends = {KEY: Ends(10, 100)}
+    result = check_counts(document(), {KEY: 90}, {KEY: Ends(10, 90)}, ends, {KEY: content()}, 0)
+    assert result.outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding"),
+    [
+        ({}, ""),
+        ({"difference_count": 1, "differences": [ContentDifference(kind="missing", source_offset=7)]}, "missing"),
+        ({"error": {"what": "no broker"}}, "no broker"),
+        ({"target_digest": "e"}, "digests"),
+        ({"target_digest": "e", "explained": {"compacted": 1}}, ""),
+    ],
+)
+def test_content(changes: dict[str, Any], finding: str) -> None:
+    result = check_content([content(**changes)], [KEY])
+    assert result.outcome is (Outcome.FAILED if finding else Outcome.PASSED)
+    assert finding in " ".join(result.findings)
+
+
+def test_a_partition_that_was_not_compared_fails() -> None:
+    assert check_content([], [KEY]).outcome is Outcome.FAILED
+
+
+def boundary(**changes: Any) -> Boundary:
+    return Boundary.model_validate(
+        {
+            "migration_id": "m1",
+            "attempt": 1,
+            "mode": "record",
+            "sentinels": [Sentinel(topic="orders", partition=0, offset=99)],
+            "ends": {"orders-0": 100},
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize(("seen", "outcome"), [(99, "PASSED"), (98, "FAILED"), (None, "FAILED")])
+def test_sentinels(seen: int | None, outcome: str) -> None:
+    assert check_sentinels(boundary(), {KEY: 99}, {KEY: seen}).outcome == outcome
+
+
+def test_a_partition_without_a_sentinel_fails_but_not_with_end_offsets() -> None:
+    expected: dict[tuple[str, int], int | None] = {KEY: 99, ("orders", 1): None}
+    assert check_sentinels(boundary(), expected, {KEY: 99}).outcome is Outcome.FAILED
+    assert check_sentinels(boundary(mode="end_offsets", sentinels=[]), {}, {}).outcome is Outcome.PASSED
+
+
+def group(target_offset: int | None = 50, **changes: Any) -> GroupResult:
+    offset = TranslatedOffset(
+        topic="orders",
+        target_topic="orders",
+        partition=0,
+        source_offset=50,
+        target_offset=target_offset,
+        translation=Translation.EQUAL if target_offset is not None else Translation.SKIPPED,
+        reason=changes.pop("reason", ""),
+    )
+    return GroupResult.model_validate(
+        {"group": "g", "type": "classic", "source_state": "Empty", "offsets": [offset], **changes}
+    )
+
+
+def commits(offset: int | None, *, is_empty: bool = True, error: str = "") -> dict[str, TargetCommits]:
+    offsets = {} if offset is None else {KEY: offset}
+    return {"g": TargetCommits("Empty" if is_empty else "Stable", is_empty, offsets, error)}
+
+
+@pytest.mark.parametrize(
+    ("result", "there", "outcome"),
+    [
+        (group(), commits(50), "PASSED"),
+        (group(), commits(49), "FAILED"),
+        (group(), commits(None), "FAILED"),
+        (group(), commits(51), "WARNING"),
+        (group(), commits(51, is_empty=False), "PASSED"),
+        (group(), commits(101, is_empty=False), "FAILED"),
+        (group(reason="the target is ahead"), commits(60), "PASSED"),
+        (group(None), commits(None), "WARNING"),
+        (group(failures=[{"what": "no"}]), commits(50), "FAILED"),
+        (group(skipped_reason="members"), commits(None), "WARNING"),
+        (group(), commits(50, error="denied"), "FAILED"),
+        (group(), {}, "FAILED"),
+    ],
+)
+def test_groups(result: GroupResult, there: dict[str, TargetCommits], outcome: str) -> None:
+    found = check_groups([result], there, {KEY: 100})
+    assert found.outcome == outcome
+    assert bool(found.findings) == (outcome != "PASSED")
+
+
+def test_groups_active_on_the_source_are_a_warning() -> None:
+    assert check_groups([group()], commits(50), {KEY: 100}, ["g"]).outcome is Outcome.WARNING
