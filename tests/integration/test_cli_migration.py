@@ -1,0 +1,201 @@
+"""A whole migration by the command line alone: no Airflow, no Spark, stores in folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from nacl.signing import SigningKey
+
+from harness.brokers import KafkaCluster
+from harness.clients import commit_offsets, committed_offsets, positions
+from harness.compare import compare
+from harness.load import Kind, TopicLoad, load, tiny_topics
+
+pytestmark = pytest.mark.integration
+
+_KEY = SigningKey(bytes(range(32)))
+_SECONDS = 240
+
+
+@dataclass
+class Command:
+    """``kafka-migration`` as people call it, with connections in the environment."""
+
+    environment: dict[str, str]
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """In the background."""
+        program = str(Path(sys.executable).with_name("kafka-migration"))
+        return subprocess.Popen(
+            [program, *map(str, arguments)],
+            env={**os.environ, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str | Path, status: int) -> dict[str, Any]:
+        """Its JSON answer; the exit status must be this one."""
+        process = self.start(*arguments, "--json")
+        out, err = process.communicate(timeout=_SECONDS)
+        assert process.returncode == status, out + err
+        answer: dict[str, Any] = json.loads(out)
+        assert answer["ok"] is (status == 0)
+        return answer
+
+
+@dataclass
+class Trial:
+    """A source with all kinds of topics, a spec file, and the command."""
+
+    command: Command
+    spec: Path
+    folder: Path
+    topics: list[TopicLoad]
+    group: str
+
+
+@pytest.fixture
+def trial(
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> Trial:
+    """Everything that a migration needs."""
+    prefix = f"{unique_name('cli')}."
+    topics = tiny_topics(prefix)
+    load(source_cluster, topics)
+    group = f"{prefix}readers"
+    offsets = positions(source_cluster.client_config(), [f"{prefix}orders", f"{prefix}payments"], 0.5)
+    commit_offsets(source_cluster.client_config(), group, offsets)
+    spec = tmp_path / "migration.yaml"
+    pattern = prefix.replace(".", r"\.") + ".*"
+    content = {
+        "migration_id": prefix.strip(".").lower().replace("_", "-"),
+        "source": {"conn_id": "env:CLI_SOURCE"},
+        "target": {"conn_id": "env:CLI_TARGET"},
+        "storage": {"journal": f"file://{tmp_path}/journal", "evidence": f"file://{tmp_path}/evidence"},
+        "topics": {"include": [pattern]},
+        "groups": {"include": [pattern]},
+        "tail": {"drain_stable_window": "2s", "slice_seconds": 2},
+        "cutover": {"freeze": "manual", "freeze_stable_window": "1s"},
+        "evidence": {"signing_key": "env:CLI_KEY"},
+    }
+    spec.write_text(yaml.safe_dump(content), encoding="utf-8")
+    environment = {
+        "CLI_SOURCE": json.dumps(source_cluster.client_config()),
+        "CLI_TARGET": json.dumps(target_cluster.client_config()),
+        "CLI_KEY": _KEY.encode().hex(),
+    }
+    return Trial(Command(environment), spec, tmp_path, topics, group)
+
+
+def test_a_migration_by_the_command_line(
+    trial: Trial, source_cluster: KafkaCluster, target_cluster: KafkaCluster
+) -> None:
+    command, spec = trial.command, trial.spec
+    planned = command("plan", spec, status=0)["plan"]
+    assert {topic["name"] for topic in planned["topics"]} == {topic.name for topic in trial.topics}
+    assert not (trial.folder / "journal").exists(), "plan writes nothing"
+    assert command("precheck", spec, status=0)["passed"]
+
+    asked = command("run", spec, status=10)
+    assert asked["state"] == "drain_ready"
+    code = asked["waiting"]["code"]
+    assert code in asked["waiting"]["body"]
+    assert command("status", spec, status=10)["state"] == "drain_ready"
+
+    refused = command("resume", spec, "--approve", "00000000", status=1)
+    assert refused["error"]["code"] == "APPROVAL_REFUSED"
+
+    switch = command("resume", spec, "--approve", code, status=10)
+    assert switch["state"] == "awaiting_client_switch"
+    assert switch["waiting"]["approval"] == "client_switch"
+    topics = sorted({topic.name for topic in trial.topics})
+    on_source = committed_offsets(source_cluster.client_config(), trial.group, topics)
+    assert on_source
+    assert committed_offsets(target_cluster.client_config(), trial.group, topics) == on_source
+
+    moved = {place: offset + 1 for place, offset in on_source.items()}
+    commit_offsets(source_cluster.client_config(), trial.group, moved)
+    command("resume", spec, status=10)
+    assert committed_offsets(target_cluster.client_config(), trial.group, topics) == moved
+
+    done = command("resume", spec, "--approve", switch["waiting"]["code"], status=0)
+    assert done["state"] == "finalized"
+    compacted = [topic.name for topic in trial.topics if topic.kind is Kind.COMPACTED]
+    compare(source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted).check()
+
+    _check_documents(trial)
+    again = command("resume", spec, status=0)
+    assert all(phase["already_done"] for phase in again["phases"])
+
+
+def _check_documents(trial: Trial) -> None:
+    """The evidence verifies with an outside key, journal and offset map are whole, nothing holds the signing key."""
+    key = trial.folder / "evidence.pub"
+    key.write_bytes(bytes(_KEY.verify_key))
+    evidence = next((trial.folder / "evidence").rglob("evidence.json"))
+    verified = trial.command("verify-evidence", evidence, "--public-key", key, status=0)
+    assert (verified["trusted"], verified["outcome"]) == (True, "PASSED")
+    assert trial.command("journal", "verify", trial.spec, status=0)["problems"] == []
+    assert trial.command("offset-map", "check", trial.spec, status=0)["problems"] == []
+    verdicts = {item["verdict"] for item in trial.command("offset-map", "show", trial.spec, status=0)["partitions"]}
+    assert verdicts == {"equal"}
+    secret = _KEY.encode().hex().encode()
+    for path in trial.folder.rglob("*"):
+        assert path.is_dir() or secret not in path.read_bytes(), path
+
+
+def test_ctrl_c_is_no_failure_and_resume_goes_on(trial: Trial) -> None:
+    command, spec = trial.command, trial.spec
+    process = command.start("run", spec)
+    deadline = time.monotonic() + _SECONDS
+    while _state(trial) not in ("tail", "drain_ready"):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, 10), err
+    assert "Traceback" not in err
+    assert _state(trial) in ("tail", "drain_ready"), "an interruption is no failure of the migration"
+    assert command("resume", spec, status=10)["state"] == "drain_ready"
+
+
+def test_kill_and_resume_ends_well_and_rollback_leaves_the_target(trial: Trial, target_cluster: KafkaCluster) -> None:
+    command, spec = trial.command, trial.spec
+    process = command.start("run", spec)
+    deadline = time.monotonic() + _SECONDS
+    while _state(trial) != "seed":
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate(timeout=60)
+    command("resume", spec, "--until", "seed", status=0)
+    answer = command("rollback", spec, "--yes", "--reason", "only a trial", status=0)
+    assert answer["already_done"] is False
+    assert command("rollback", spec, "--yes", status=0)["already_done"] is True
+    assert command("status", spec, status=0)["state"] == "rolled_back"
+    assert set(target_cluster.admin().list_topics(timeout=10).topics) >= {topic.name for topic in trial.topics}
+
+
+def _state(trial: Trial) -> str | None:
+    """The state in the journal's view, without the command's start-up time."""
+    for view in (trial.folder / "journal").glob("*/journal.jsonl"):
+        lines = view.read_text(encoding="utf-8").splitlines()
+        return str(json.loads(lines[-1])["to"]) if lines else None
+    return None
