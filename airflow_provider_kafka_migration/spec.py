@@ -124,10 +124,26 @@ class AclsSection(Section):
     )
     exclude_principals: list[Regex] = Field(["User:ANONYMOUS"], description="Principals that are not copied.")
     target_auth: Literal["kafka", "iam"] = Field("kafka", description="iam writes access-map.json instead of ACLs.")
+    target_cluster_arn: str | None = Field(
+        None,
+        pattern=r"^arn:[a-z-]+:kafka:[a-z0-9-]+:\d{12}:cluster/[^/]+/[^/]+$",
+        description="MSK cluster ARN for the resource ARNs of access-map.json and permissions.md; empty: placeholders.",
+    )
     users: dict[str, str] = Field(
         default_factory=dict, description="SCRAM users to create on the target: name to a secret reference."
     )
     quotas: Literal["copy", "keep_target", "refuse", "skip"] = Field("copy", description="Client quotas.")
+
+
+class EstimateSection(Section):
+    """What plan's estimates of time and cost assume. Nothing else depends on it."""
+
+    copy_bytes_per_second: ByteSize = Field("100MB", ge=1, description="Rate of the copy, all lanes together.")  # type: ignore[assignment]
+    usd_per_gb_transfer: float = Field(0.02, ge=0, description="Network transfer between source, workers and target.")
+    usd_per_1000_puts: float = Field(0.005, ge=0, description="S3 write and list requests.")
+    usd_per_1000_gets: float = Field(0.0004, ge=0, description="S3 read requests.")
+    usd_per_gb_month: float = Field(0.023, ge=0, description="S3 storage of segments.")
+    keep_segments: Duration = Field("30d", description="How long segments are kept after the seed.")  # type: ignore[assignment]
 
 
 class GroupsSection(Section):
@@ -293,6 +309,7 @@ class MigrationSpec(Section):
     acls: AclsSection = Field(default_factory=lambda: AclsSection())
     groups: GroupsSection = Field(default_factory=lambda: GroupsSection())
     offsets: OffsetsSection = Field(default_factory=lambda: OffsetsSection())
+    estimate: EstimateSection = Field(default_factory=lambda: EstimateSection())
     seed: SeedSection = Field(default_factory=lambda: SeedSection())
     tail: TailSection = Field(default_factory=lambda: TailSection())
     cutover: CutoverSection = Field(default_factory=lambda: CutoverSection())

@@ -67,7 +67,10 @@ class TopicPlan(Part):
     source_configs: dict[str, str] = Field(description="dynamic configs of the source topic")
     target_configs: dict[str, str] = Field(description="what the target topic ends with, policy applied")
     dropped_configs: dict[str, str] = Field(default_factory=dict, description="config name to why it is not copied")
-    kinds: list[str] = Field(default_factory=list, description="compacted, transactional, log_append_time")
+    kinds: list[str] = Field(
+        default_factory=list, description="compacted, log_append_time, old_format, tiered, transactional"
+    )
+    codecs: list[str] = Field(default_factory=list, description="of the batches sampled at both ends of each partition")
     exists_on_target: bool = False
     drift: list[dict[str, Any]] = Field(default_factory=list, description="config differences of an existing topic")
 
@@ -98,6 +101,43 @@ class AclPlan(Part):
     reason: str = ""
 
 
+class UserPlan(Part):
+    """One SCRAM user of the source. Its secret cannot be read, so it needs a secret reference to be created."""
+
+    name: str
+    credentials: list[tuple[str, int]] = Field(description="(mechanism, iterations), ascending")
+    action: Literal["create", "exists", "report"]
+    reason: str = ""
+
+
+class QuotaPlan(Part):
+    """The client quotas of one entity, key to value; what the target has of them, and what becomes of them."""
+
+    entity: list[tuple[str, str | None]] = Field(description="(type, name) ascending; name null: the default")
+    values: dict[str, float]
+    target_values: dict[str, float] = Field(default_factory=dict)
+    action: Literal["create", "overwrite", "exists", "kept_on_target", "target_only"]
+
+
+class GroupConfigPlan(Part):
+    """Configs of a group of the source (4.1+), and what becomes of them."""
+
+    group: str
+    configs: dict[str, str]
+    action: Literal["create", "exists", "unsupported"]
+    reason: str = ""
+
+
+class EstimatePlan(Part):
+    """Time and bytes, from the rates in the spec."""
+
+    copy_bytes: int = Field(description="bytes on the source's leaders, -1 where brokers do not tell")
+    copy_seconds: float = Field(description="-1 where the bytes are not known")
+    filler_offsets: int = 0
+    marker_offsets: int = 0
+    fill_seconds: float = 0.0
+
+
 class LanePlan(Part):
     """A unit of parallel work: a stable, size-balanced set of partitions."""
 
@@ -116,11 +156,22 @@ class Plan(Document):
     topics: list[TopicPlan]
     groups: list[GroupPlan] = Field(default_factory=list)
     acls: list[AclPlan] = Field(default_factory=list)
-    users: list[dict[str, Any]] = Field(default_factory=list)
-    quotas: list[dict[str, Any]] = Field(default_factory=list)
+    users: list[UserPlan] = Field(default_factory=list)
+    quotas: list[QuotaPlan] = Field(default_factory=list)
+    group_configs: list[GroupConfigPlan] = Field(default_factory=list)
     lanes: list[LanePlan]
     excluded_topics: dict[str, str] = Field(default_factory=dict, description="source topic to why it is not taken")
     notes: list[str] = Field(default_factory=list, description="what is not copied and why, for people")
+    defaults_drift: list[dict[str, str]] = Field(
+        default_factory=list, description="topic configs whose defaults differ: config, source, target"
+    )
+    unknown: dict[str, str] = Field(
+        default_factory=dict, description="what could not be looked at, and why; never read as 'there is none'"
+    )
+    missing_topics: list[str] = Field(
+        default_factory=list, description="names in topics.include that the source does not have or show"
+    )
+    estimate: EstimatePlan | None = None
     spec_digest: str = ""
 
     def topic(self, name: str) -> TopicPlan:

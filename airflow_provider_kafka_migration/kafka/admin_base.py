@@ -91,7 +91,9 @@ def item_error(code: int, message: str | None = None) -> ItemError | None:
         return None
     kind = for_code(code)
     name = str(getattr(kind, "message", None) or kind.__name__)
-    return ItemError(code, name, message or "", error_codes.retriable(code))
+    text = message or ""
+    # Some brokers answer with a dump of the request, ports and object ids included: useless, never twice the same.
+    return ItemError(code, name, "" if text.startswith("Request Request(") else text, error_codes.retriable(code))
 
 
 def batches(items: Iterable[K], size: int = BATCH_ITEMS) -> Iterator[list[K]]:

@@ -7,9 +7,21 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest, ListConfigResourcesRequest
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
 
-from airflow_provider_kafka_migration.kafka.admin_base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_base import (
+    REQUEST_TIMEOUT_MS,
+    AdminBase,
+    ItemError,
+    batches,
+    item_error,
+)
 
 API_LIST_CONFIG_RESOURCES = 74
 
@@ -90,6 +102,26 @@ class ConfigsAdmin(AdminBase):
     def topic_configs(self, names: Sequence[str]) -> dict[str, Configs]:
         """All configs of topics, defaults included; needs DescribeConfigs on each. Errors per topic are data."""
         return self._describe_configs(ConfigResource.TOPIC, sorted(set(names)))
+
+    def new_topic_configs(self, name: str) -> Configs:
+        """What a new topic of this name would have, defaults of broker and release included; nothing is created.
+
+        Also tells which topic configs this cluster knows at all. Needs Create and DescribeConfigs on the topic (or
+        Create on the cluster); the error is data. Brokers before 2.4 do not tell (error ``UNSUPPORTED_VERSION``).
+        """
+        topic = CreateTopicsRequest.CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=REQUEST_TIMEOUT_MS, validate_only=True)
+        answer = self.wire.controller_request(request).topics[0]
+        error = item_error(answer.error_code, answer.error_message) or item_error(answer.topic_config_error_code or 0)
+        if error is None and not answer.configs:
+            error = item_error(error_codes.UNSUPPORTED_VERSION, "the broker does not tell the configs of new topics")
+        values = {
+            item.name: ConfigValue(item.name, item.value, item.config_source, bool(item.read_only), item.is_sensitive)
+            for item in sorted(answer.configs or (), key=lambda item: str(item.name))
+        }
+        return Configs(name, {} if error else values, error)
 
     def broker_configs(self, broker_id: int) -> Configs:
         """All configs of a broker; needs DescribeConfigs on the cluster. The error is data."""

@@ -1,30 +1,29 @@
-"""Plan: what will happen, from the spec and the live clusters. Reads only; two plans of the same clusters are equal."""
+"""Plan: what will happen, from the spec and the live clusters. Reads only; two plans of the same clusters are equal.
+
+It works with read-only credentials. What they may not look at is named in ``plan.unknown``, never taken for empty;
+precheck makes findings of it.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any
-
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.plan import GroupPlan, PartitionPlan, Plan, TopicPlan, Verdict
-from airflow_provider_kafka_migration.errors import Terminal
+from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs
-from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import plan_look, plan_topics, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.plan_access import plan_group_configs, plan_quotas, plan_users
 from airflow_provider_kafka_migration.phases.plan_acls import plan_acls
-from airflow_provider_kafka_migration.phases.topology_configs import changes, final_configs
+from airflow_provider_kafka_migration.phases.plan_documents import documents
+from airflow_provider_kafka_migration.phases.plan_groups import plan_groups
+from airflow_provider_kafka_migration.phases.topology_configs import TargetRules
 from airflow_provider_kafka_migration.replication.lanes import assign_lanes
-from airflow_provider_kafka_migration.spec import INTERNAL_TOPICS, MigrationSpec
 
 PHASE = "plan"
 STEP = "planned"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Make the plan, write ``plan.json`` and journal its digest."""
-    context.progress(Progress(PHASE, "looking at both clusters"))
+    """Make the plan, write ``plan.json`` and the documents beside it, and journal its digest."""
     plan = make_plan(context)
     digest = plan.digest()
     data = plan.canonical()
@@ -32,6 +31,8 @@ def run(context: PhaseContext) -> PhaseResult:
     context.journal.check_holds()
     context.journal_store.put(context.key(f"plans/{digest[:16]}.json"), data)
     context.journal_store.put(key, data)
+    for name, content in sorted(documents(context.spec, plan, context.source.config, context.target.config).items()):
+        context.journal_store.put(context.key(f"plan/{name}"), content.encode())
     last = context.journal.find_step(STEP)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
@@ -44,167 +45,95 @@ def run(context: PhaseContext) -> PhaseResult:
 def make_plan(context: PhaseContext) -> Plan:
     """The plan of the clusters as they are now.
 
-    :raises Terminal: nothing is selected, or two topics would get the same name.
+    :raises Terminal: nothing is selected, or names on the target collide; all problems at once.
+    :raises PermissionMissing: topics of the source whose configs may not be read.
     """
+    context.progress(Progress(PHASE, "looking at both clusters"))
     spec = context.spec
-    source, target = context.source.admin, context.target.admin
-    source_facts, target_facts = source.facts(), target.facts()
-    described = source.describe_topics()
-    selected = {name: item for name, item in described.items() if spec.topics.selects(name)}
-    excluded = {
-        name: "internal" if any(re.fullmatch(pattern, name) for pattern in INTERNAL_TOPICS) else "not selected"
-        for name in sorted(described.keys() - selected.keys())
-    }
-    _check_selection(context, selected)
-    keys = [(name, item.partition) for name, facts in selected.items() for item in facts.partitions]
-    ends = _Ends(context, keys)
-    configs = source.topic_configs(sorted(selected))
-    on_target = target.describe_topics([spec.topics.target_name(name) for name in sorted(selected)])
-    target_configs = target.topic_configs([name for name, facts in sorted(on_target.items()) if facts.error is None])
-    topics = []
-    for name, facts in sorted(selected.items()):
-        wanted, dropped = final_configs(configs[name].overrides, target_facts, list(spec.topology.config_exclude))
-        target_name = spec.topics.target_name(name)
-        present = target_configs.get(target_name)
-        topics.append(
-            TopicPlan(
-                name=name,
-                target_name=target_name,
-                topic_id=facts.topic_id,
-                partitions=[_partition(spec, name, item.partition, ends) for item in facts.partitions],
-                replication_factor=_replication_factor(spec, facts, len(target_facts.brokers)),
-                source_replication_factor=facts.replication_factor,
-                source_configs=dict(sorted(configs[name].overrides.items())),
-                target_configs=wanted,
-                dropped_configs=dropped,
-                kinds=_kinds(configs[name]),
-                exists_on_target=present is not None,
-                drift=[] if present is None else _drift(present.overrides, wanted),
-            )
-        )
+    found = plan_look.look(context)
+    plan_topics.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
+    target_facts = context.target.admin.facts()
+    target = _target(context, target_facts, sorted(found.topics), found.unknown)
+    topics = [plan_topics.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))
+    groups = plan_groups(context, found.topics, found.stable, found.unknown)
     return Plan(
         migration_id=spec.migration_id,
-        source=source_facts,
+        source=found.facts,
         target=target_facts,
         topics=topics,
-        groups=_groups(context, selected),
-        acls=plan_acls(context, set(selected)),
-        lanes=assign_lanes({key: ends.sizes.get(key, -1) for key in keys}, spec.seed.lanes),
-        excluded_topics=excluded,
-        notes=_notes(),
+        groups=groups,
+        acls=plan_acls(context, found.topics, found.unknown),
+        users=plan_users(context, found.unknown),
+        quotas=plan_quotas(context, found.unknown),
+        group_configs=plan_group_configs(context, groups, found.unknown),
+        lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
+        excluded_topics=found.excluded,
+        notes=_notes(context),
+        defaults_drift=plan_topics.defaults_drift(found, target.rules),
+        unknown=dict(sorted(found.unknown.items())),
+        missing_topics=found.missing,
+        estimate=plan_topics.estimate(spec, topics),
         spec_digest=canonical_digest(spec.model_dump(mode="json")),
     )
 
 
-class _Ends:
-    """Log starts and ends of all partitions, asked for once."""
-
-    def __init__(self, context: PhaseContext, keys: list[TopicPartition]) -> None:
-        wire = context.source.wire
-        self.start = wire.list_offsets(keys, "earliest")
-        self.stable = wire.list_offsets(keys, "stable")
-        self.high_watermark = wire.list_offsets(keys, "latest")
-        self.sizes: dict[TopicPartition, int] = {}
-        for log_dir in context.source.admin.log_dirs():
-            for key, size in log_dir.sizes.items():
-                # Replicas differ a little; the largest is the leader's or close to it.
-                self.sizes[key] = max(size, self.sizes.get(key, -1))
-
-
-def _check_selection(context: PhaseContext, selected: Mapping[str, TopicFacts]) -> None:
-    if not selected:
-        raise Terminal(
-            "no topic of the source is selected",
-            where=context.where(PHASE),
-            next_step="check topics.include and topics.exclude, and that the source principal may describe topics",
-        )
-    targets: dict[str, list[str]] = {}
-    for name in sorted(selected):
-        targets.setdefault(context.spec.topics.target_name(name), []).append(name)
-    collisions = {target: names for target, names in targets.items() if len(names) > 1}
-    if collisions:
-        listing = "; ".join(f"{target} from {', '.join(names)}" for target, names in sorted(collisions.items()))
-        raise Terminal(
-            f"several topics would get the same name on the target: {listing}",
-            where=context.where(PHASE),
-            next_step="change topics.rename",
-            details={"collisions": collisions},
-        )
-
-
-def _partition(spec: MigrationSpec, topic: str, partition: int, ends: _Ends) -> PartitionPlan:
-    key = (topic, partition)
-    start, stable = ends.start[key], ends.stable[key]
-    verdict, reason = _verdict(spec, start)
-    return PartitionPlan(
-        partition=partition,
-        log_start_offset=start,
-        end_offset=stable,
-        high_watermark=ends.high_watermark[key],
-        size_bytes=ends.sizes.get(key, -1),
-        verdict=verdict,
-        reason=reason,
-        source_start_offset=start,
-        target_start_offset=start if verdict is Verdict.EQUAL else 0,
+def _target(
+    context: PhaseContext, facts: ClusterFacts, topics: list[str], unknown: dict[str, str]
+) -> plan_topics.TargetTopics:
+    """The target's topics and what is known of its topic configs."""
+    admin = context.target.admin
+    names = [context.spec.topics.target_name(name) for name in topics]
+    described = admin.describe_topics(names)
+    there = [name for name in names if described[name].error is None]
+    configs = admin.topic_configs(there)
+    for name, item in configs.items():
+        if item.error is not None:
+            raise item.error.exception(
+                "configs of a target topic cannot be read",
+                context.where(PHASE, cluster="target", topic=name),
+                operation="DescribeConfigs on Topic",
+            )
+    ids = topology_topics.journaled_ids(context)
+    return plan_topics.TargetTopics(
+        rules=_rules(context, facts, names, configs, unknown),
+        present={name: item.overrides for name, item in configs.items()},
+        ours=frozenset(name for name in there if ids.get(name) == described[name].topic_id),
     )
 
 
-def _verdict(spec: MigrationSpec, start: int) -> tuple[Verdict, str]:
-    section = spec.offsets
-    if section.mode == "mapped":
-        return Verdict.MAPPED, "offsets.mode: mapped"
-    if section.mode == "shifted" and start:
-        return Verdict.SHIFTED, f"offsets.mode: shifted; the log starts at {start}"
-    if section.mode == "auto" and start > section.max_filler_offsets:
-        return Verdict.SHIFTED, f"the log starts at {start}, more than offsets.max_filler_offsets"
-    return Verdict.EQUAL, "the log starts at 0" if not start else f"the log start {start} is filled"
+def _rules(
+    context: PhaseContext, facts: ClusterFacts, names: list[str], there: dict[str, Configs], unknown: dict[str, str]
+) -> TargetRules:
+    """Defaults of a topic that is to be made; or, where all are there, what is not set on them."""
+    admin = context.target.admin
+    defaults: dict[str, str | None] | None = None
+    absent = next((name for name in names if name not in there), None)
+    if absent is not None:
+        answer = admin.new_topic_configs(absent)
+        if answer.error is None:
+            defaults = {name: item.value for name, item in answer.values.items()}
+        else:
+            unknown["defaults of new topics on the target"] = answer.error.name
+    else:
+        defaults = {}
+        for item in there.values():
+            for name, value in item.values.items():
+                if not value.is_override or name not in defaults:
+                    defaults[name] = value.value
+    broker = admin.broker_configs(facts.brokers[0])
+    tiered = None if broker.error else broker.get("remote.log.storage.system.enable", "false") == "true"
+    return TargetRules(facts, defaults, tiered)
 
 
-def _replication_factor(spec: MigrationSpec, facts: TopicFacts, target_brokers: int) -> int:
-    wanted = spec.topology.replication_factor
-    if wanted == "target_default":
-        return -1
-    return min(facts.replication_factor if wanted == "source" else int(wanted), target_brokers)
-
-
-def _kinds(configs: Configs) -> list[str]:
-    kinds = []
-    if "compact" in configs.get("cleanup.policy"):
-        kinds.append("compacted")
-    if configs.get("message.timestamp.type") == "LogAppendTime":
-        kinds.append("log_append_time")
-    return kinds
-
-
-def _drift(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [
-        {"config": name, "target": present.get(name), "planned": value}
-        for name, value in changes(present, wanted).items()
+def _notes(context: PhaseContext) -> list[str]:
+    notes = [
+        "delegation tokens are not copied: they are bound to a cluster's secret",
+        "transactional ids are not portable: transactional producers start clean on the target",
+        "secrets of SCRAM users cannot be read from a cluster: users without a reference in acls.users are only listed",
     ]
-
-
-def _groups(context: PhaseContext, selected: Mapping[str, TopicFacts]) -> list[GroupPlan]:
-    listings = context.source.admin.list_groups()
-    names = [name for name in sorted(listings) if context.spec.groups.selects(name)]
-    offsets = context.source.admin.groups_offsets(names, require_stable=False)
-    plans = []
-    for name in names:
-        topics = sorted({topic for topic, _ in offsets[name].offsets})
-        plans.append(
-            GroupPlan(
-                group=name,
-                type=listings[name].type,
-                state=listings[name].state,
-                topics_in_scope=[topic for topic in topics if topic in selected],
-                topics_out_of_scope=[topic for topic in topics if topic not in selected],
-            )
-        )
-    return plans
-
-
-def _notes() -> list[str]:
-    return [
-        "SCRAM secrets cannot be read from a cluster: users are listed, not copied",
-        "transactional ids are not portable: the target starts clean",
-        "delegation tokens are not copied",
-    ]
+    if context.spec.acls.policy == "skip":
+        notes.append("ACLs are not copied (acls.policy: skip)")
+    if context.spec.acls.quotas == "skip":
+        notes.append("client quotas are not copied (acls.quotas: skip)")
+    return sorted(notes)

@@ -20,6 +20,8 @@ from airflow_provider_kafka_migration.replication.holes import (
     marker_errors,
 )
 
+#: The migration's principal needs rights on topics of this prefix on the target; no migration ever selects them.
+SCRATCH_PREFIX = "kafka-migration-probe-"
 _FILLERS = 1_000
 _MARKERS = 5
 
@@ -35,12 +37,17 @@ class ProbeResult:
         return self.outcomes.get(name) == ""
 
 
+def scratch_topic(context: PhaseContext) -> str:
+    """Name of the scratch topic: the same at each attempt, so that a killed probe's topic is found and removed."""
+    return f"{SCRATCH_PREFIX}{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
+
+
 def probe_target(context: PhaseContext) -> ProbeResult:
     """Try fillers and DeleteRecords, the sequence check, the log end by replica_id -2, and markers.
 
     :raises MigrationError: not even the scratch topic can be created.
     """
-    name = f"__kafka-migration-probe-{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
+    name = scratch_topic(context)
     admin, wire = context.target.admin, context.target.wire
     admin.delete_topics([name])
     created = admin.create_topics([NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})])[name]
