@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
+#: Without it Spark's own lines bury the job's in the task's log.
+DEFAULT_CONF = {"spark.log.level": "WARN"}
 #: Two copiers of one lane would only stop each other, so Spark must not start a second one of a slow task.
 FORCED_CONF = {"spark.speculation": "false"}
 
@@ -103,7 +105,7 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
     def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> BoundSparkSubmitHook:
         self.application = str(spark_main(self.main))
         self.application_args = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
-        self.conf = {**spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
+        self.conf = {**DEFAULT_CONF, **spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         self.env_vars = {**python, **(self.env_vars or {})}
         self.name = f"kafka-migration-{spec.migration_id}-{self.phase}"

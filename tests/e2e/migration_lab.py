@@ -23,6 +23,9 @@ GENERIC = "kafka_migration"
 WEBHOOK_SECRET = "e2e-webhook-secret"
 SIGNING_KEY = "5e" * 32
 
+#: Long: on a busy machine Spark alone takes a minute to start.
+WAIT_SECONDS = 900.0
+
 _CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
 
 
@@ -89,7 +92,7 @@ class DagRun:
     migration_id: str
     answered: list[str] = field(default_factory=list)
 
-    def wait(self, task_id: str | None, *states: str, timeout_seconds: float = 300) -> str:
+    def wait(self, task_id: str | None, *states: str, timeout_seconds: float = WAIT_SECONDS) -> str:
         """Wait for a task, or with None for the run."""
         return self.lab.airflow.wait_for(self.dag_id, self.run_id, task_id, states, timeout_seconds)
 
@@ -102,7 +105,7 @@ class DagRun:
         self.wait(task_id, "awaiting_input")
         codes = _CODE.findall(self.log(task_id))
         assert codes, self.log(task_id)
-        self.lab.airflow.answer(self.dag_id, self.run_id, task_id, [option], {"code": codes[-1]})
+        self.lab.airflow.answer(self.dag_id, self.run_id, task_id, [option], {"code": codes[-1]}, WAIT_SECONDS)
         return str(codes[-1])
 
     def log(self, task_id: str) -> str:
@@ -129,7 +132,7 @@ class DagRun:
                     found[item["Key"]] = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
         return found
 
-    def spark_driver(self, phase: str, timeout_seconds: float = 120) -> psutil.Process:
+    def spark_driver(self, phase: str, timeout_seconds: float = WAIT_SECONDS) -> psutil.Process:
         """The JVM of a phase's spark-submit."""
         name = f"kafka-migration-{self.migration_id}-{phase}"
         found: list[psutil.Process] = []

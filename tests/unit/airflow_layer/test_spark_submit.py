@@ -100,7 +100,7 @@ def test_spark_gets_pointers_as_arguments_and_secrets_as_a_private_file(
     ]
     assert argv[argv.index("--master") + 1] == "local[2,4]"
     assert argv[argv.index("--name") + 1] == "kafka-migration-orders-seed"
-    for setting in ("spark.speculation=false", "spark.executor.memory=1g", "a=b"):
+    for setting in ("spark.log.level=WARN", "spark.speculation=false", "spark.executor.memory=1g", "a=b"):
         assert setting in argv
     assert seen["mode"] == "0o600"
     assert seen["references"]["source"]["sasl.password"] == "source-secret"
