@@ -253,7 +253,7 @@ def _check_age(context: PhaseContext, answer: ApprovalAnswer) -> None:
 
 
 def _check_lag(context: PhaseContext) -> None:
-    status = drain.check(context)
+    status = drain.small_again(context)
     worst = status.worst
     if worst is not None and worst.lag > status.max_lag:
         raise ApprovalRefused(

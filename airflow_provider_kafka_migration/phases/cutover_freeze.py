@@ -116,7 +116,7 @@ def run(
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
     """Journal a new attempt. Nothing is touched before this step is in the journal."""
     approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
-    status = drain.check(context)
+    status = drain.small_again(context)
     worst = status.worst
     if worst is not None and worst.lag > status.max_lag:
         raise FreezeFailed(

@@ -23,6 +23,8 @@ from airflow_provider_kafka_migration.state import State
 
 PHASE = "drain_ready"
 POLL_SECONDS = 1.0
+#: How long an approval and the freeze wait for the lag to be small again before they refuse.
+SMALL_AGAIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,21 @@ class DrainStatus:
         }
 
 
+def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> DrainStatus:
+    """Look until all lags are small, for a bounded time; the last look.
+
+    A busy source's lag swings (the tail changes hands between two slices, for instance): a single look above the limit
+    says little, a lag that stays there says that the tail does not keep up.
+    """
+    started = time.monotonic()
+    while True:
+        status = check(context)
+        worst = status.worst
+        if worst is None or worst.lag <= status.max_lag or time.monotonic() - started >= SMALL_AGAIN_SECONDS:
+            return status
+        sleep(POLL_SECONDS)
+
+
 def measure(context: PhaseContext) -> list[PartitionLag]:
     """Lag of every partition, ascending.
 
@@ -115,9 +132,7 @@ def measure(context: PhaseContext) -> list[PartitionLag]:
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     positions = SourcePositions.load(context)
     source_ends = context.source.wire.list_offsets(list(partitions), "stable")
-    lags = [
-        _lag(item, source_ends[key], target_ends[target_key(item)], positions) for key, item in partitions.items()
-    ]
+    lags = [_lag(item, source_ends[key], target_ends[target_key(item)], positions) for key, item in partitions.items()]
     _check_not_ahead(context, lags)
     return lags
 
@@ -224,9 +239,7 @@ def not_ready(context: PhaseContext, status: DrainStatus) -> DrainTimeout:
     worst = status.worst
     return DrainTimeout(
         f"the migration is not ready for its cutover: {status.summary()}",
-        where=context.where(
-            PHASE, topic=worst.topic if worst else None, partition=worst.partition if worst else None
-        ),
+        where=context.where(PHASE, topic=worst.topic if worst else None, partition=worst.partition if worst else None),
         next_step="check that the tail runs and keeps up; raise tail.drain_max_partition_lag if the source is that "
         "busy; then clear drain_ready",
         details=status.as_event(),

@@ -11,7 +11,7 @@ from phase_support import Clock, FakeGroup, approval, make_context, make_plan
 
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import answers, approvals
+from airflow_provider_kafka_migration.phases import answers, approvals, drain
 from airflow_provider_kafka_migration.phases.approval_text import escape
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import put_result
@@ -122,7 +122,8 @@ def test_a_change_after_the_answer_is_noticed_at_the_cutover(tmp_path: Path) -> 
         approvals.require(context, "cutover")
 
 
-def test_a_risen_lag_refuses(tmp_path: Path) -> None:
+def test_a_lag_that_stays_high_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "SMALL_AGAIN_SECONDS", 0.0)
     context = ready(tmp_path)
     code = approvals.make_facts(context, "cutover").code
     context.source.wire.offsets["latest"][("orders", 1)] = 1000  # type: ignore[attr-defined]
