@@ -257,9 +257,7 @@ def _drained(
     return Drained(item.key, source_end, target_end, position, max(lag, 0 if settled else 1), verdict)
 
 
-def _write_offset_map(
-    context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]
-) -> dict[str, Any]:
+def _write_offset_map(context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]) -> dict[str, Any]:
     document = build_document(context, ends, {item.key: item.target_end for item in drained})
     data = document.canonical()
     key = context.key(OFFSET_MAP)

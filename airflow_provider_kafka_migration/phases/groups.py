@@ -123,9 +123,7 @@ def _where(context: PhaseContext, group: str, **fields: Any) -> Where:
 
 def take_snapshot(context: PhaseContext) -> GroupsSnapshot:
     """The groups as they stand now."""
-    return GroupsSnapshot(
-        migration_id=context.migration_id, taken_at=iso(context.now()), groups=read_groups(context)
-    )
+    return GroupsSnapshot(migration_id=context.migration_id, taken_at=iso(context.now()), groups=read_groups(context))
 
 
 def snapshot_groups(context: PhaseContext) -> PhaseResult:
@@ -273,9 +271,7 @@ def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
     return ""
 
 
-def commit(
-    context: PhaseContext, groups: Iterable[GroupSnapshot], translator: Translator
-) -> list[GroupResult]:
+def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: Translator) -> list[GroupResult]:
     """Commit what is not yet right on the target. Idempotent, forward only; failures are data.
 
     The caller has checked that it holds the migration.
@@ -339,9 +335,7 @@ def _decide(
 
 def _failure(context: PhaseContext, group: str, error: ItemError, what: str, **fields: Any) -> dict[str, Any]:
     where = _where(context, group, cluster="target", **fields)
-    return error.exception(
-        what, where, operation=f"Read on group {group} and on the topics (Describe, too)"
-    ).as_dict()
+    return error.exception(what, where, operation=f"Read on group {group} and on the topics (Describe, too)").as_dict()
 
 
 def make_result(context: PhaseContext, results: list[GroupResult], snapshots: Iterable[GroupSnapshot]) -> GroupsResult:
@@ -373,8 +367,7 @@ def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> Gro
         return None
     first = failed[0]
     return GroupsIncomplete(
-        f"{len(failed)} groups could not be moved (all others are done); {first.group}: "
-        f"{first.failures[0]['what']}",
+        f"{len(failed)} groups could not be moved (all others are done); {first.group}: {first.failures[0]['what']}",
         where=context.where(PHASE, group=first.group),
         next_step="correct the causes listed in details, or exclude the groups (groups.exclude); then clear the task: "
         "groups that are done stay as they are",

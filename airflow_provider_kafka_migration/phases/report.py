@@ -126,9 +126,7 @@ def _topics(bundle: EvidenceBundle) -> list[str]:
     """Per partition: verdict, offsets, records of both sides, and the content's outcome."""
     checks = {check["name"]: check for check in bundle.validation.get("checks", [])}
     counts = checks.get("counts_and_offsets", {}).get("partitions", [])
-    contents = {
-        (item["topic"], item["partition"]): item for item in checks.get("content", {}).get("partitions", [])
-    }
+    contents = {(item["topic"], item["partition"]): item for item in checks.get("content", {}).get("partitions", [])}
     rows = []
     for item in counts:
         content = contents.get((item["topic"], item["partition"]), {})

@@ -289,10 +289,14 @@ def _group(
         return Outcome.FAILED, [f"it was not committed: {group.failures[0].get('what', '')}"], counted
     if group.skipped_reason:
         needed = any(item.target_offset is not None for item in group.offsets)
-        return (Outcome.WARNING, [f"left alone: {group.skipped_reason}"], counted) if needed else (
-            Outcome.PASSED,
-            [],
-            counted,
+        return (
+            (Outcome.WARNING, [f"left alone: {group.skipped_reason}"], counted)
+            if needed
+            else (
+                Outcome.PASSED,
+                [],
+                counted,
+            )
         )
     if commits is None or commits.error:
         why = commits.error if commits else "no answer"

@@ -132,7 +132,8 @@ class _Comparison:
         )
         self._target = Cursor(
             self._read(target, compared.target_start_offset, compared.target_end_offset),
-            compared.target_start_offset,
+            # A broker gives a batch as a whole though its first records lie below the log start: nobody can read them.
+            max(compared.target_start_offset, target.log_start_offset()),
             compared.target_end_offset,
             # What the copier has written is CreateTime: what readers see.
             "visible",

@@ -311,7 +311,6 @@ class Lab:
         self.approve(context)
         context.journal.transition(State.CUTOVER, "lab")
 
-
     def advance(self, context: PhaseContext) -> None:
         """Everything from the state ``cutover`` to the end, as the tasks run one after the other."""
         journal = context.journal

@@ -19,9 +19,20 @@ from airflow_provider_kafka_migration.storage.local import LocalStore
 
 #: Requests that change something: Produce, OffsetCommit, CreateTopics, DeleteTopics, DeleteRecords, InitProducerId,
 #: WriteTxnMarkers, CreateAcls, DeleteAcls, AlterConfigs, CreatePartitions, IncrementalAlterConfigs.
-WRITING_APIS = {0: "produce", 8: "offset_commit", 19: "create_topics", 20: "delete_topics", 21: "delete_records",
-                22: "init_producer_id", 27: "markers", 30: "create_acls", 31: "delete_acls", 33: "alter_configs",
-                37: "create_partitions", 44: "alter_configs"}
+WRITING_APIS = {
+    0: "produce",
+    8: "offset_commit",
+    19: "create_topics",
+    20: "delete_topics",
+    21: "delete_records",
+    22: "init_producer_id",
+    27: "markers",
+    30: "create_acls",
+    31: "delete_acls",
+    33: "alter_configs",
+    37: "create_partitions",
+    44: "alter_configs",
+}
 
 
 class Killed(BaseException):

@@ -84,7 +84,11 @@ def test_a_producer_that_goes_on_is_named_and_everything_is_lifted(
         assert producer.count() > 0
         lab.check_equal()
         lifted = evidence_bundle.build(
-            context, "PASSED", signed_at=context.now(), object_lock={}, warnings=[]  # type: ignore[arg-type]
+            context,
+            "PASSED",
+            signed_at=context.now(),
+            object_lock={},
+            warnings=[],  # type: ignore[arg-type]
         ).cutover["lifted"]
         assert len(lifted) == 1
 
@@ -201,7 +205,12 @@ def test_who_lost_the_migration_touches_nothing(make_lab: MakeLab, fill: Fill, u
 
 def allow(cluster: KafkaCluster, user: str, topic: str, operation: AclOperation) -> AclBinding:
     return AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", operation,
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        f"User:{user}",
+        "*",
+        operation,
         AclPermissionType.ALLOW,
     )
 
@@ -287,7 +296,12 @@ def test_acls_cannot_stop_everybody(acl_lab: Lab) -> None:
     lab = acl_lab
     topic = lab.topics[0]
     binding = AclBinding(
-        ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:*", "*", AclOperation.WRITE,
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        "User:*",
+        "*",
+        AclOperation.WRITE,
         AclPermissionType.ALLOW,
     )
     admin = lab.source_cluster.admin()
@@ -319,5 +333,3 @@ def test_the_deadline_counts_from_the_request(make_lab: MakeLab, fill: Fill, uni
             cutover_sentinels.run(late)
         assert actions(webhook) == ["freeze", "unfreeze"]
         assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
-
-

@@ -110,8 +110,15 @@ def test_groups_of_every_kind_of_topic_resume_with_exactly_the_unread_records(
         f"{stem}.empty": Verdict.EQUAL,
         f"{stem}.appended": Verdict.EQUAL,
     }
-    kinds = [Kind.PLAIN, Kind.TRANSACTIONAL, Kind.TRANSACTIONAL, Kind.HEAD_DELETED, Kind.COMPACTED,
-             Kind.EMPTY_PARTITION, Kind.LOG_APPEND_TIME]
+    kinds = [
+        Kind.PLAIN,
+        Kind.TRANSACTIONAL,
+        Kind.TRANSACTIONAL,
+        Kind.HEAD_DELETED,
+        Kind.COMPACTED,
+        Kind.EMPTY_PARTITION,
+        Kind.LOG_APPEND_TIME,
+    ]
     lab = make_lab(list(verdicts), verdicts=verdicts)
     load(lab.source_cluster, [TopicLoad(n, k, 2, 200, 60) for n, k in zip(verdicts, kinds, strict=True)])
     context = lab.begin()
@@ -150,7 +157,9 @@ def test_each_committed_offset_of_a_mapped_partition(make_lab: MakeLab, unique_n
 
     for offset in range(end + 1):
         snapshot = GroupSnapshot(
-            group="g", type="classic", state="Empty",
+            group="g",
+            type="classic",
+            state="Empty",
             offsets=[CommittedOffset(topic=topic, partition=0, offset=offset)],
         )
         found = translator.translate(snapshot)[0].target_offset
@@ -264,9 +273,7 @@ def test_metadata_is_kept_and_the_leader_epoch_is_not(make_lab: MakeLab, fill: F
     assert (found.offset, found.metadata, found.leader_epoch) == (5, before.metadata, -1)
 
 
-def test_consumers_that_read_on_are_followed_until_the_switch(
-    make_lab: MakeLab, fill: Fill, unique_name: Name
-) -> None:
+def test_consumers_that_read_on_are_followed_until_the_switch(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
     topic = unique_name("t")
     fill({topic: 1}, 200)
     lab = make_lab([topic])

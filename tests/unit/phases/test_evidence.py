@@ -43,9 +43,7 @@ def validated(folder: Path, outcome: Outcome = Outcome.PASSED, **options: Any) -
     for state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         context.journal.transition(state, "test")
     check = CheckResult(name="content", outcome=outcome, summary="100 records equal", partitions=[])
-    result = ValidationResult(
-        migration_id="m1", outcome=outcome, checks=[check], started_at="a", finished_at="b"
-    )
+    result = ValidationResult(migration_id="m1", outcome=outcome, checks=[check], started_at="a", finished_at="b")
     put_result(context, "validation", result)
     context.journal.step("validated", details={"outcome": outcome.value, "digest": result.digest()})
     return context

@@ -82,7 +82,11 @@ def test_one_run_is_the_seeds_formula(offset: int) -> None:
 
 def test_counts_come_in_a_fixed_order_and_without_zeros() -> None:
     item = CopyPartition(
-        topic="orders", target_topic="o", partition=0, source_start_offset=0, target_start_offset=0,
+        topic="orders",
+        target_topic="o",
+        partition=0,
+        source_start_offset=0,
+        target_start_offset=0,
         verdict=Verdict.EQUAL,
     )
     offsets = [

@@ -96,12 +96,8 @@ def content(**changes: Any) -> PartitionContent:
         (Ends(10, 100), Ends(10, 100), {"target_records": 85, "explained": {"compacted": 4}}, 0, "FAILED"),
     ],
 )
-def test_counts_and_offsets(
-    source: Ends, target: Ends, changes: dict[str, Any], tolerance: int, outcome: str
-) -> None:
-    result = check_counts(
-        document(), {KEY: 100}, {KEY: source}, {KEY: target}, {KEY: content(**changes)}, tolerance
-    )
+def test_counts_and_offsets(source: Ends, target: Ends, changes: dict[str, Any], tolerance: int, outcome: str) -> None:
+    result = check_counts(document(), {KEY: 100}, {KEY: source}, {KEY: target}, {KEY: content(**changes)}, tolerance)
     assert result.outcome == outcome, result.findings
 
 
