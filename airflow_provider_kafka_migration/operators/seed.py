@@ -31,7 +31,10 @@ class KafkaMigrationSeedOperator(SparkMigrationOperator):
         self._lineage: SeedLineage | None = None
 
     def _finished(self, migration: Migration, result: PhaseResult) -> None:
-        self._lineage = SeedLineage.of(migration, result)
+        try:
+            self._lineage = SeedLineage.of(migration, result)
+        except Exception as error:  # the seed is done; what cannot be told about it must not make it red
+            self.log.warning("No lineage can be given: %s", error)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:
         """Asked by the OpenLineage provider, if it is installed, when the task has ended well."""

@@ -361,6 +361,17 @@ def test_second_person_is_not_asked_after_an_abort(
     assert tasks.skipped == ["cutover.freeze"]
 
 
+def test_two_people_need_a_dag_with_two_approvals(fake: FakeMigration, two_people: dict[str, Any]) -> None:
+    """The generic DAG has one; it must say so before anything is done, and not when producers are to be frozen."""
+    plan = KafkaMigrationPlanOperator(task_id="plan", spec=two_people)
+    with pytest.raises(SpecInvalid, match="second_users"):
+        plan.execute(_context(dag=build_migration_dag()))
+    assert fake.ran == []
+    plan.execute(_context(dag=build_migration_dag(two_people)))
+    plan.execute(_context())
+    assert fake.ran == ["plan", "plan"]
+
+
 # ---- lineage
 
 
@@ -403,6 +414,14 @@ def test_direct_seed_has_no_archive() -> None:
     facets = SeedLineage.of(_migration(seed={"via": "direct"}), PhaseResult("seed", "done")).facets()
     assert facets is not None
     assert {item.namespace for item in facets.outputs} == {"kafka://t1:9093"}
+
+
+def test_lineage_that_cannot_be_given_does_not_fail_the_seed() -> None:
+    from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
+
+    operator = KafkaMigrationSeedOperator(task_id="seed")
+    operator._finished(SimpleNamespace(), PhaseResult("seed", "done"))  # type: ignore[arg-type]
+    assert operator.get_openlineage_facets_on_complete(None) is None
 
 
 def test_lineage_finds_the_method_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
