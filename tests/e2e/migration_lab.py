@@ -94,7 +94,14 @@ class DagRun:
 
     def wait(self, task_id: str | None, *states: str, timeout_seconds: float = WAIT_SECONDS) -> str:
         """Wait for a task, or with None for the run."""
-        return self.lab.airflow.wait_for(self.dag_id, self.run_id, task_id, states, timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self.lab.airflow.wait_for(self.dag_id, self.run_id, task_id, states, left)
+            except OSError:  # on a busy machine the API server may need longer than a client waits
+                if left <= 0:
+                    raise
 
     def states(self) -> dict[str, str | None]:
         """Task id -> state."""
