@@ -301,7 +301,7 @@ def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None
             if wanted > 1
             else f"nobody has approved the {kind.replace('_', ' ')}",
             where=context.where(kind),
-            next_step="answer the approval (Airflow: Required Actions; or kafka-migration)",
+            next_step="answer the approval (Airflow: Required Actions; or kafka-migration resume FILE --approve CODE)",
         )
     for answer in answers:
         _check_code(context, answer)
