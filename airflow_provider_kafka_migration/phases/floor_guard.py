@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.cutover import FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
-from airflow_provider_kafka_migration.phases import cutover_freeze, frozen, topology
+from airflow_provider_kafka_migration.phases import cutover_freeze, frozen, topology, write_grants
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
 from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
@@ -119,6 +119,8 @@ def run(context: PhaseContext) -> PhaseResult:
         if violations:
             raise violated(context, violations)
         bypasses = cutover_freeze.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        # Last: nobody may write to a target that may still be given up.
+        granted = write_grants.grant(context)
         # From READY on the freeze is not lifted any more, so its time must not be over before it.
         frozen.check_deadline(context, attempt)
         details = timer.done(
@@ -126,6 +128,7 @@ def run(context: PhaseContext) -> PhaseResult:
                 "partitions": len(document.partitions),
                 "violations": [],
                 "restored": restored.details,
+                "write_grants": granted,
                 "bypasses": [item.model_dump(mode="json") for item in bypasses],
             }
         )

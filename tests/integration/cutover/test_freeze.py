@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from cutover_support import Lab
+from cutover_support import CUTOVER_STEPS, Lab
 from faults import Effects, Killed, counting
 
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
@@ -333,3 +333,25 @@ def test_the_deadline_counts_from_the_request(make_lab: MakeLab, fill: Fill, uni
             cutover_sentinels.run(late)
         assert actions(webhook) == ["freeze", "unfreeze"]
         assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
+
+
+def test_write_is_granted_on_the_target_when_clients_may_switch(acl_lab: Lab) -> None:
+    lab = acl_lab
+    topic = lab.topics[0]
+    lab.spec = lab.spec.model_copy(update={"acls": lab.spec.acls.model_copy(update={"write_grants": "at_cutover"})})
+    context = lab.begin()
+    lab.start_tail()
+    assert not may_write(lab.target_cluster, "alice", topic)
+    lab.enter_cutover(context)
+    for step in CUTOVER_STEPS[:4]:
+        step(context)
+    lab.join_tail()
+    CUTOVER_STEPS[4](context)
+    assert not may_write(lab.target_cluster, "alice", topic)
+    with counting(Effects(name="create_acls", when="after")), pytest.raises(Killed):
+        CUTOVER_STEPS[5](lab.context())
+    again = lab.context()
+    CUTOVER_STEPS[5](again)
+    assert again.journal.find_step("write_grants") is not None
+    wait_for(lambda: may_write(lab.target_cluster, "alice", topic))
+    assert CUTOVER_STEPS[5](lab.context()).already_done
