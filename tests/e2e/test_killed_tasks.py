@@ -1,0 +1,94 @@
+"""Every task of the DAG is SIGKILLed at a random moment and cleared, as on-call would; the migration still ends well."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from harness.compare import compare
+from harness.load import Kind, TopicLoad, load
+from harness.processes import HarnessError
+from tests.e2e.migration_lab import WAIT_SECONDS, DagRun, Lab
+
+pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
+
+SEED = int(os.environ.get("KILL_SEED", "1"))
+#: Tasks in their order. ``tail`` is killed while others go on; approvals while they ask.
+TASKS = (
+    "plan",
+    "precheck",
+    "topology_copy",
+    "seed",
+    "tail",
+    "drain_ready",
+    "approve_cutover",
+    "cutover.freeze",
+    "cutover.sentinels",
+    "cutover.final_drain",
+    "cutover.snapshot_groups",
+    "cutover.commit_groups",
+    "cutover.floor_guard",
+    "sync_groups",
+    "approve_client_switch",
+    "validate",
+    "evidence",
+)
+_ENDED = {"success", "awaiting_input", "deferred"}
+
+
+def _kill(run: DagRun, task_id: str, delay_seconds: float) -> bool:
+    """SIGKILL for the task's process group and all below it, some time after it was first seen running."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (state := run.states().get(task_id)) != "running":
+        if state in _ENDED:
+            return False
+        assert time.monotonic() < deadline, (task_id, run.states())
+        time.sleep(0.1)
+    pid = run.lab.airflow.task(run.dag_id, run.run_id, task_id).get("pid")
+    time.sleep(delay_seconds)
+    if not pid or not psutil.pid_exists(pid):
+        return False
+    with suppress(psutil.NoSuchProcess, ProcessLookupError):
+        for process in [*psutil.Process(pid).children(recursive=True), psutil.Process(pid)]:
+            with suppress(psutil.NoSuchProcess):
+                os.kill(process.pid, signal.SIGKILL)
+    return True
+
+
+def _settle(run: DagRun, task_id: str) -> None:
+    """Wait until Airflow has noticed, and clear the task."""
+    run.wait(task_id, "up_for_retry", "failed", *_ENDED)
+    if run.states()[task_id] not in _ENDED:
+        with suppress(HarnessError):
+            run.clear(task_id)
+
+
+def test_every_task_is_killed_once(lab: Lab, prefix: str) -> None:
+    rng = random.Random(SEED)
+    topics = [
+        TopicLoad(f"{prefix}orders", Kind.KEYED, 3, 3_000, 300, "lz4"),
+        TopicLoad(f"{prefix}payments", Kind.TRANSACTIONAL, 2, 2_000, 300, "none"),
+    ]
+    load(lab.source, topics)
+    run = lab.trigger(lab.spec(f"killed-{SEED}", prefix))
+    killed = []
+    for task_id in TASKS:
+        delay = rng.choice([0.0, 0.5, 2.0, 5.0]) * rng.random()
+        if _kill(run, task_id, delay):
+            killed.append(task_id)
+            _settle(run, task_id)
+        if task_id.startswith("approve_"):
+            run.approve(task_id)
+            run.wait(task_id, "success")
+        elif task_id not in ("tail", "sync_groups"):
+            run.wait(task_id, "success")
+    run.wait(None, "success")
+    names = [topic.name for topic in topics]
+    compare(lab.source.client_config(), lab.target.client_config(), names).check()
+    assert len(killed) >= 8, f"seed {SEED}: only {killed} were killed"
