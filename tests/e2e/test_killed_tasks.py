@@ -1,4 +1,4 @@
-"""Every task of the DAG is SIGKILLed at a random moment and cleared, as on-call would; the migration still ends well."""
+"""Every task of the DAG is SIGKILLed at a random moment and cleared, as on-call would; it still ends well."""
 
 from __future__ import annotations
 
