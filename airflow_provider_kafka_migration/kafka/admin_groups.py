@@ -12,6 +12,7 @@ from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from airflow_provider_kafka_migration.kafka.admin_base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.kafka.admin_cluster import operation_names
 from airflow_provider_kafka_migration.kafka.group_messages import (
     ConsumerGroupDescribeRequest,
     ShareGroupDescribeRequest,
@@ -176,6 +177,26 @@ class GroupsAdmin(AdminBase):
             item.group_id: _described(item, known[item.group_id].type if item.group_id in known else "classic")
             for item in response.groups
         }
+
+    def group_operations(self, groups: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """What this principal may do on each group, existing or not (KIP-430); ``None`` where it is not told.
+
+        Version 5 of DescribeGroups answers for groups that do not exist, too; later ones do not.
+        """
+        grouped, failed = self._by_coordinator(groups)
+        found: dict[str, frozenset[str] | None] = {
+            group: frozenset() if error.unauthorized else None for group, error in failed.items()
+        }
+        for broker, names in sorted(grouped.items()):
+            for batch in batches(names):
+                request = DescribeGroupsRequest(groups=batch, include_authorized_operations=True)
+                for item in self.wire.request(request, broker_id=broker, version=5).groups:
+                    error = item_error(item.error_code)
+                    if error is None:
+                        found[item.group_id] = operation_names(item.authorized_operations)
+                    else:
+                        found[item.group_id] = frozenset() if error.unauthorized else None
+        return dict(sorted(found.items()))
 
     def group_offsets(self, group: str) -> GroupOffsets:
         """Committed offsets of one group; see :meth:`groups_offsets`."""

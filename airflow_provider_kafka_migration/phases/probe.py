@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.replication.holes import (
 SCRATCH_PREFIX = "kafka-migration-probe-"
 _FILLERS = 1_000
 _MARKERS = 5
+_REMOVAL_SECONDS = 15.0
 
 
 @dataclass
@@ -49,17 +50,30 @@ def probe_target(context: PhaseContext) -> ProbeResult:
     """
     name = scratch_topic(context)
     admin, wire = context.target.admin, context.target.wire
-    admin.delete_topics([name])
+    _remove(context, name)
     created = admin.create_topics([NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})])[name]
-    if created.error is not None and created.error.name != "TOPIC_ALREADY_EXISTS":
+    if created.error is not None:
         raise created.error.exception("the scratch topic of the probe cannot be created", context.where("precheck"))
     result = ProbeResult()
     try:
         _try_all(context, name, result)
     finally:
-        admin.delete_topics([name])
+        _remove(context, name)
         wire.forget_leaders([(name, 0)])
     return result
+
+
+def _remove(context: PhaseContext, name: str) -> None:
+    """Delete the scratch topic and wait until it is gone: deleting takes a while, and its name is used again."""
+    error = context.target.admin.delete_topics([name])[name]
+    if error is not None and error.unauthorized:
+        return  # never created, or without the right to delete it: the creation will say so
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    while time.monotonic() < deadline:
+        facts = context.target.admin.describe_topics([name]).get(name)
+        if facts is None or facts.error is not None:
+            return
+        time.sleep(0.1)
 
 
 def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
@@ -77,6 +91,10 @@ def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
         wire.delete_records({key: _FILLERS})
         start, end = wire.list_offsets([key], "earliest")[key], wire.list_offsets([key], "log_end")[key]
         return "" if start == end == _FILLERS else f"log start {start} and end {end}, expected {_FILLERS}"
+
+    def log_end() -> str:
+        end, high_watermark = wire.list_offsets([key], "log_end")[key], wire.list_offsets([key], "latest")[key]
+        return "" if end >= high_watermark else f"log end {end} below the high watermark {high_watermark}"
 
     def sequence() -> str:
         first = _append(context, name, ids, 0)
@@ -101,7 +119,8 @@ def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
         grown = wire.list_offsets([key], "log_end")[key] - before
         return "" if grown == _MARKERS else f"{grown} of {_MARKERS} markers were written"
 
-    for tried, attempt in (("fillers", fillers), ("sequence", sequence), ("markers", markers)):
+    attempts = {"log_end": log_end, "fillers": fillers, "sequence": sequence, "markers": markers}
+    for tried, attempt in attempts.items():
         try:
             result.outcomes[tried] = attempt()
         except MigrationError as error:

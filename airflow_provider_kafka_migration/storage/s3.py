@@ -78,6 +78,11 @@ class S3Store:
         return f"S3Store({self.uri!r})"
 
     @property
+    def client(self) -> S3Client:
+        """The boto3 client behind it, for questions about the bucket itself."""
+        return self._client
+
+    @property
     def uri(self) -> str:
         """``s3://bucket/prefix``."""
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"

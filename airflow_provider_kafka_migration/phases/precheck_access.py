@@ -1,0 +1,201 @@
+"""Precheck of access: the migration's own permissions; ACLs, users, quotas and groups that will not go as hoped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.documents.findings import Finding
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.cluster import Cluster
+from airflow_provider_kafka_migration.phases import permissions
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
+
+#: Operations that imply others (``AclEntry`` and KAFKA-authorizer rules): having the first is having the rest.
+_IMPLIES = {
+    "ALL": frozenset({"READ", "WRITE", "DESCRIBE", "DELETE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "CREATE"}),
+    "READ": frozenset({"DESCRIBE"}),
+    "WRITE": frozenset({"DESCRIBE"}),
+    "DELETE": frozenset({"DESCRIBE"}),
+    "ALTER": frozenset({"DESCRIBE"}),
+    "ALTER_CONFIGS": frozenset({"DESCRIBE_CONFIGS"}),
+}
+#: Parts of the plan that could not be looked at and are needed unless the spec leaves them out.
+_REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
+
+
+def having(operations: frozenset[str]) -> frozenset[str]:
+    """Operations with all that they imply."""
+    return operations | {implied for name in operations for implied in _IMPLIES.get(name, frozenset())}
+
+
+def check_unknown(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """What plan could not look at: never taken for "there is none"."""
+    for what, why in sorted(plan.unknown.items()):
+        if what.startswith(_REQUIRED):
+            yield finding("B007", f"{what}: {why}", subject=what)
+        elif what.startswith("offsets of group"):
+            yield finding("W073", f"{what}: {why}", subject=what.removeprefix("offsets of group "))
+
+
+def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Each operation that permissions.md names, asked of the brokers (KIP-430); one finding per operation."""
+    items = permissions.needed(context.spec, plan)
+    for side, cluster in (("source", context.source), ("target", context.target)):
+        mine = [item for item in items if item.side == side]
+        yield from _cluster_permissions(cluster, [item for item in mine if item.resource_type == "CLUSTER"], plan)
+    yield from _source_topics(context, plan)
+    yield from _target_topics(context, plan)
+    yield from _groups(context, plan)
+
+
+def _cluster_permissions(cluster: Cluster, items: list[permissions.Needed], plan: Plan) -> Iterator[Finding]:
+    operations = cluster.admin.cluster_operations()
+    if operations is None:
+        yield finding("I006", "brokers do not tell what may be done on the cluster", subject=cluster.role)
+        return
+    have = having(operations)
+    for item in items:
+        for operation in item.operations:
+            if operation in have or not _is_needed(cluster.role, operation, plan):
+                continue
+            if operation == "ALTER" and "CLUSTER_ACTION" in have and not _changes_access(plan):
+                continue
+            yield _missing(cluster.role, operation, "Cluster", item.why)
+
+
+def _changes_access(plan: Plan) -> bool:
+    return any(acl.action in ("create", "deferred") for acl in plan.acls) or any(
+        user.action == "create" for user in plan.users
+    )
+
+
+def _is_needed(side: str, operation: str, plan: Plan) -> bool:
+    """Whether this plan does anything that needs an operation on a cluster."""
+    if side == "target" and operation == "ALTER_CONFIGS":
+        return any(quota.action in ("create", "overwrite") for quota in plan.quotas)
+    return True
+
+
+def _missing(side: str, operation: str, resource: str, why: str, names: list[str] | None = None) -> Finding:
+    place = f" for {some(names)}" if names else ""
+    title = operation.title().replace("_", "")
+    return finding(
+        "B005",
+        f"{side}: {title} on {resource}{place} ({why})",
+        subject=f"{side} {resource} {title}",
+        topics=names or [],
+    )
+
+
+def _source_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    wanted = {"READ": "to copy and compare", "DESCRIBE_CONFIGS": "to plan"}
+    if context.spec.cutover.sentinel == "record":
+        wanted["WRITE"] = "cutover.sentinel: record"
+    names = [topic.name for topic in plan.topics]
+    yield from _topics(context.source, names, wanted)
+
+
+def _target_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    names = [topic.target_name for topic in plan.topics if topic.exists_on_target]
+    wanted = dict.fromkeys(("ALTER_CONFIGS", "DELETE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it")
+    yield from _topics(context.target, names, wanted)
+    absent = len(plan.topics) - len(names)
+    if absent:
+        yield finding("I006", f"what may be done on {absent} topics that are not there yet", subject="target")
+
+
+def _topics(cluster: Cluster, names: list[str], wanted: dict[str, str]) -> Iterator[Finding]:
+    missing: dict[str, list[str]] = {}
+    facts = cluster.admin.describe_topics(names, operations=True) if names else {}
+    for name, topic in sorted(facts.items()):
+        if topic.operations is None:
+            continue
+        for operation in sorted(set(wanted) - having(topic.operations)):
+            missing.setdefault(operation, []).append(name)
+    for operation, topics in sorted(missing.items()):
+        yield _missing(cluster.role, operation, "Topic", wanted[operation], topics)
+
+
+def _groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    names = [group.group for group in plan.groups if group.type in ("classic", "consumer", "simple")]
+    if not names:
+        return
+    refused = [
+        name
+        for name, operations in context.target.admin.group_operations(names).items()
+        if operations is not None and "READ" not in having(operations)
+    ]
+    if refused:
+        yield _missing("target", "READ", "Group", "to commit offsets", refused)
+
+
+def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Groups that are active on the target, of other kinds, or reading other topics too."""
+    others = [group for group in plan.groups if group.type not in ("classic", "consumer", "simple")]
+    for group in others:
+        yield finding("W071", f"its type is {group.type}", subject=group.group)
+    for group in plan.groups:
+        if group.topics_in_scope and group.topics_out_of_scope:
+            yield finding("W072", some(group.topics_out_of_scope), subject=group.group)
+    names = [group.group for group in plan.groups if group not in others]
+    described = context.target.admin.describe_groups(names) if names else {}
+    for name, description in described.items():
+        if description.error is None and not description.is_empty:
+            seen = f"state {description.state}, {len(description.members)} members"
+            yield finding("W070", seen, subject=name)
+
+
+def check_acls(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """ACLs that the policy refuses, that have no equivalent, or that only the target has."""
+    section = context.spec.acls
+    if section.policy == "skip":
+        return
+    if not plan.source.authorizer:
+        yield finding("I081", "SECURITY_DISABLED")
+    elif not plan.target.authorizer and section.target_auth == "kafka":
+        yield finding("W080", f"SECURITY_DISABLED; the source has {len(plan.acls)} bindings")
+    by_action: dict[str, list[str]] = {}
+    for acl in plan.acls:
+        text = f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.resource_name}"
+        by_action.setdefault(acl.action, []).append(text)
+    different = by_action.get("create", []) + by_action.get("target_only", [])
+    if section.policy == "refuse" and different:
+        yield finding("B082", some(different), acls=different)
+    if "unsupported" in by_action and plan.target.authorizer:
+        yield finding("W083", some(by_action["unsupported"]), acls=by_action["unsupported"])
+    if section.policy == "replace" and "target_only" in by_action:
+        yield finding("W084", some(by_action["target_only"]), acls=by_action["target_only"])
+
+
+def check_users(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Users that cannot be created, and secrets that cannot be found."""
+    report = [user.name for user in plan.users if user.action == "report"]
+    if report:
+        yield finding("W085", some(report), users=report)
+    for user in plan.users:
+        if user.action != "create":
+            continue
+        try:
+            empty = not context.resolver.text(context.spec.acls.users[user.name]).strip()
+        except MigrationError as error:
+            yield finding("B086", error.what, subject=user.name)
+            continue
+        if empty:
+            yield finding("B086", "the secret is empty", subject=user.name)
+
+
+def check_quotas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Quotas that the target has with other values, and group configs that it cannot have."""
+    changed = [
+        ", ".join(f"{kind} {name or '(default)'}" for kind, name in quota.entity)
+        for quota in plan.quotas
+        if quota.action == "overwrite"
+    ]
+    if changed:
+        refuse = context.spec.acls.quotas == "refuse"
+        yield finding("B088" if refuse else "W087", some(changed), quotas=changed)
+    unsupported = [item.group for item in plan.group_configs if item.action == "unsupported"]
+    if unsupported:
+        yield finding("W089", some(unsupported), groups=unsupported)

@@ -1,0 +1,129 @@
+"""All findings of the precheck: stable codes with severity, title and fix. docs/precheck.md has this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+
+_SEVERITIES = {"B": Severity.BLOCKER, "W": Severity.WARNING, "I": Severity.INFO}
+
+
+@dataclass(frozen=True)
+class Code:
+    """One kind of finding. The first letter of the code is its severity."""
+
+    code: str
+    title: str
+    fix: str
+
+    @property
+    def severity(self) -> Severity:
+        """Blocker, Warning or Info."""
+        return _SEVERITIES[self.code[0]]
+
+
+_ALL = (
+    # -- whether checks could be made at all
+    Code("B001", "a check could not be made", "see what was seen; clear precheck when it is corrected"),
+    Code("B002", "source and target are the same cluster", "correct one of the two connections"),
+    Code("B003", "a cluster cannot be reached", "check bootstrap.servers, the network and that the brokers run"),
+    Code("B004", "authentication failed", "check user, password, mechanism and certificates of the connection"),
+    Code("B005", "a permission is missing", "grant it to the migration's principal; permissions.md has the commands"),
+    Code(
+        "I006", "a permission cannot be seen beforehand", "nothing; topology_copy checks it once the topics are there"
+    ),
+    Code(
+        "B007", "something may not be looked at", "grant what permissions.md says, or leave that part out of the spec"
+    ),
+    # -- topics
+    Code("B010", "target topic holds foreign data", "delete the topic on the target, exclude it, or rename it"),
+    Code("B011", "config drift is refused", "make the configs equal, or set topology.on_config_drift"),
+    Code("W012", "replication factor differs", "add brokers to the target, or accept it"),
+    Code("B013", "target topic has more partitions", "delete the topic on the target, or widen the source topic"),
+    Code("I014", "target topic has fewer partitions", "nothing; topology_copy adds them"),
+    Code("W015", "target topic has another cleanup policy", "check who uses that topic; it gets the planned policy"),
+    Code("W016", "target topic has other configs", "check the drift in the plan; topology.on_config_drift decides"),
+    Code("W017", "configs are left out or changed", "check that the topic works with what the target knows"),
+    Code("W018", "defaults differ", "set them on the source's topics, or topology.use_defaults_from: source"),
+    Code("B019", "the target refuses a topic as planned", "correct what the broker says: policy, config or permission"),
+    # -- what the target accepts
+    Code("B020", "the target does not compare sequences", "such a target cannot be copied to exactly"),
+    Code("B021", "log starts cannot be filled", "set offsets.mode: shifted, or see what the broker says"),
+    Code("B022", "control markers cannot be written", "grant Alter (3.8 and later) or ClusterAction on the target"),
+    Code("W023", "the log end cannot be asked for", "exactly-once after a crash depends on replication being prompt"),
+    Code("W024", "offsets may not stay equal", "raise the budgets in offsets, or accept mapped and shifted partitions"),
+    # -- storage and evidence
+    Code("B030", "storage is not writable", "check bucket, credentials and policy"),
+    Code("B031", "storage does not read back what was written", "check the object store"),
+    Code("B032", "storage overwrites what must be new", "use a store that honours If-None-Match on PutObject"),
+    Code("W033", "the evidence bucket has no Object Lock", "use a bucket with Object Lock, or accept it"),
+    Code("W034", "the clocks differ", "synchronise the clock of this machine (NTP)"),
+    Code("B040", "the evidence cannot be signed", "give evidence.signing_key a reference to an Ed25519 seed"),
+    # -- transactions on the source
+    Code("W050", "open transactions", "they have to end before the cutover"),
+    Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),
+    Code("W052", "topics coupled by transactions are split", "migrate these topics together"),
+    Code("W053", "transaction timeouts above the target's limit", "raise transaction.max.timeout.ms on the target"),
+    # -- limits
+    Code("W060", "the target takes smaller messages", "raise max.message.bytes there before clients switch"),
+    Code("B061", "requests would be too large for the target", "raise socket.request.max.bytes on the target"),
+    Code(
+        "W062", "the target refuses some timestamps", "set message.timestamp.*.max.ms on the topics if clients need it"
+    ),
+    Code("W063", "retention is shorter than the copy", "raise retention on the source until the cutover"),
+    Code("B064", "not enough disk on the target", "add disk, or migrate fewer topics at a time"),
+    Code("W065", "little disk left on the target", "watch the target's disks, or add some"),
+    # -- groups
+    Code("W070", "group is active on the target", "stop its members there: their offsets cannot be set"),
+    Code("W071", "group of a kind that is not moved", "move it by its own tools; the evidence names it"),
+    Code("W072", "group reads topics outside of the migration", "migrate these topics together, or accept it"),
+    Code("W073", "group offsets cannot be read", "grant Describe on the group"),
+    # -- access
+    Code("W080", "the target has no authorizer", "configure one, or set acls.policy: skip"),
+    Code("I081", "the source has no authorizer", "nothing; there are no ACLs to copy"),
+    Code("B082", "ACL differences are refused", "make them equal, or set acls.policy: merge"),
+    Code("W083", "ACLs without an equivalent", "see the plan; they are named in the evidence"),
+    Code("W084", "ACLs that only the target has", "remove them by hand if they are not wanted"),
+    Code("W085", "users that cannot be created", "give secret references in acls.users, or create them by hand"),
+    Code("B086", "a secret reference cannot be resolved", "correct acls.users"),
+    Code("W087", "client quotas are overwritten", "set acls.quotas: keep_target to keep the target's"),
+    Code("B088", "quota differences are refused", "make them equal, or set acls.quotas"),
+    Code("W089", "group configs that the target does not have", "nothing; they are named in the evidence"),
+    # -- selection
+    Code("B090", "selected topics are not there", "correct topics.include, or grant Describe on them"),
+    Code("I091", "internal topics of tools are left out", "start Connect, MirrorMaker or Streams anew on the target"),
+)
+
+CODES: dict[str, Code] = {item.code: item for item in _ALL}
+
+
+def finding(code: str, seen: str, *, subject: str = "", fix: str = "", **details: Any) -> Finding:
+    """A finding of a known code.
+
+    :param fix: what to do in this very case; the code's general advice if not given.
+    """
+    known = CODES[code]
+    return Finding(
+        code=code,
+        severity=known.severity,
+        title=known.title,
+        seen=seen,
+        fix=fix or known.fix,
+        subject=subject,
+        details=details,
+    )
+
+
+def some(names: list[str], limit: int = 10) -> str:
+    """The first names, and how many more there are."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def as_markdown() -> str:
+    """The table of docs/precheck.md."""
+    lines = ["| code | severity | what | what to do |", "|---|---|---|---|"]
+    lines += [f"| `{item.code}` | {item.severity} | {item.title} | {item.fix} |" for item in _ALL]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,120 @@
+"""Precheck of the target: what it accepts, how large messages may be, whether the data fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.documents.findings import Finding
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.errors import PermissionMissing
+from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
+from airflow_provider_kafka_migration.phases.probe import probe_target
+
+LONG_MAX = 2**63 - 1
+#: What should stay free on the target's disks.
+SPARE_DISK = 0.2
+
+
+def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Try it out on a scratch topic."""
+    result = probe_target(context)
+    details = dict(result.outcomes)
+    fills = any(item.filler_offsets for topic in plan.topics for item in topic.partitions)
+    marks = any(item.verdict is not Verdict.MAPPED for topic in plan.topics for item in topic.partitions)
+    needed = {
+        "sequence": ("B020", True),
+        "fillers": ("B021", fills),
+        "markers": ("B022", marks),
+        "log_end": ("W023", True),
+    }
+    for name, (code, wanted) in needed.items():
+        outcome = result.outcomes.get(name, "it was not tried")
+        if outcome and wanted:
+            yield finding(code, outcome, subject="target", probe=details)
+
+
+def check_message_sizes(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Clients that write large messages today must be able to after the switch."""
+    defaults = {item["config"]: item for item in plan.defaults_drift}
+    size = "max.message.bytes"
+    smaller = []
+    largest = 0
+    for topic in plan.topics:
+        source = topic.source_configs.get(size)
+        target = topic.target_configs.get(size)
+        if source is None and size in defaults:
+            source = defaults[size]["source"]
+            target = target or defaults[size]["target"]
+        largest = max(largest, int(source or 0))
+        if source is not None and target is not None and int(target) < int(source):
+            smaller.append(f"{topic.target_name}: {source} -> {target}")
+    if smaller:
+        yield finding("W060", some(smaller), topics=smaller)
+    broker = context.target.admin.broker_configs(plan.target.brokers[0])
+    request = int(broker.get("socket.request.max.bytes", "0") or 0)
+    if request and largest > request:
+        yield finding("B061", f"messages of {largest} bytes, socket.request.max.bytes is {request} on the target")
+
+
+def check_timestamps(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Limits on timestamps that the source does not have (4.0 and later refuse times more than an hour ahead)."""
+    for item in plan.defaults_drift:
+        limit = item["config"].startswith("message.timestamp.") and item["config"].endswith("max.ms")
+        if limit and int(item["target"]) < int(item["source"]):
+            yield finding(
+                "W062",
+                f"{item['config']} is {item['target']} by default on the target, {item['source']} on the source; "
+                "copying is not affected, producers may be after the switch",
+                subject=item["config"],
+            )
+
+
+def check_transaction_timeouts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Producers whose transactional timeouts the target would refuse."""
+    name = "transaction.max.timeout.ms"
+    source = context.source.admin.broker_configs(plan.source.brokers[0]).get(name)
+    target = context.target.admin.broker_configs(plan.target.brokers[0]).get(name)
+    if source and target and int(target) < int(source):
+        yield finding("W053", f"{name} is {target} on the target, {source} on the source")
+
+
+def check_disk(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Whether all replicas fit on the target's log dirs."""
+    if plan.estimate is None or plan.estimate.copy_bytes < 0:
+        return
+    try:
+        dirs = context.target.admin.log_dirs()
+    except PermissionMissing:
+        return  # B005 says so already
+    told = [item for item in dirs if item.usable_bytes >= 0]
+    if not told:
+        return
+    needed = sum(
+        max(item.size_bytes, 0) * _replicas(plan, topic.replication_factor)
+        for topic in plan.topics
+        for item in topic.partitions
+    )
+    present = sum(size for item in told for key, size in item.sizes.items() if key[0] in _names(plan))
+    usable, total = _disks(told)
+    left = usable - max(needed - present, 0)
+    seen = f"{needed:,} bytes with all replicas, {usable:,} of {total:,} bytes free in {len(told)} log dirs"
+    if left < 0:
+        yield finding("B064", seen)
+    elif left < SPARE_DISK * total:
+        yield finding("W065", f"{seen}; {left:,} would be left")
+
+
+def _disks(told: list[LogDir]) -> tuple[int, int]:
+    """(usable, total) bytes; log dirs of one disk on one broker are counted once."""
+    disks = {(item.broker_id, item.total_bytes, item.usable_bytes) for item in told}
+    return sum(item[2] for item in disks), sum(item[1] for item in disks)
+
+
+def _replicas(plan: Plan, factor: int) -> int:
+    return factor if factor > 0 else min(3, len(plan.target.brokers))
+
+
+def _names(plan: Plan) -> set[str]:
+    return {topic.target_name for topic in plan.topics}

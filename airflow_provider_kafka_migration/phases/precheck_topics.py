@@ -1,0 +1,124 @@
+"""Precheck of topics: those that are on the target already, and what the target says of those that are to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.documents.findings import Finding
+from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
+from airflow_provider_kafka_migration.phases import topology_topics
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
+from airflow_provider_kafka_migration.phases.topology_configs import copy_time_configs
+from airflow_provider_kafka_migration.phases.topology_settings import COPY_TIME_BATCH_BYTES
+from airflow_provider_kafka_migration.phases.topology_topics import Presence
+
+
+def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Names in the spec that the source does not have, and what is left out."""
+    if plan.missing_topics:
+        yield finding("B090", f"the source does not have or show {some(plan.missing_topics)}")
+    tools = [name for name, why in sorted(plan.excluded_topics.items()) if why == "internal topic"]
+    tools = [name for name in tools if not name.startswith("__")]
+    if tools:
+        yield finding("I091", some(tools))
+
+
+def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Topics that are on the target already."""
+    present = topology_topics.look(context, plan)
+    for topic in plan.topics:
+        here = present[topic.target_name]
+        if here.exists and not here.ours:
+            yield from _one(context, topic, here)
+
+
+def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
+    name = topic.target_name
+    if not here.empty:
+        ends = [end for end in here.end_offsets.values() if end > 0]
+        yield finding("B010", f"{sum(ends)} offsets in {len(ends)} partitions", subject=name)
+    wanted = len(topic.partitions)
+    counts = f"{here.partitions} on the target, {wanted} on the source"
+    if here.partitions > wanted:
+        yield finding("B013", counts, subject=name)
+    elif here.partitions < wanted:
+        yield finding("I014", counts, subject=name)
+    if not topic.drift:
+        return
+    listing = [f"{item['config']} is {item['target']}, source {item['source']}" for item in topic.drift]
+    if context.spec.topology.on_config_drift == "refuse":
+        yield finding("B011", some(listing), subject=name, drift=topic.drift)
+        return
+    policies = [item for item in topic.drift if item["config"] == "cleanup.policy"]
+    if policies:
+        seen = f"{policies[0]['target'] or 'the default'} on the target, {policies[0]['source']} on the source"
+        yield finding("W015", seen, subject=name)
+    yield finding("W016", some(listing), subject=name, drift=topic.drift)
+
+
+def check_replication(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Replication factors that cannot be kept."""
+    lowered: dict[tuple[int, int], list[str]] = {}
+    for topic in plan.topics:
+        if 0 < topic.replication_factor < topic.source_replication_factor:
+            key = (topic.source_replication_factor, topic.replication_factor)
+            lowered.setdefault(key, []).append(topic.target_name)
+    for (source, target), names in sorted(lowered.items()):
+        seen = f"{target} on the target ({len(plan.target.brokers)} brokers), {source} on the source: {some(names)}"
+        yield finding("W012", seen, topics=names)
+
+
+def check_configs(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Configs that are left out or changed, and defaults that differ."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for topic in plan.topics:
+        for name, why in topic.dropped_configs.items():
+            if not why.startswith("excluded by"):
+                by_reason.setdefault((name, why), []).append(topic.name)
+    for (name, why), topics in sorted(by_reason.items()):
+        yield finding("W017", f"{name}: {why} ({some(topics)})", subject=name, topics=topics)
+    if plan.defaults_drift and context.spec.topology.use_defaults_from == "target":
+        listing = [f"{item['config']}: {item['source']} -> {item['target']}" for item in plan.defaults_drift]
+        yield finding("W018", some(listing, 20), defaults=plan.defaults_drift)
+
+
+def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Ask the target's controller whether it would make each topic, with its final and with its copy-time configs."""
+    absent = [topic for topic in plan.topics if not topic.exists_on_target]
+    for final in (True, False):
+        wanted = [_new_topic(plan, topic, final=final) for topic in absent]
+        answers = context.target.admin.create_topics(wanted, validate_only=True)
+        refused: dict[str, list[str]] = {}
+        for name, answer in sorted(answers.items()):
+            if answer.error is not None:
+                refused.setdefault(str(answer.error), []).append(name)
+        for error, names in sorted(refused.items()):
+            code = "B005" if "AUTHORIZATION" in error else "B019"
+            which = "final" if final else "copy-time"
+            seen = f"{error} ({which} configs of {some(names)})"
+            if code == "B005":
+                seen = f"target: Create on Topic or on Cluster, for {some(names)}"
+            yield finding(code, seen, subject=names[0], topics=names)
+        if refused:
+            return
+
+
+def _new_topic(plan: Plan, topic: TopicPlan, *, final: bool) -> NewTopic:
+    configs = topic.target_configs
+    if not final:
+        configs = copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES)
+    return NewTopic(topic.target_name, len(topic.partitions), topic.replication_factor, configs)
+
+
+def check_verdicts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Partitions whose offsets will not be equal, or that ``mode: equal`` will have to work hard for."""
+    changed = [
+        f"{topic.name}-{item.partition} ({item.verdict})"
+        for topic in plan.topics
+        for item in topic.partitions
+        if item.verdict is not Verdict.EQUAL
+    ]
+    if changed:
+        yield finding("W024", some(changed), partitions=changed)

@@ -1,0 +1,143 @@
+"""Findings of the precheck on real brokers: each with its code, all at once, waived only where that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.errors import PrecheckBlocked
+from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
+from airflow_provider_kafka_migration.phases import plan as plan_phase
+from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.migrated import result_data
+from airflow_provider_kafka_migration.phases.probe import scratch_topic
+from harness.brokers import KafkaCluster
+from tests.integration.control.control_support import Control
+
+pytestmark = pytest.mark.integration
+
+
+def _look(context: PhaseContext) -> list[Finding]:
+    plan_phase.run(context)
+    return precheck.look(context, context.load_plan())
+
+
+def _codes(findings: list[Finding]) -> set[str]:
+    return {item.code for item in findings}
+
+
+def test_a_clean_migration_passes_and_the_probe_leaves_nothing(control: Control) -> None:
+    name = f"{control.prefix}orders"
+    control.source_cluster.create_topic(name, 2)
+    control.produce(name, 5)
+    context = control.context()
+    plan_phase.run(context)
+    result = precheck.run(context)
+    assert result.details["counts"]["Blocker"] == 0
+    assert "W033" in {item["code"] for item in result.details["findings"]}
+    assert result_data(context, "precheck")["plan_digest"] == context.load_plan().digest()
+    scratch = scratch_topic(context)
+    assert context.target.admin.describe_topics([scratch])[scratch].error is not None
+    assert context.target.admin.describe_topics([name])[name].error is not None
+
+
+def test_all_findings_come_at_once_and_block(control: Control) -> None:
+    prefix = control.prefix
+    names = {stem: f"{prefix}{stem}" for stem in ("foreign", "wide", "narrow", "policy")}
+    control.source_cluster.create_topics(
+        {
+            names["foreign"]: (1, {}),
+            names["wide"]: (1, {}),
+            names["narrow"]: (3, {}),
+            names["policy"]: (1, {"cleanup.policy": "compact", "message.downconversion.enable": "false"}),
+        }
+    )
+    control.target_cluster.create_topics(
+        {names["foreign"]: (1, {}), names["wide"]: (2, {}), names["narrow"]: (1, {}), names["policy"]: (1, {})}
+    )
+    control.produce(names["foreign"], 3, cluster=control.target_cluster)
+    context = control.context(evidence={"signing_key": "env:THIS_IS_NOT_SET"}, waive=["W015", "B010"])
+    plan_phase.run(context)
+    with pytest.raises(PrecheckBlocked) as caught:
+        precheck.run(context)
+    found = {(item["code"], item["subject"]): item for item in caught.value.details["findings"]}
+    for key in (("B010", names["foreign"]), ("B013", names["wide"]), ("I014", names["narrow"])):
+        assert key in found
+    assert found["B010", names["foreign"]]["waived"] is False
+    assert found["W015", names["policy"]]["waived"] is True
+    assert ("W017", "message.downconversion.enable") in found
+    assert ("B040", "") in found
+    assert ("B001", "waive") in found
+    waived = context.journal.find_step(precheck.WAIVED)
+    assert waived is not None
+    assert "W015" in waived.reason
+    assert waived.actor == "test"
+
+
+def test_missing_permissions_are_named_one_by_one(
+    make_control: Callable[..., Control], source_cluster: KafkaCluster, target_cluster: KafkaCluster
+) -> None:
+    control = make_control(user="alice")
+    name = f"{control.prefix}orders"
+    group = f"{control.prefix}readers"
+    source_cluster.create_topic(name)
+    source_cluster.allow("alice", "topic", control.prefix, ["describe", "describe_configs"], prefixed=True)
+    source_cluster.allow("alice", "group", control.prefix, ["describe"], prefixed=True)
+    target_cluster.allow("alice", "topic", control.prefix, ["describe"], prefixed=True)
+    target_cluster.allow("alice", "group", control.prefix, ["describe"], prefixed=True)
+    admin = control.context(user="admin").source.admin
+    assert set(admin.alter_group_offsets(group, {(name, 0): CommittedOffset(0)}).values()) == {None}
+    findings = _look(control.context())
+    missing = {item.subject for item in findings if item.code == "B005"}
+    assert {
+        "source Topic Read",
+        "source Topic Write",
+        "source Cluster Describe",
+        "target Cluster Alter",
+        "target Cluster DescribeConfigs",
+        "target Group Read",
+        name,  # Create, asked by a validate-only request
+    } <= missing
+    assert "source Topic DescribeConfigs" not in missing
+    hidden = {item.subject for item in findings if item.code == "B007"}
+    assert {"ACLs on the source", "client quotas on the source"} <= hidden
+    assert all(item.severity is Severity.BLOCKER for item in findings if item.code in ("B005", "B007"))
+
+
+def test_groups_that_read_elsewhere_and_users_without_a_secret(
+    control: Control, unique_name: Callable[[str], str]
+) -> None:
+    inside, outside = f"{control.prefix}in", unique_name("outside")
+    control.source_cluster.create_topics({inside: (1, {}), outside: (1, {})})
+    context = control.context()
+    group = f"{control.prefix}readers"
+    offsets = {(inside, 0): CommittedOffset(0), (outside, 0): CommittedOffset(0)}
+    assert set(context.source.admin.alter_group_offsets(group, offsets).values()) == {None}
+    findings = _look(control.context(acls={"users": {"nobody-yet": "env:THIS_IS_NOT_SET"}}))
+    (spanning,) = [item for item in findings if item.code == "W072" and item.subject == group]
+    assert outside in spanning.seen
+    assert ("B086", "nobody-yet") in {(item.code, item.subject) for item in findings}
+
+
+def test_topics_that_the_target_refuses_are_found_before_anything_is_made(control: Control) -> None:
+    name = f"{control.prefix}orders"
+    control.source_cluster.create_topic(name)
+    context = control.context()
+    plan_phase.run(context)
+    plan = context.load_plan()
+    bad = plan.topics[0].model_copy(update={"target_configs": {"retention.ms": "not-a-number"}})
+    findings = precheck.look(context, plan.model_copy(update={"topics": [bad]}))
+    (refused,) = [item for item in findings if item.code == "B019"]
+    assert "retention.ms" in refused.seen
+    assert context.target.admin.describe_topics([name])[name].error is not None
+
+
+def test_every_finding_has_a_known_code(control: Control) -> None:
+    name = f"{control.prefix}orders"
+    control.source_cluster.create_topic(name, 1, {"retention.ms": "1000", "segment.bytes": "100000"})
+    findings = _look(control.context())
+    assert _codes(findings) <= set(precheck.CODES)
+    assert findings == sorted(findings, key=lambda item: ["Blocker", "Warning", "Info"].index(item.severity))
