@@ -120,6 +120,7 @@ class PartitionResult(Part):
     copied_bytes: int = Field(0, description="batch bytes appended in this slice")
     source_bytes: int = Field(0, description="bytes read from the source cluster in this slice (0 from segments)")
     holes: int = Field(0, description="offsets filled by markers in this slice")
+    transaction_holes: int = Field(0, description="of these: by empty transactions, since markers may not be written")
     done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
     verdict: Verdict
     gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")

@@ -36,10 +36,13 @@ POLICY_VIOLATION = 44
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
 CONCURRENT_TRANSACTIONS = 51
 TRANSACTION_COORDINATOR_FENCED = 52
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 SECURITY_DISABLED = 54
+OPERATION_NOT_ATTEMPTED = 55
 KAFKA_STORAGE_ERROR = 56
 SASL_AUTHENTICATION_FAILED = 58
 UNKNOWN_PRODUCER_ID = 59
@@ -79,17 +82,37 @@ def retriable(code: int) -> bool:
     return code in _RETRIABLE_EXTRA or bool(getattr(for_code(code), "retriable", False))
 
 
-def error_for(code: int, what: str, *, where: Where, next_step: str = "") -> MigrationError:
-    """Our error for a broker code: permission, authentication, busy (retriable) or refused."""
+def error_for(code: int, what: str, *, where: Where, next_step: str = "", needs: str = "") -> MigrationError:
+    """Our error for a broker code: permission, authentication, busy (retriable) or refused.
+
+    :param needs: the operations that the request needs, for instance ``Read``; the resource is added from the code
+        and ``where``. With both, for instance ``ClusterAction on the cluster``, it is taken as it is.
+    """
     text = f"{what}: {name(code)}"
     if code in _PERMISSION:
+        needed = _needed(code, where, needs)
+        cluster = f" on the {where.cluster} cluster" if where.cluster else ""
         return PermissionMissing(
-            text,
+            f"{text}; {needed} is missing",
             where=where,
-            next_step=next_step or "grant the operation to the migration's principal (see permissions.md of the plan)",
+            next_step=next_step or f"grant {needed}{cluster} to the migration's principal, then try again",
+            details={"operation": needed, "code": code},
         )
     if code == SASL_AUTHENTICATION_FAILED:
         return AuthenticationFailed(text, where=where, next_step="check user and password of the connection")
     if retriable(code):
         return BrokerBusy(text, where=where, next_step=next_step or "clear the task when the broker is well again")
     return BrokerRefused(text, where=where, next_step=next_step or "see the broker's log for the reason")
+
+
+def _needed(code: int, where: Where, needs: str) -> str:
+    """``Read on Topic orders`` style text of a missing permission."""
+    if " on " in needs:
+        return needs
+    resource = {
+        TOPIC_AUTHORIZATION_FAILED: f"Topic {where.topic}" if where.topic else "the topic",
+        GROUP_AUTHORIZATION_FAILED: f"Group {where.group}" if where.group else "the group",
+        CLUSTER_AUTHORIZATION_FAILED: "the cluster",
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the TransactionalId",
+    }[code]
+    return f"{needs or 'the operation'} on {resource}"

@@ -191,6 +191,7 @@ class Wire:
                     answer.error_code,
                     f"the coordinator of {key!r} is not known",
                     where=Where(cluster=self.config.name),
+                    needs=f"Describe on {'Group' if kind == GROUP_COORDINATOR else 'TransactionalId'} {key}",
                 )
             self._brokers[answer.node_id] = Broker(answer.node_id, answer.host, answer.port)
             return int(answer.node_id)
@@ -235,7 +236,7 @@ class Wire:
         def attempt() -> dict[TopicPartition, int]:
             missing = {topic for topic, partition in wanted if self._leaders.get((topic, partition), -1) < 0}
             if missing:
-                self.metadata(missing)
+                self._check_described(self.metadata(missing))
             without = [key for key in wanted if self._leaders.get(key, -1) < 0]
             if without:
                 raise BrokerBusy(
@@ -248,6 +249,17 @@ class Wire:
         if refresh:
             self.forget_leaders(wanted)
         return self.retrying(attempt)
+
+    def _check_described(self, topics: Mapping[str, TopicMetadata]) -> None:
+        """A topic that may not be described has no leaders, either: waiting for some would not help."""
+        for name, topic in sorted(topics.items()):
+            if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
+                raise error_codes.error_for(
+                    topic.error_code,
+                    "the topic may not be described",
+                    where=Where(cluster=self.config.name, topic=name),
+                    needs="Describe",
+                )
 
     def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
         """Drop what is known of leaders after a NOT_LEADER answer or a lost connection."""
@@ -284,7 +296,7 @@ class Wire:
                         else:
                             found[key] = item.offset
             if problems:
-                self._raise_for(problems, "offsets cannot be listed")
+                self._raise_for(problems, "offsets cannot be listed", needs="Describe")
 
         self.retrying(attempt)
         return found
@@ -313,14 +325,14 @@ class Wire:
             self.forget_leaders(keys)
             raise
 
-    def _raise_for(self, problems: Sequence[tuple[TopicPartition, int]], what: str) -> None:
+    def _raise_for(self, problems: Sequence[tuple[TopicPartition, int]], what: str, *, needs: str) -> None:
         """Raise for the worst of several per-partition errors; stale leaders are forgotten."""
         self.forget_leaders([key for key, code in problems if code in error_codes.STALE_METADATA])
         final = [item for item in problems if not error_codes.retriable(item[1])]
         (topic, partition), code = (final or list(problems))[0]
         others = f" (and {len(problems) - 1} more partitions)" if len(problems) > 1 else ""
         raise error_codes.error_for(
-            code, what + others, where=Where(cluster=self.config.name, topic=topic, partition=partition)
+            code, what + others, where=Where(cluster=self.config.name, topic=topic, partition=partition), needs=needs
         )
 
     # -- producer ids, records ---------------------------------------------------------------------------------------
@@ -340,7 +352,8 @@ class Wire:
             answer = self.connection(broker_id).call(request, version=2)
             if answer.error_code:
                 what = "no producer id was given" + (f" for {transactional_id}" if transactional_id else "")
-                raise error_codes.error_for(answer.error_code, what, where=Where(cluster=self.config.name))
+                needs = f"Write on TransactionalId {transactional_id}" if transactional_id else "Write on Topic (any)"
+                raise error_codes.error_for(answer.error_code, what, where=Where(cluster=self.config.name), needs=needs)
             return int(answer.producer_id), int(answer.producer_epoch)
 
         return self.retrying(attempt)
@@ -373,7 +386,7 @@ class Wire:
                         else:
                             low[(topic.name, item.partition_index)] = item.low_watermark
             if problems:
-                self._raise_for(problems, "records cannot be deleted")
+                self._raise_for(problems, "records cannot be deleted", needs="Delete")
 
         self.retrying(attempt)
         return low

@@ -7,6 +7,8 @@ partition is reset and its log says where to go on.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,12 +16,26 @@ from dataclasses import dataclass, field
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
-from airflow_provider_kafka_migration.errors import BrokerRefused, MigrationError, SliceExpired, Transient, Where
+from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches import patched_header
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
+from airflow_provider_kafka_migration.replication.append_errors import (
+    OutOfOrder,
+    TooLarge,
+    dropped,
+    marker_error,
+    unexpected_end,
+    unexpected_offset,
+)
 from airflow_provider_kafka_migration.replication.decide import Append, Hole
+from airflow_provider_kafka_migration.replication.empty_transactions import (
+    MAX_OFFSETS_PER_FILL,
+    EmptyTransactions,
+    Fill,
+    markers_are_refused,
+)
 from airflow_provider_kafka_migration.replication.holes import (
     MARKERS_API_KEY,
     MAX_MARKERS_PER_REQUEST,
@@ -27,6 +43,8 @@ from airflow_provider_kafka_migration.replication.holes import (
     marker_errors,
 )
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, Sent
+
+log = logging.getLogger(__name__)
 
 #: A broker remembers the last five batches of a producer id and partition (``ProducerStateEntry``).
 MAX_IN_FLIGHT_BATCHES = 5
@@ -67,6 +85,7 @@ class Appender:
     """The target side of a lane.
 
     :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param transactional_id: of the lane, for empty transactions where markers may not be written.
     :param markers: gives the fencing token when the first marker is needed.
     :param on_trouble: called with (copy, error): the partition must be reset or stopped.
     """
@@ -77,6 +96,7 @@ class Appender:
         producers: ProducerIds,
         *,
         deadline: float,
+        transactional_id: str,
         markers: Callable[[], MarkerIdentity],
         on_trouble: Callable[[PartitionCopy, MigrationError], None],
         on_confirmed: Callable[[PartitionCopy, Sent], None] | None = None,
@@ -84,12 +104,19 @@ class Appender:
         self._target = target
         self._producers = producers
         self._deadline = deadline
+        self._transactional_id = transactional_id
         self._markers = markers
         self._on_trouble = on_trouble
         self._on_confirmed = on_confirmed
         self._channels: dict[tuple[int, int], Channel] = {}
         self._channel_of: dict[PartitionCopy, Channel] = {}
         self.throttled_seconds = 0.0
+        #: wakes the copier's loop when a fill by empty transactions has ended
+        self.wake: Callable[[], object] = lambda: None
+        self._transactions: EmptyTransactions | None = None
+        self._markers_refused = False
+        #: why holes cannot be filled at all
+        self._fill_error: Terminal | None = None
 
     # -- channels ----------------------------------------------------------------------------------------------------
 
@@ -137,10 +164,47 @@ class Appender:
 
     def close(self) -> None:
         """Close all connections; what was not answered has an unknown outcome."""
+        if self._transactions is not None:
+            self._transactions.close()
         for channel in self._channels.values():
             channel.connection.close()
         self._channels.clear()
         self._channel_of.clear()
+
+    # -- how holes are filled ----------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Before the first look at a log end: find out how holes can be filled.
+
+        Where markers may not be written, transactions that former incarnations left open are over when this returns.
+        """
+        self._markers_refused = markers_are_refused(self._target)
+        if self._markers_refused:
+            self._fall_back()
+
+    def _fall_back(self) -> None:
+        _say_once(
+            "control markers may not be written on the target (ClusterAction on the cluster, or Alter since Kafka 3.8, "
+            "is missing, or the api): holes are filled by empty transactions, which takes longer"
+        )
+        transactions = EmptyTransactions(
+            self._target.config, self._transactional_id, deadline=self._deadline, wake=lambda: self.wake()
+        )
+        try:
+            transactions.begin()
+        except Terminal as error:
+            # Partitions without holes need none of it.
+            transactions.close()
+            self._fill_error = error
+        except BaseException:
+            transactions.close()
+            raise
+        else:
+            self._transactions = transactions
+
+    def is_filling(self, copy: PartitionCopy) -> bool:
+        """The log end may still grow by a fill that is under way, so it says nothing yet."""
+        return self._transactions is not None and self._transactions.is_filling(copy.target_key)
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -153,6 +217,8 @@ class Appender:
             raise SliceExpired(
                 "the slice has ended", next_step="none: the next slice goes on from the target's log end"
             )
+        if self._markers_refused:
+            self._collect_fills()
         for channel in list(self._channels.values()):
             if now < channel.muted_until:
                 continue
@@ -164,6 +230,8 @@ class Appender:
                 if isinstance(error, SliceExpired):
                     raise
                 self.lose(channel, error)
+        if self._markers_refused:
+            self._submit_fills()
 
     def _send_appends(self, channel: Channel) -> bool:
         batches: list[produce.ProduceBatch] = []
@@ -212,17 +280,19 @@ class Appender:
         )
 
     def _send_markers(self, channel: Channel) -> None:
-        ready = [copy for copy in channel.copies if self._may_fill(copy)]
+        ready = [] if self._markers_refused else [copy for copy in channel.copies if self._may_fill(copy)]
         if not ready:
             return
-        identity = self._markers()
+        try:
+            identity = self._markers()
+        except Terminal as error:
+            for copy in ready:
+                self._on_trouble(copy, error)
+            return
         counts: dict[TopicPartition, int] = {}
         sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         for copy in ready:
-            step = copy.pending[0]
-            assert isinstance(step, Hole)
-            careful = step.count > CAREFUL_HOLE_OFFSETS and not copy.has_filled
-            copy.filling = 1 if careful else min(step.count, MAX_MARKERS_PER_REQUEST)
+            copy.filling = _offsets_to_fill(copy, MAX_MARKERS_PER_REQUEST)
             counts[copy.target_key] = copy.filling
             sent[copy.target_key] = (copy, copy.incarnation)
         version, parts = connection_marker_parts(
@@ -241,6 +311,33 @@ class Appender:
             [body],
             lambda frame: self._on_filled(sent, errors, frame),
         )
+
+    def _collect_fills(self) -> None:
+        """What empty transactions have filled: the appends behind it can go."""
+        if self._transactions is None and self._fill_error is None:
+            self._fall_back()
+        for filled in self._transactions.collect() if self._transactions is not None else ():
+            copy, incarnation = filled.token
+            if copy.incarnation != incarnation:
+                continue
+            if filled.error is not None:
+                self._on_trouble(copy, filled.error)
+            else:
+                copy.transaction_holes += max(filled.log_end_offset - copy.confirmed_offset, 0)
+                self._judge_fill(copy, filled.log_end_offset)
+
+    def _submit_fills(self) -> None:
+        fills: dict[TopicPartition, Fill] = {}
+        for copy in list(self._channel_of):
+            if not self._may_fill(copy) or self.is_filling(copy):
+                continue
+            if self._fill_error is not None:
+                self._on_trouble(copy, self._fill_error)
+                continue
+            copy.filling = _offsets_to_fill(copy, MAX_OFFSETS_PER_FILL)
+            fills[copy.target_key] = Fill(copy.filling, copy.confirmed_offset, (copy, copy.incarnation))
+        if fills and self._transactions is not None:
+            self._transactions.submit(fills)
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
@@ -263,7 +360,7 @@ class Appender:
             if item.error_code:
                 self._on_trouble(copy, self._append_error(copy, item))
             elif item.base_offset != waiting.target_offset:
-                self._on_trouble(copy, _unexpected_offset(copy, waiting, item.base_offset))
+                self._on_trouble(copy, unexpected_offset(copy, waiting, item.base_offset))
             else:
                 confirmed = copy.confirm_append()
                 if self._on_confirmed is not None:
@@ -280,7 +377,7 @@ class Appender:
             return OutOfOrder(what, where=where, next_step="none: the copier looks at the target's log end again")
         if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
             return TooLarge(what, where=where, details={"size_bytes": copy.in_flight[0].size_bytes})
-        return error_codes.error_for(item.error_code, what, where=where)
+        return error_codes.error_for(item.error_code, what, where=where, needs="Write")
 
     def _on_filled(
         self,
@@ -295,88 +392,43 @@ class Appender:
                 if copy.incarnation != incarnation:
                     continue
                 code = errors.get((topic.name, item.partition_index), 0) or item.error_code
-                where = Where(cluster="target", topic=topic.name, partition=item.partition_index)
+                if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+                    self._markers_refused = True
                 if code:
-                    self._on_trouble(copy, _marker_error(code, where))
-                elif item.offset > copy.confirmed_offset + copy.filling or item.offset < copy.confirmed_offset:
-                    self._on_trouble(copy, _unexpected_end(copy, item.offset))
-                elif item.offset == copy.confirmed_offset and copy.filling > 1:
-                    self._on_trouble(copy, _dropped(where))
+                    where = Where(cluster="target", topic=topic.name, partition=item.partition_index)
+                    self._on_trouble(copy, marker_error(code, where))
                 else:
-                    copy.confirm_fill(item.offset)
+                    self._judge_fill(copy, item.offset)
+
+    def _judge_fill(self, copy: PartitionCopy, log_end_offset: int) -> None:
+        """The log end after a fill tells how much of it was written, and whether somebody else was there."""
+        if log_end_offset > copy.confirmed_offset + copy.filling or log_end_offset < copy.confirmed_offset:
+            self._on_trouble(copy, unexpected_end(copy, log_end_offset))
+        elif log_end_offset == copy.confirmed_offset and copy.filling > 1:
+            where = Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition)
+            self._on_trouble(copy, dropped(where))
+        else:
+            copy.confirm_fill(log_end_offset)
 
 
-class OutOfOrder(Transient):
-    """The compare of compare-and-append failed: somebody else was faster, or the log went back."""
-
-    code = "OUT_OF_ORDER"
+_said_lock = threading.Lock()
+_said: set[str] = set()
 
 
-class TooLarge(Transient):
-    """The batch is larger than the target takes: it is split. ``details["size_bytes"]``."""
-
-    code = "BATCH_TOO_LARGE"
-
-
-class UnexpectedOffset(Transient):
-    """An append was accepted at another offset than expected: a hole was filled twice, or a foreign writer.
-
-    ``details``: expected_offset, base_offset, source_offset, record_count.
-    """
-
-    code = "UNEXPECTED_OFFSET"
+def _say_once(text: str) -> None:
+    """Once per process: every slice of every lane would say it again."""
+    with _said_lock:
+        is_new = text not in _said
+        _said.add(text)
+    if is_new:
+        log.warning(text)
 
 
-class UnexpectedEnd(Transient):
-    """After markers were written the log end is not what was expected; ``details``: expected_offset, log_end_offset."""
-
-    code = "UNEXPECTED_END"
-
-
-def _unexpected_offset(copy: PartitionCopy, sent: Sent, base_offset: int) -> UnexpectedOffset:
-    return UnexpectedOffset(
-        f"an append was expected at offset {sent.target_offset} and was written at {base_offset}",
-        where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
-        next_step="none: the copier looks at what lies between",
-        details={
-            "expected_offset": sent.target_offset,
-            "base_offset": base_offset,
-            "source_offset": sent.source_next_offset - sent.record_count,
-            "record_count": sent.record_count,
-        },
-    )
-
-
-def _unexpected_end(copy: PartitionCopy, log_end_offset: int) -> UnexpectedEnd:
-    expected = copy.confirmed_offset + copy.filling
-    return UnexpectedEnd(
-        f"the log end was expected at {expected} and is {log_end_offset}",
-        where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
-        next_step="none: the copier looks at what lies between",
-        details={"expected_offset": expected, "log_end_offset": log_end_offset},
-    )
-
-
-def _marker_error(code: int, where: Where) -> MigrationError:
-    if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
-        return error_codes.error_for(
-            code,
-            "control markers may not be written",
-            where=where,
-            next_step="grant ClusterAction (or Alter, Kafka 3.8 and later) on the target cluster to the migration's "
-            "principal, or set offsets.mode: mapped",
-        )
-    if code in (error_codes.INVALID_PRODUCER_EPOCH, error_codes.TRANSACTION_COORDINATOR_FENCED):
-        return SliceExpired(
-            "a newer incarnation of this lane has fenced this one",
-            where=where,
-            next_step="none: the newer one goes on",
-        )
-    return error_codes.error_for(code, "control markers were refused", where=where)
-
-
-def _dropped(where: Where) -> BrokerRefused | Transient:
-    return Transient("the broker dropped all markers", where=where, next_step="none: they are sent again")
+def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:
+    step = copy.pending[0]
+    assert isinstance(step, Hole)
+    careful = step.count > CAREFUL_HOLE_OFFSETS and not copy.has_filled
+    return 1 if careful else min(step.count, limit)
 
 
 def _log_end_request(keys: list[TopicPartition]) -> bytes:

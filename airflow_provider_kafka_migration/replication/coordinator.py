@@ -26,6 +26,7 @@ class _Standing:
     copied_bytes: int = 0
     source_bytes: int = 0
     holes: int = 0
+    transaction_holes: int = 0
     transient_rounds: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     done: bool = False
@@ -85,6 +86,7 @@ class JobCoordinator:
             standing.copied_bytes += result.copied_bytes
             standing.source_bytes += result.source_bytes
             standing.holes += result.holes
+            standing.transaction_holes += result.transaction_holes
             standing.gaps += tuple(result.gaps)
             standing.done = result.done
             self._judge(standing, result)
@@ -118,6 +120,7 @@ class JobCoordinator:
             "source_bytes": sum(item.source_bytes for item in self._standing.values()),
             "total_bytes": sum(max(spec.size_bytes, 0) for spec in self.job.partitions),
             "holes": sum(item.holes for item in self._standing.values()),
+            "transaction_holes": sum(item.transaction_holes for item in self._standing.values()),
             "seconds": round(seconds, 3),
             "records_per_second": round(records / seconds, 1),
             "partitions": [self._partition(key) for key in sorted(self._standing)],

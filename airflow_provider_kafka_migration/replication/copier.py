@@ -29,14 +29,13 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka.batches import RawBatch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication.appender import (
-    Appender,
-    MarkerIdentity,
+from airflow_provider_kafka_migration.replication.append_errors import (
     OutOfOrder,
     TooLarge,
     UnexpectedEnd,
     UnexpectedOffset,
 )
+from airflow_provider_kafka_migration.replication.appender import Appender, MarkerIdentity
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.decide import Append, Decider, Hole, Step
 from airflow_provider_kafka_migration.replication.feed import ARCHIVE_BUFFER_BYTES, Feed
@@ -105,6 +104,7 @@ class LaneCopier:
             target,
             job.producers,
             deadline=limits.deadline,
+            transactional_id=lane.transactional_id,
             markers=self._marker_identity,
             on_trouble=self._on_trouble,
             on_confirmed=self._on_confirmed,
@@ -127,7 +127,7 @@ class LaneCopier:
         self._registered: dict[int, int] = {}
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
-        self._feed.wake = lambda: self._wake_writer.send(b"\0")
+        self._feed.wake = self._appender.wake = lambda: self._wake_writer.send(b"\0")
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -135,6 +135,8 @@ class LaneCopier:
         """Copy; one result per partition, whatever happened."""
         self._check_topic_ids()
         try:
+            if any(copy.fills_holes for copy in self.copies):
+                self._appender.prepare()
             self._loop()
         except SliceExpired:
             log.debug("lane %s: the slice has ended", self._lane.lane)
@@ -165,7 +167,11 @@ class LaneCopier:
             self._wait(self._pause(now))
 
     def _pause(self, now: float) -> float:
-        due = [copy.resume_at - now for copy in self.copies if copy.phase is Phase.RESUMING]
+        due = [
+            copy.resume_at - now
+            for copy in self.copies
+            if copy.phase is Phase.RESUMING and not self._appender.is_filling(copy)
+        ]
         due.append(self._limits.deadline - now)
         due.append(STOP_POLL_SECONDS)
         muted = [channel.muted_until - now for channel in self._appender.channels if channel.muted_until > now]
@@ -250,7 +256,11 @@ class LaneCopier:
     # -- resume ------------------------------------------------------------------------------------------------------
 
     def _resume_due(self, now: float) -> None:
-        due = [copy for copy in self.copies if copy.phase is Phase.RESUMING and copy.resume_at <= now]
+        due = [
+            copy
+            for copy in self.copies
+            if copy.phase is Phase.RESUMING and copy.resume_at <= now and not self._appender.is_filling(copy)
+        ]
         if not due:
             return
         try:

@@ -151,7 +151,7 @@ def _append_filler(
         if answer.error_code:
             if answer.error_code in error_codes.STALE_METADATA:
                 wire.forget_leaders([key])
-            raise error_codes.error_for(answer.error_code, "fillers were refused", where=where)
+            raise error_codes.error_for(answer.error_code, "fillers were refused", where=where, needs="Write")
         if answer.base_offset != position:
             raise ForeignData(
                 f"fillers were written at {answer.base_offset} instead of {position}",

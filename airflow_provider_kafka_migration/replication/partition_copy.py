@@ -98,6 +98,8 @@ class PartitionCopy:
     copied_bytes: int = 0
     source_bytes: int = 0
     holes: int = 0
+    #: of the holes: those filled by empty transactions
+    transaction_holes: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -226,6 +228,7 @@ class PartitionCopy:
             copied_bytes=self.copied_bytes,
             source_bytes=self.source_bytes,
             holes=self.holes,
+            transaction_holes=self.transaction_holes,
             done=done,
             verdict=self.verdict,
             gaps=list(self.gaps),

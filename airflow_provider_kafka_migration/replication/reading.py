@@ -45,7 +45,7 @@ def fetch_span(
                     details={"log_start_offset": found.log_start_offset, "high_watermark": found.high_watermark},
                 )
             if found.error_code:
-                raise error_codes.error_for(found.error_code, "records cannot be read", where=where)
+                raise error_codes.error_for(found.error_code, "records cannot be read", where=where, needs="Read")
             batches, _ = read_batches(found.records)
             if batches or not len(found.records):
                 return found

@@ -176,7 +176,9 @@ class KafkaSource:
         if item.error_code == error_codes.OFFSET_OUT_OF_RANGE:
             self._on_trouble(copy, self._out_of_range(copy, where))
         else:
-            self._on_trouble(copy, error_codes.error_for(item.error_code, "records cannot be read", where=where))
+            self._on_trouble(
+                copy, error_codes.error_for(item.error_code, "records cannot be read", where=where, needs="Read")
+            )
 
     def _out_of_range(self, copy: PartitionCopy, where: Where) -> MigrationError:
         """Retention has overtaken the copy, or the log is another one."""
