@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 #: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so nothing is ever decided by it.
 STORE_KEY = "progress"
+#: A line that says the same again is written this often only: some tasks wait for days.
+UNCHANGED_SECONDS = 60.0
 
 
 def interval_seconds() -> float:
@@ -46,6 +48,8 @@ class ProgressSink:
         self._every_seconds = every_seconds
         self._clock = clock
         self._shown_at: float | None = None
+        self._text = ""
+        self._written_at = 0.0
         self._lock = threading.Lock()
 
     def __call__(self, progress: Progress) -> None:
@@ -55,7 +59,12 @@ class ProgressSink:
             if self._shown_at is not None and now - self._shown_at < self._every_seconds:
                 return
             self._shown_at = now
-        self._write(line(progress))
+            text = line(progress)
+            news = text != self._text or now - self._written_at >= UNCHANGED_SECONDS
+            if news:
+                self._text, self._written_at = text, now
+        if news:
+            self._write(text)
         self._save(progress)
 
     def _save(self, progress: Progress) -> None:

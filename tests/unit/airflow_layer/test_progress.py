@@ -39,6 +39,19 @@ def test_shown_at_most_once_per_interval_and_stored() -> None:
     assert store.values["progress"]["message"] == "at 11.0"
 
 
+def test_unchanged_line_is_written_once_a_minute() -> None:
+    times = iter([*range(0, 130, 5), 127, 132])
+    lines: list[str] = []
+    sink = ProgressSink(None, lines.append, every_seconds=5, clock=lambda: next(times))
+    for _ in range(0, 130, 5):
+        sink(Progress("sync_groups", "nothing new"))
+    assert lines == ["sync_groups: nothing new"] * 3
+    sink(Progress("sync_groups", "news"))
+    assert len(lines) == 3, "not before its interval is over"
+    sink(Progress("sync_groups", "news"))
+    assert lines[-1] == "sync_groups: news"
+
+
 def test_broken_store_stops_nothing() -> None:
     lines: list[str] = []
     ProgressSink(Store(RuntimeError("gone")), lines.append, every_seconds=0)(Progress("seed", "x"))
