@@ -37,6 +37,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig, msk_token_provider
 from airflow_provider_kafka_migration.kafka.messages import response_class
+from airflow_provider_kafka_migration.kafka.receive_buffers import ReceiveBuffers
 
 Buffer = bytes | bytearray | memoryview
 OnResponse = Callable[[memoryview], None]
@@ -81,7 +82,8 @@ class BrokerConnection:
         self._out: deque[memoryview] = deque()
         self._waiting: deque[tuple[int, OnResponse]] = deque()
         self._head = bytearray(4)
-        self._body: bytearray | None = None
+        self._buffers = ReceiveBuffers()
+        self._body: memoryview | None = None
         self._received = 0
         self._sock: socket.socket = self._connect()
         try:
@@ -289,8 +291,9 @@ class BrokerConnection:
                 raise self._broken(error) from None
             if frame is not None:
                 self._dispatch(frame)
+                del frame  # else its buffer would not be free for the next answer
 
-    def _receive_some(self) -> bytearray | None:
+    def _receive_some(self) -> memoryview | None:
         if self._body is None:
             count = self._sock.recv_into(memoryview(self._head)[self._received :])
             self._check_open(count)
@@ -299,9 +302,9 @@ class BrokerConnection:
                 (size,) = struct.unpack(">i", self._head)
                 if not 4 <= size <= MAX_FRAME_BYTES:
                     raise self._broken(f"an answer of {size} bytes: is this a Kafka port, with the right protocol?")
-                self._body, self._received = bytearray(size), 0
+                self._body, self._received = self._buffers.take(size), 0
             return None
-        count = self._sock.recv_into(memoryview(self._body)[self._received :])
+        count = self._sock.recv_into(self._body[self._received :])
         self._check_open(count)
         self._received += count
         if self._received < len(self._body):
@@ -313,12 +316,12 @@ class BrokerConnection:
         if count == 0:
             raise self._broken("the broker closed the connection")
 
-    def _dispatch(self, frame: bytearray) -> None:
+    def _dispatch(self, frame: memoryview) -> None:
         (correlation,) = struct.unpack_from(">i", frame)
         expected, on_response = self._waiting.popleft()
         if correlation != expected:
             raise self._broken(f"answer {correlation} came where {expected} was expected")
-        on_response(memoryview(frame))
+        on_response(frame)
 
     def _broken(self, reason: object) -> BrokerUnreachable:
         self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import psutil
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from benchmarks.jobs import JobFiles, write_job
 from benchmarks.peers.base import ROOT, PythonPeer, Task
+from harness.processes import HarnessError
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,13 @@ class Ours(PythonPeer):
             archive=f"{location}/{task.folder.name}" if location else None,
             storage=self.archive.storage,
         )
+
+    def stop(self) -> None:
+        if os.environ.get("BENCH_PROFILE") and self._process is not None and self._process.running:
+            # The profile is written when the slice has ended by itself.
+            with contextlib.suppress(HarnessError):
+                self._process.wait(60)
+        super().stop()
 
     def command(self, task: Task) -> Sequence[str]:
         job = self.job(task)
