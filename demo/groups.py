@@ -12,6 +12,7 @@ from harness.compare import PartitionContent, TopicPartitionKey, read
 from harness.processes import wait_for
 
 _CATCH_UP_SECONDS = 120.0
+_LIVE_RECORDS_PER_SECOND = 50
 
 Config = Mapping[str, Any]
 Offsets = dict[TopicPartitionKey, int]
@@ -71,7 +72,10 @@ class Groups:
                 del offsets[plan.never]
             commit_offsets(self.on_source, plan.name, offsets)
             self._started_at[plan.name] = offsets
-        self._live = GroupReader(self.on_source, LIVE.name, LIVE.topics).start()
+        # Slower than the producer: it is switched with records ahead of it, wherever it has got to by then.
+        self._live = GroupReader(
+            self.on_source, LIVE.name, LIVE.topics, records_per_second=_LIVE_RECORDS_PER_SECOND
+        ).start()
 
     def live_records(self) -> int:
         """Records that the live group has consumed so far."""
