@@ -1,0 +1,218 @@
+"""ACLs, users, quotas on brokers that enforce them: principals are refused before and accepted after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from airflow_provider_kafka_migration.documents.access import AccessMap
+from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin import Admin
+from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
+from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.phases import acls, topology, write_grants
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.migrated import result_data
+from harness.brokers import KafkaCluster
+from tests.integration.control.control_support import Control
+
+pytestmark = pytest.mark.integration
+
+PASSWORD = "secret-of-this-test"
+
+
+def _user(cluster: KafkaCluster, name: str, password: str = PASSWORD) -> ClientConfig:
+    keys = {**cluster.client_config("alice", "SCRAM-SHA-512"), "sasl.username": name, "sasl.password": password}
+    return ClientConfig.from_librdkafka(keys, "target")
+
+
+def _create_user(context: PhaseContext, name: str) -> None:
+    credential = NewScramCredential(name, "SCRAM-SHA-512", PASSWORD, 4096)
+    for cluster in (context.source, context.target):
+        assert cluster.admin.create_scram_credentials([credential]) == {name: None}
+
+
+def _only(prefix: str) -> dict[str, object]:
+    """Copy the ACLs of principals of this test, not those of other tests on the same brokers."""
+    return {"exclude_principals": [f"User:(?!{prefix}).*"]}
+
+
+def _may(config: ClientConfig, topic: str) -> frozenset[str]:
+    with Admin(config) as admin:
+        facts = admin.describe_topics([topic], operations=True)[topic]
+        return facts.operations or frozenset()
+
+
+def _quotas(admin: Admin) -> Mapping[QuotaEntity, Mapping[str, float]]:
+    return {quota.entity: quota.values for quota in admin.quotas() or []}
+
+
+@pytest.fixture
+def stem(unique_name: Callable[[str], str]) -> str:
+    """Names of topics, users and groups of one test."""
+    return unique_name("acl").replace(".", "-")[-40:]
+
+
+def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., Control], stem: str) -> None:
+    control = make_control(f"{stem}.", acls=_only(stem))
+    topic, user = f"{stem}.orders", f"{stem}-app"
+    principal = f"User:{user}"
+    control.source_cluster.create_topic(topic)
+    context = control.context()
+    _create_user(context, user)
+    bindings = [
+        Acl("TOPIC", topic, "LITERAL", principal, "*", "WRITE", "ALLOW"),
+        Acl("TOPIC", f"{stem}.", "PREFIXED", principal, "*", "READ", "ALLOW"),
+        Acl("TOPIC", topic, "LITERAL", principal, "*", "ALTER_CONFIGS", "DENY"),
+        Acl("GROUP", f"{stem}-", "PREFIXED", principal, "*", "READ", "ALLOW"),
+        Acl("TRANSACTIONAL_ID", f"{stem}-tx", "LITERAL", principal, "*", "WRITE", "ALLOW"),
+        Acl("CLUSTER", "kafka-cluster", "LITERAL", principal, "*", "DESCRIBE", "ALLOW"),
+        Acl("DELEGATION_TOKEN", f"{stem}-token", "LITERAL", principal, "*", "DESCRIBE", "ALLOW"),
+    ]
+    filtered = [
+        Acl("CLUSTER", "kafka-cluster", "LITERAL", principal, "*", "CLUSTER_ACTION", "ALLOW"),
+        Acl("TOPIC", "__consumer_offsets", "LITERAL", principal, "*", "READ", "ALLOW"),
+        Acl("TOPIC", f"{stem}-elsewhere", "LITERAL", principal, "*", "READ", "ALLOW"),
+    ]
+    assert set(context.source.admin.create_acls([*bindings, *filtered]).values()) == {None}
+    context, _ = control.planned()
+    topology.run(context)
+    target = _user(control.target_cluster, user)
+    assert _may(target, topic) == frozenset()
+    result = acls.run(context)
+    mine = {acl for acl in context.target.admin.describe_acls().acls if acl.principal == principal}
+    assert mine == set(bindings)
+    assert _may(target, topic) == {"READ", "WRITE", "DESCRIBE"}
+    assert result.details["created"] == len(bindings)
+    left = {item["name"] for item in result_data(context, "acls")["left"]}
+    assert {str(acl) for acl in filtered} <= left
+    assert acls.run(control.context()).already_done
+
+
+def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Control], stem: str) -> None:
+    control = make_control(f"{stem}.", acls={**_only(stem), "write_grants": "at_cutover"})
+    topic, writer, owner = f"{stem}.orders", f"{stem}-writer", f"{stem}-owner"
+    control.source_cluster.create_topic(topic)
+    context = control.context()
+    for user in (writer, owner):
+        _create_user(context, user)
+    bindings = [
+        Acl("TOPIC", topic, "LITERAL", f"User:{writer}", "*", "WRITE", "ALLOW"),
+        Acl("TOPIC", topic, "LITERAL", f"User:{writer}", "*", "DESCRIBE", "ALLOW"),
+        Acl("TOPIC", topic, "LITERAL", f"User:{owner}", "*", "ALL", "ALLOW"),
+    ]
+    assert set(context.source.admin.create_acls(bindings).values()) == {None}
+    context, _ = control.planned()
+    topology.run(context)
+    assert acls.run(context).details["deferred"] == 2
+    assert _may(_user(control.target_cluster, writer), topic) == {"DESCRIBE"}
+    assert _may(_user(control.target_cluster, owner), topic) == {"READ", "DESCRIBE"}
+    write_grants.grant(context)
+    assert "WRITE" in _may(_user(control.target_cluster, writer), topic)
+    assert {"WRITE", "DELETE"} <= _may(_user(control.target_cluster, owner), topic)
+
+
+def test_refuse_stops_before_anything_is_changed(make_control: Callable[..., Control], stem: str) -> None:
+    control = make_control(f"{stem}.", acls={**_only(stem), "policy": "refuse"})
+    topic = f"{stem}.orders"
+    control.source_cluster.create_topic(topic)
+    context = control.context()
+    binding = Acl("TOPIC", topic, "LITERAL", f"User:{stem}-a", "*", "READ", "ALLOW")
+    assert context.source.admin.create_acls([binding]) == {binding: None}
+    context, _ = control.planned()
+    with pytest.raises(TopologyRefused) as caught:
+        acls.run(context)
+    assert caught.value.details == {"source_only": [str(binding)], "target_only": []}
+    assert binding not in context.target.admin.describe_acls().acls
+
+
+def test_not_allowed_to_list_is_never_read_as_none(
+    make_control: Callable[..., Control], stem: str, source_cluster: KafkaCluster, target_cluster: KafkaCluster
+) -> None:
+    control = make_control(f"{stem}.")
+    source_cluster.create_topic(f"{stem}.orders")
+    control.planned()
+    user = f"{stem}-migrator"
+    context = control.context()
+    _create_user(context, user)
+    weak = control.context()
+    weak.source.config = _user(source_cluster, user)
+    with pytest.raises(PermissionMissing, match="ACLs cannot be listed"):
+        acls.run(weak)
+
+
+def test_users_with_a_secret_are_created_once(
+    make_control: Callable[..., Control], stem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_APP", PASSWORD)
+    app, other = f"{stem}-app", f"{stem}-other"
+    control = make_control(f"{stem}.", acls={**_only(stem), "users": {app: "env:SECRET_OF_APP"}})
+    control.source_cluster.create_topic(f"{stem}.orders")
+    context = control.context()
+    for name in (app, other):
+        credential = NewScramCredential(name, "SCRAM-SHA-512", "another secret", 4096)
+        assert context.source.admin.create_scram_credentials([credential]) == {name: None}
+    context, plan = control.planned()
+    actions = {user.name: user.action for user in plan.users}
+    assert (actions[app], actions[other]) == ("create", "report")
+    assert acls.run(context).details["users_created"] == [app]
+    with Admin(_user(control.target_cluster, app)) as admin:
+        assert admin.brokers()
+    with pytest.raises(AuthenticationFailed), Admin(_user(control.target_cluster, app, "wrong")) as admin:
+        admin.brokers()
+    assert other in {item["name"] for item in result_data(context, "acls")["users_left"]}
+    everything = b"".join(entry.model_dump_json().encode() for entry in context.journal.entries())
+    assert PASSWORD.encode() not in everything
+    assert acls.run(control.context()).already_done
+
+
+def test_quota_policies(make_control: Callable[..., Control], stem: str) -> None:
+    control = make_control(f"{stem}.", acls=_only(stem))
+    control.source_cluster.create_topic(f"{stem}.orders")
+    context = control.context()
+    fresh: QuotaEntity = (("client-id", f"{stem}-fresh"),)
+    both: QuotaEntity = (("client-id", f"{stem}-both"), ("user", None))
+    source = {fresh: {"producer_byte_rate": 1000.0}, both: {"consumer_byte_rate": 2000.0}}
+    assert set(context.source.admin.alter_quotas(source).values()) == {None}
+    target = {both: {"consumer_byte_rate": 5.0, "producer_byte_rate": 7.0}}
+    assert set(context.target.admin.alter_quotas(target).values()) == {None}
+    control.planned()
+    with pytest.raises(TopologyRefused, match="quotas"):
+        acls.run(control.context(acls={**_only(stem), "quotas": "refuse"}))
+    acls.run(control.context(acls={**_only(stem), "quotas": "keep_target"}))
+    kept = _quotas(control.context().target.admin)
+    assert kept[fresh] == {"producer_byte_rate": 1000.0}
+    assert kept[both] == {"consumer_byte_rate": 5.0, "producer_byte_rate": 7.0}
+    acls.run(control.context())
+    copied = _quotas(control.context().target.admin)
+    assert copied[both] == {"consumer_byte_rate": 2000.0, "producer_byte_rate": 7.0}
+    assert acls.run(control.context()).already_done
+
+
+def test_an_iam_target_gets_a_map_and_no_acls(make_control: Callable[..., Control], stem: str) -> None:
+    arn = "arn:aws:kafka:eu-west-1:123456789012:cluster/new/abc-1"
+    control = make_control(f"{stem}.", acls={**_only(stem), "target_auth": "iam", "target_cluster_arn": arn})
+    topic, principal = f"{stem}.orders", f"User:{stem}-app"
+    control.source_cluster.create_topic(topic)
+    context = control.context()
+    bindings = [
+        Acl("TOPIC", topic, "LITERAL", principal, "*", "READ", "ALLOW"),
+        Acl("TOPIC", topic, "LITERAL", principal, "10.0.0.1", "WRITE", "ALLOW"),
+    ]
+    assert set(context.source.admin.create_acls(bindings).values()) == {None}
+    context, _ = control.planned()
+    acls.run(context)
+    assert not {acl for acl in context.target.admin.describe_acls().acls if acl.principal == principal}
+    data = context.evidence_store.get(context.key("access-map.json"))
+    assert data is not None
+    found = AccessMap.parse(data)
+    connect, read = found.principals[principal]
+    assert connect.actions == ["kafka-cluster:Connect"]
+    assert read.resources == [f"arn:aws:kafka:eu-west-1:123456789012:topic/new/abc-1/{topic}"]
+    assert read.actions == ["kafka-cluster:DescribeTopic", "kafka-cluster:ReadData"]
+    assert [item.name for item in found.without_equivalent] == [str(bindings[1])]
+    assert json.loads(data)["version"] == 1
