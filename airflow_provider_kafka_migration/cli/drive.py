@@ -40,7 +40,7 @@ _WAITING = frozenset({"drain_ready", "cutover.freeze", "cutover.sentinels", "cut
 OnResult = Callable[[PhaseResult], None]
 
 
-class _StopHere(Exception):  # noqa: N818 - no error, a way out
+class _StopHere(Exception):
     """``--until`` is reached."""
 
 
