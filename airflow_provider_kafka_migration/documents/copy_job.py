@@ -124,5 +124,10 @@ class PartitionResult(Part):
     done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
     verdict: Verdict
     gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")
+    resumed_offset: int = Field(-1, description="target log end when the slice took it over; -1: it never did")
+    went_back: list[tuple[int, int]] = Field(
+        default_factory=list,
+        description="(from, to): the target's log end went back (unclean election); what was lost was copied again",
+    )
     error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
     lag: int = Field(-1, description="records to the source's last stable offset, as last seen")

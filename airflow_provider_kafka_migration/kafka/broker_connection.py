@@ -7,6 +7,7 @@ record batch is never copied between the fetch that brought it and the produce t
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import socket
 import ssl
@@ -38,6 +39,8 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig, msk_token_provider
 from airflow_provider_kafka_migration.kafka.messages import response_class
 from airflow_provider_kafka_migration.kafka.receive_buffers import ReceiveBuffers
+
+log = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 OnResponse = Callable[[memoryview], None]
@@ -80,7 +83,8 @@ class BrokerConnection:
         self._client_id = config.client_id.encode()
         self._correlation = 0
         self._out: deque[memoryview] = deque()
-        self._waiting: deque[tuple[int, OnResponse]] = deque()
+        #: correlation id, callback, and when it was asked (monotonic clock)
+        self._waiting: deque[tuple[int, OnResponse, float]] = deque()
         self._head = bytearray(4)
         self._buffers = ReceiveBuffers()
         self._body: memoryview | None = None
@@ -226,6 +230,14 @@ class BrokerConnection:
         """Requests sent or queued whose answer is not here yet."""
         return len(self._waiting)
 
+    def waiting_seconds(self, now: float) -> float:
+        """For how long the oldest request waits for its answer; 0 if none does."""
+        return now - self._waiting[0][2] if self._waiting else 0.0
+
+    def no_answer(self) -> BrokerUnreachable:
+        """Close the connection to a broker that keeps us waiting: the outcome of what was asked is unknown."""
+        return self._broken("no answer within the bounded wait")
+
     def submit(
         self,
         api_key: int,
@@ -247,7 +259,7 @@ class BrokerConnection:
         head = struct.pack(">ihhih", size, api_key, version, self._correlation, len(self._client_id))
         self._out.append(memoryview(head + self._client_id + tags))
         self._out.extend(memoryview(part) for part in parts if len(part))
-        self._waiting.append((self._correlation, on_response))
+        self._waiting.append((self._correlation, on_response, time.monotonic()))
         self.on_writable()
 
     def on_writable(self) -> None:
@@ -318,10 +330,14 @@ class BrokerConnection:
 
     def _dispatch(self, frame: memoryview) -> None:
         (correlation,) = struct.unpack_from(">i", frame)
-        expected, on_response = self._waiting.popleft()
+        expected, on_response, _ = self._waiting.popleft()
         if correlation != expected:
             raise self._broken(f"answer {correlation} came where {expected} was expected")
-        on_response(frame)
+        try:
+            on_response(frame)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            log.exception("an answer of %s:%s cannot be read", self.host, self.port)
+            raise self._broken(f"its answer cannot be read ({error})") from error
 
     def _broken(self, reason: object) -> BrokerUnreachable:
         self.close()
@@ -345,11 +361,13 @@ class BrokerConnection:
         """Wait until something can be read or written, and do it."""
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         if not pending:
-            writers = [self._sock] if self._out else []
-            readable, writable, _ = select.select([self._sock], writers, [], timeout_seconds)
-            if writable:
+            # poll, not select: processes with more than 1,024 open files are common.
+            poller = select.poll()
+            poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
+            events = dict(poller.poll(max(0.0, timeout_seconds) * 1000)).get(self._sock.fileno(), 0)
+            if events & select.POLLOUT:
                 self.on_writable()
-            if not readable:
+            if not events & ~select.POLLOUT:
                 return
         self.on_readable()
 
@@ -367,7 +385,7 @@ class BrokerConnection:
         while not box:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise self._broken("no answer within the bounded wait")
+                raise self.no_answer()
             self.wait(left)
 
     def _call_message(self, request: Any, version: int, timeout_seconds: float | None = None) -> memoryview:
@@ -376,7 +394,7 @@ class BrokerConnection:
         request.with_header(correlation_id=self._correlation, client_id=self.config.client_id)
         box: list[memoryview] = []
         self._out.append(memoryview(bytes(request.encode(header=True, framed=True))))
-        self._waiting.append((self._correlation, box.append))
+        self._waiting.append((self._correlation, box.append, time.monotonic()))
         self.on_writable()
         self._wait_for(box, timeout_seconds)
         return box[0]

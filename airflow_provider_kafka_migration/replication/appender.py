@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -52,8 +53,8 @@ MAX_REQUESTS_PER_CHANNEL = 3
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 #: Two connections to each leader: a broker answers one connection's requests one after the other.
 CHANNELS_PER_BROKER = 2
-#: A hole larger than this begins with a single marker, so that an intruder is noticed before many are written.
-CAREFUL_HOLE_OFFSETS = 64
+#: Markers whose answer is lost are waited for so long before the log end is looked at.
+LOST_MARKERS_SECONDS = 0.3
 _LIST_OFFSETS_API_KEY = 2
 _LIST_OFFSETS_VERSION = 5
 _PRODUCE_TIMEOUT_MS = 30_000
@@ -67,9 +68,11 @@ class Channel:
     number: int
     connection: BrokerConnection
     requests: int = 0
+    #: partitions with requests on their way, and how many; of these, those with markers
+    unanswered: Counter[PartitionCopy] = field(default_factory=Counter)
+    filling: Counter[PartitionCopy] = field(default_factory=Counter)
     #: sending is paused until then: the broker throttles
     muted_until: float = 0.0
-    sent_at: float = 0.0
     copies: set[PartitionCopy] = field(default_factory=set)
 
 
@@ -85,9 +88,10 @@ class Appender:
     """The target side of a lane.
 
     :param deadline: moment of the monotonic clock after which nothing is sent.
-    :param transactional_id: of the lane, for empty transactions where markers may not be written.
-    :param markers: gives the fencing token when the first marker is needed.
+    :param transactional_id: of the lane: fences the markers of its former incarnations; for empty transactions where
+        markers may not be written.
     :param on_trouble: called with (copy, error): the partition must be reset or stopped.
+    :param on_confirmed: called with the partition when an append (given) or a fill (None) was answered as expected.
     """
 
     def __init__(
@@ -97,15 +101,14 @@ class Appender:
         *,
         deadline: float,
         transactional_id: str,
-        markers: Callable[[], MarkerIdentity],
         on_trouble: Callable[[PartitionCopy, MigrationError], None],
-        on_confirmed: Callable[[PartitionCopy, Sent], None] | None = None,
+        on_confirmed: Callable[[PartitionCopy, Sent | None], None] | None = None,
     ) -> None:
         self._target = target
         self._producers = producers
         self._deadline = deadline
         self._transactional_id = transactional_id
-        self._markers = markers
+        self._identity: MarkerIdentity | None = None
         self._on_trouble = on_trouble
         self._on_confirmed = on_confirmed
         self._channels: dict[tuple[int, int], Channel] = {}
@@ -157,7 +160,13 @@ class Appender:
     def lose(self, channel: Channel, error: MigrationError) -> None:
         """A connection broke: the outcome of all that it carried is unknown."""
         channel.connection.close()
-        self._channels.pop((channel.broker_id, channel.number), None)
+        if self._channels.get((channel.broker_id, channel.number)) is channel:
+            del self._channels[(channel.broker_id, channel.number)]
+        if channel.filling:
+            # The broker may still write these markers: later ones must fence them, and its log end needs a moment.
+            self._identity = None
+            for copy in channel.filling:
+                copy.settles_at = time.monotonic() + LOST_MARKERS_SECONDS
         for copy in list(channel.copies):
             self._on_trouble(copy, error)
             self.detach(copy)
@@ -202,9 +211,11 @@ class Appender:
         else:
             self._transactions = transactions
 
-    def is_filling(self, copy: PartitionCopy) -> bool:
-        """The log end may still grow by a fill that is under way, so it says nothing yet."""
-        return self._transactions is not None and self._transactions.is_filling(copy.target_key)
+    def is_settling(self, copy: PartitionCopy) -> bool:
+        """The log end may still grow by what is on its way, so it says nothing yet."""
+        if self._transactions is not None and self._transactions.is_filling(copy.target_key):
+            return True
+        return any(channel.unanswered[copy] > 0 for channel in self._channels.values())
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -252,7 +263,7 @@ class Appender:
         version = api_version(channel.connection, produce.API_KEY, produce.MAX_VERSION)
         parts = produce.encode(batches, timeout_ms=_PRODUCE_TIMEOUT_MS)
         channel.requests += 1
-        channel.sent_at = time.monotonic()
+        channel.unanswered.update(copy for copy, _, _ in sent.values())
         channel.connection.submit(
             produce.API_KEY, version, parts, lambda frame: self._on_produced(channel, version, sent, frame)
         )
@@ -284,8 +295,10 @@ class Appender:
         if not ready:
             return
         try:
-            identity = self._markers()
-        except Terminal as error:
+            identity = self._marker_identity()
+        except SliceExpired:
+            raise
+        except MigrationError as error:
             for copy in ready:
                 self._on_trouble(copy, error)
             return
@@ -298,8 +311,9 @@ class Appender:
         version, parts = connection_marker_parts(
             channel.connection, counts, identity.producer_id, identity.producer_epoch
         )
-        channel.sent_at = time.monotonic()
         errors: dict[TopicPartition, int] = {}
+        channel.unanswered.update(ready)
+        channel.filling.update(ready)
         channel.connection.submit(
             MARKERS_API_KEY, version, parts, lambda frame: errors.update(marker_errors(frame)), flexible=True
         )
@@ -309,8 +323,18 @@ class Appender:
             _LIST_OFFSETS_API_KEY,
             _LIST_OFFSETS_VERSION,
             [body],
-            lambda frame: self._on_filled(sent, errors, frame),
+            lambda frame: self._on_filled(channel, sent, errors, frame),
         )
+
+    def _marker_identity(self) -> MarkerIdentity:
+        """The fencing token of this incarnation: taken when the first marker is needed, and anew when some were lost.
+
+        :raises Terminal: the transactional id may not be used.
+        :raises Transient: the coordinator does not answer.
+        """
+        if self._identity is None:
+            self._identity = MarkerIdentity(*self._target.init_producer_id(self._transactional_id))
+        return self._identity
 
     def _collect_fills(self) -> None:
         """What empty transactions have filled: the appends behind it can go."""
@@ -329,7 +353,7 @@ class Appender:
     def _submit_fills(self) -> None:
         fills: dict[TopicPartition, Fill] = {}
         for copy in list(self._channel_of):
-            if not self._may_fill(copy) or self.is_filling(copy):
+            if not self._may_fill(copy) or self.is_settling(copy):
                 continue
             if self._fill_error is not None:
                 self._on_trouble(copy, self._fill_error)
@@ -349,6 +373,8 @@ class Appender:
         frame: memoryview,
     ) -> None:
         channel.requests -= 1
+        channel.unanswered.subtract(copy for copy, _, _ in sent.values())
+        channel.unanswered += Counter()
         answer = produce.decode(frame[4:], version)
         if answer.throttle_time_ms > 0:
             channel.muted_until = time.monotonic() + answer.throttle_time_ms / 1000
@@ -381,10 +407,15 @@ class Appender:
 
     def _on_filled(
         self,
+        channel: Channel,
         sent: dict[TopicPartition, tuple[PartitionCopy, int]],
         errors: dict[TopicPartition, int],
         frame: memoryview,
     ) -> None:
+        for counts in (channel.unanswered, channel.filling):
+            counts.subtract(copy for copy, _ in sent.values())
+        channel.unanswered += Counter()
+        channel.filling += Counter()
         answer = ListOffsetsResponse.decode(bytes(frame), version=_LIST_OFFSETS_VERSION, header=True)
         for topic in answer.topics:
             for item in topic.partitions:
@@ -404,11 +435,13 @@ class Appender:
         """The log end after a fill tells how much of it was written, and whether somebody else was there."""
         if log_end_offset > copy.confirmed_offset + copy.filling or log_end_offset < copy.confirmed_offset:
             self._on_trouble(copy, unexpected_end(copy, log_end_offset))
-        elif log_end_offset == copy.confirmed_offset and copy.filling > 1:
+        elif log_end_offset == copy.confirmed_offset:
             where = Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition)
             self._on_trouble(copy, dropped(where))
         else:
             copy.confirm_fill(log_end_offset)
+            if self._on_confirmed is not None:
+                self._on_confirmed(copy, None)
 
 
 _said_lock = threading.Lock()
@@ -427,8 +460,9 @@ def _say_once(text: str) -> None:
 def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:
     step = copy.pending[0]
     assert isinstance(step, Hole)
-    careful = step.count > CAREFUL_HOLE_OFFSETS and not copy.has_filled
-    return 1 if careful else min(step.count, limit)
+    # The first marker after a resume goes alone: from then on those of former incarnations are refused, and what they
+    # have left is seen before many more are written.
+    return min(step.count, limit) if copy.has_filled else 1
 
 
 def _log_end_request(keys: list[TopicPartition]) -> bytes:

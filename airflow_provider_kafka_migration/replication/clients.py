@@ -78,9 +78,12 @@ class Clients:
             )
         return ClientConfig.from_librdkafka(settings, name)
 
-    def wire(self, name: str) -> Wire:
-        """A new wire to ``source`` or ``target``."""
-        wire = Wire(self.client_config(name))
+    def wire(self, name: str, *, timeout_seconds: float = 30.0) -> Wire:
+        """A new wire to ``source`` or ``target``.
+
+        :param timeout_seconds: bound of one request.
+        """
+        wire = Wire(self.client_config(name), timeout_seconds=timeout_seconds)
         self._opened.append(wire)
         return wire
 

@@ -39,6 +39,11 @@ class Append:
     #: False if the batch holds the source's bytes
     rebuilt: bool = False
 
+    @property
+    def source_next_offset(self) -> int:
+        """First source offset behind it."""
+        return self.batch.next_offset
+
 
 @dataclass(slots=True)
 class Hole:

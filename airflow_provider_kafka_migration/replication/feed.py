@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
 from airflow_provider_kafka_migration.replication.sources import PARTITION_FETCH_BYTES, KafkaSource, Reader
+from airflow_provider_kafka_migration.replication.takeover_check import ReadChunk, chunks_of_archive
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Bytes that a lane gathers for its segments; beyond it the largest one is put at once, be it small.
@@ -103,6 +104,10 @@ class Feed:
     def readers(self) -> list[Reader]:
         """Open connections to source leaders."""
         return [] if self._kafka is None else self._kafka.readers
+
+    def archive_reader(self, copy: PartitionCopy) -> ReadChunk | None:
+        """Reads what the archive has of a partition; None without an archive."""
+        return None if self._archive is None else chunks_of_archive(self._index(copy))
 
     def lose(self, reader: Reader, error: MigrationError) -> None:
         """A connection to a source leader broke."""
@@ -216,12 +221,7 @@ class Feed:
 
     def _look_into_archive(self, copy: PartitionCopy) -> None:
         assert self._archive is not None
-        index = self._indexes.get(copy)
-        if index is None:
-            index = SegmentIndex(
-                self._archive, self._job.migration_id, copy.spec.topic, copy.spec.partition, copy.spec.topic_id
-            )
-            self._indexes[copy] = index
+        index = self._index(copy)
         position = copy.fetch_offset
 
         def work() -> Chunk | None:
@@ -229,6 +229,16 @@ class Feed:
             return None if entry is None else index.read(entry)
 
         self._submit(copy, work)
+
+    def _index(self, copy: PartitionCopy) -> SegmentIndex:
+        assert self._archive is not None
+        index = self._indexes.get(copy)
+        if index is None:
+            index = SegmentIndex(
+                self._archive, self._job.migration_id, copy.spec.topic, copy.spec.partition, copy.spec.topic_id
+            )
+            self._indexes[copy] = index
+        return index
 
     def _submit(self, copy: PartitionCopy, work: Callable[[], Chunk | None]) -> None:
         assert self._pool is not None

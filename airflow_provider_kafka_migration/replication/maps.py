@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
@@ -17,29 +17,33 @@ def base_run(spec: CopyPartition) -> Run:
 
 
 class LaneMaps:
-    """Maps of one lane. Most partitions have their base run only, and no object: one listing tells which have more."""
+    """Maps of one lane. Most partitions have their base run only, and no object: one listing tells which have more.
 
-    def __init__(self, store: ObjectStore, migration_id: str) -> None:
+    :param check: raises when this owner may not write any more; asked before each write.
+    """
+
+    def __init__(self, store: ObjectStore, migration_id: str, check: Callable[[], None] = lambda: None) -> None:
         self._store = store
+        self._check = check
         self._migration_id = migration_id
         self._logs: dict[tuple[str, int], RunLog] = {}
         self._maps: dict[tuple[str, int], PartitionMap] = {}
         self._with_objects: set[str] | None = None
 
-    def load(self, specs: Iterable[CopyPartition], ends: Mapping[tuple[str, int], int]) -> None:
-        """Take the maps over, before the copy of partitions resumes.
+    def load(self, spec: CopyPartition, target_end_offset: int) -> PartitionMap:
+        """Take the map of a partition over, before its copy resumes.
 
-        :param ends: target log end by (target topic, partition): runs at or above it were written ahead by somebody
-            who died before the first append of them, and are void.
+        :param target_end_offset: the target's log end: runs at or above it were written ahead by somebody who died
+            before the first append of them, and are void.
         """
-        for spec in specs:
-            if self._has_objects(spec):
-                log = self._run_log(spec)
-                self._maps[spec.key] = log.take_over(ends[(spec.target_topic, spec.partition)])
-                self._logs[spec.key] = log
-            else:
-                self._logs.pop(spec.key, None)
-                self._maps[spec.key] = PartitionMap([base_run(spec)])
+        if self._has_objects(spec):
+            log = self._run_log(spec)
+            self._maps[spec.key] = log.take_over(target_end_offset)
+            self._logs[spec.key] = log
+        else:
+            self._logs.pop(spec.key, None)
+            self._maps[spec.key] = PartitionMap([base_run(spec)])
+        return self._maps[spec.key]
 
     def _has_objects(self, spec: CopyPartition) -> bool:
         if self._with_objects is None:
@@ -68,6 +72,7 @@ class LaneMaps:
 
         :param confirmed_offset: the target's log end, from where on earlier runs are void.
         """
+        self._check()
         log = self._logs.get(spec.key)
         if log is None:
             log = self._run_log(spec)

@@ -164,6 +164,26 @@ class PartitionMap:
         """The run that appends go on with; its shift is the present one."""
         return Run(self._source[-1], self._target[-1]) if self._source else None
 
+    @property
+    def skips_holes(self) -> bool:
+        """A run begins further on in the source than the one before it, less their target offsets: holes were left out.
+
+        Too many markers make the shift smaller; only holes that were not filled make it larger.
+        """
+        source, target = self._source, self._target
+        shifts = (source[index] - target[index] for index in range(len(source) - 1, -1, -1))
+        later = next(shifts, 0)
+        for shift in shifts:
+            if shift < later:
+                return True
+            later = shift
+        return False
+
+    def source_of(self, target_offset: int) -> int:
+        """Source offset of the record at a target offset."""
+        index = max(bisect_right(self._target, target_offset) - 1, 0)
+        return self._source[index] + target_offset - self._target[index]
+
     def translate(self, source_offset: int) -> Translation:
         """Where a consumer that committed ``source_offset`` goes on; see the class for the guarantee."""
         source, target = self._source, self._target

@@ -1,8 +1,9 @@
 """The copy of one partition as a state machine without I/O: what is decided, what is sent, what is confirmed.
 
-``source_offset`` .. decided up to here (next to fetch); ``pending`` .. decided, not sent; ``in_flight`` .. sent, not
-answered; ``confirmed_offset`` .. the target's log end as far as answers say. Whatever goes wrong, :meth:`reset` drops
-all of it and the target's log says where to go on: there is no other state.
+``source_offset`` .. decided up to here; ``pending`` .. decided, not sent; ``in_flight`` .. sent, not answered;
+``confirmed_offset`` .. the target's log end as far as answers say; ``projected_offset`` .. where the next step will
+land. Whatever goes wrong, :meth:`reset` drops all of it and the target's log says where to go on: there is no other
+state.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Sent(NamedTuple):
 
     target_offset: int
     record_count: int
+    source_offset: int
     source_next_offset: int
     size_bytes: int
 
@@ -45,8 +47,12 @@ class ResumePoint(NamedTuple):
     source_offset: int
     target_end_offset: int
     next_sequence: int
-    #: control markers behind the last data batch: the next hole is filled that far already
-    prefilled: int
+    #: source offset less target offset from here on: that of the map's last run
+    shift: int
+    #: the map has more than its base run
+    is_mapped: bool = False
+    #: holes were left out before, so they go on being left out
+    skips_holes: bool = False
 
 
 def advance_sequence(sequence: int, last_offset_delta: int) -> int:
@@ -77,9 +83,14 @@ class PartitionCopy:
     reading_bytes: int = 0
     source_end_offset: int = -1
     confirmed_offset: int = 0
+    #: target offset where the next step will land, after all that is pending
     projected_offset: int = 0
+    #: source offset less target offset, of the run in force
+    shift: int = 0
     next_sequence: int = 0
-    prefilled: int = 0
+    #: control markers of this partition so far, those that are pending included, and records likewise
+    markers: int = 0
+    total_records: int = 0
     pending: deque[Step] = field(default_factory=deque)
     pending_bytes: int = 0
     in_flight: deque[Sent] = field(default_factory=deque)
@@ -88,6 +99,8 @@ class PartitionCopy:
     has_filled: bool = False
 
     resume_at: float = 0.0
+    #: markers whose answer is lost may still be on their way until then
+    settles_at: float = 0.0
     retries: int = 0
     stuck_since: float | None = None
     error: MigrationError | None = None
@@ -98,6 +111,10 @@ class PartitionCopy:
     copied_bytes: int = 0
     source_bytes: int = 0
     holes: int = 0
+    #: target log end when this slice took it over; -1: it never did
+    resumed_offset: int = -1
+    #: (from, to): the target's log end went back, and what was lost there is copied again
+    went_back: list[tuple[int, int]] = field(default_factory=list)
     #: of the holes: those filled by empty transactions
     transaction_holes: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
@@ -115,6 +132,11 @@ class PartitionCopy:
     def target_key(self) -> tuple[str, int]:
         """(target topic, partition)."""
         return (self.spec.target_topic, self.spec.partition)
+
+    @property
+    def due_at(self) -> float:
+        """When the target's log is looked at again."""
+        return max(self.resume_at, self.settles_at)
 
     @property
     def is_fresh(self) -> bool:
@@ -140,13 +162,26 @@ class PartitionCopy:
 
     def resume(self, point: ResumePoint) -> None:
         """Go on from what the target's log says."""
+        if self.confirmed_offset > point.target_end_offset and self.resumed_offset >= 0:
+            self.went_back.append((self.confirmed_offset, point.target_end_offset))
+        if self.resumed_offset < 0:
+            self.resumed_offset = point.target_end_offset
         self.phase = Phase.RUNNING
         self.source_offset = point.source_offset
         self.fetch_offset = point.source_offset
         self.confirmed_offset = point.target_end_offset
         self.projected_offset = point.target_end_offset
+        self.shift = point.shift
         self.next_sequence = point.next_sequence
-        self.prefilled = point.prefilled
+        # Sequences count records, so what the log has beside them are markers; exact below 2**31 of them.
+        self.markers = (
+            point.target_end_offset - self.spec.target_start_offset - point.next_sequence
+        ) % SEQUENCE_MODULUS
+        self.total_records = point.target_end_offset - self.spec.target_start_offset - self.markers
+        if point.is_mapped:
+            self.verdict = Verdict.MAPPED
+        self.fills_holes = not point.skips_holes and self.spec.verdict in (Verdict.EQUAL, Verdict.SHIFTED)
+        self.stopping = None
         self.has_filled = False
 
     def fail(self, error: MigrationError) -> None:
@@ -155,22 +190,18 @@ class PartitionCopy:
         self.phase = Phase.FAILED
         self.reset(resume_at=0.0)
 
-    def add_steps(self, steps: Iterable[Step]) -> None:
-        """Queue decided steps; the part of a hole that markers fill already is taken off."""
+    @property
+    def excess_markers(self) -> int:
+        """Markers on the target, or pending, beyond the source offset that was decided last."""
+        return self.projected_offset + self.shift - self.source_offset
+
+    def queue(self, steps: Iterable[Step]) -> None:
+        """Send these after what is pending."""
         for step in steps:
-            if isinstance(step, Hole):
-                covered = min(step.count, self.prefilled)
-                self.prefilled -= covered
-                self.source_offset = step.source_offset + step.count
-                if step.count == covered:
-                    continue
-                step = Hole(step.source_offset + covered, step.count - covered)
-                self.projected_offset += step.count if self.fills_holes else 0
-            else:
-                self.source_offset = step.batch.next_offset
-                self.pending_bytes += step.batch.size_bytes
-                self.projected_offset += step.record_count
             self.pending.append(step)
+            if isinstance(step, Append):
+                self.pending_bytes += step.batch.size_bytes
+                self.total_records += step.record_count
 
     def take_append(self) -> tuple[Append, Sent, int]:
         """The next step, an :class:`Append`, as sent: (step, what waits for its answer, base sequence)."""
@@ -178,12 +209,9 @@ class PartitionCopy:
         assert isinstance(step, Append)
         size_bytes = step.batch.size_bytes
         self.pending_bytes -= size_bytes
-        target_offset = (
-            self.in_flight[-1].target_offset + self.in_flight[-1].record_count
-            if self.in_flight
-            else (self.confirmed_offset)
-        )
-        sent = Sent(target_offset, step.record_count, step.batch.next_offset, size_bytes)
+        last = self.in_flight[-1] if self.in_flight else None
+        target_offset = self.confirmed_offset if last is None else last.target_offset + last.record_count
+        sent = Sent(target_offset, step.record_count, step.source_offset, step.source_next_offset, size_bytes)
         sequence = self.next_sequence
         self.next_sequence = advance_sequence(sequence, step.batch.last_offset_delta)
         self.in_flight.append(sent)
@@ -232,6 +260,8 @@ class PartitionCopy:
             done=done,
             verdict=self.verdict,
             gaps=list(self.gaps),
+            resumed_offset=self.resumed_offset,
+            went_back=list(self.went_back),
             error=None if self.error is None else self.error.as_dict(),
             lag=-1 if self.source_end_offset < 0 else max(self.source_end_offset - self.confirmed_source_offset, 0),
         )
@@ -240,8 +270,7 @@ class PartitionCopy:
     def confirmed_source_offset(self) -> int:
         """Next source offset that the target does not have yet."""
         if self.in_flight:
-            first = self.in_flight[0]
-            return first.source_next_offset - first.record_count
+            return self.in_flight[0].source_offset
         if self.pending:
             return self.pending[0].source_offset
         return self.source_offset

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from airflow_provider_kafka_migration.errors import BrokerBusy, SourceGap, Where
-from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, SourceGap, Transient, Where
+from airflow_provider_kafka_migration.kafka import error_codes, fetch
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, read_batches
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version
+from airflow_provider_kafka_migration.replication.ends import by_leader
 
 FIRST_FETCH_BYTES = 1024 * 1024
 MAX_FETCH_BYTES = 256 * 1024 * 1024
@@ -93,3 +94,34 @@ def fetch_many(
         if batches:
             found[(item.topic, item.partition)] = batches
     return found
+
+
+def fetch_where_possible(
+    wire: Wire, positions: Sequence[tuple[TopicPartition, int]], *, isolation: int, max_bytes: int
+) -> tuple[dict[TopicPartition, FetchedPartition], dict[TopicPartition, MigrationError]]:
+    """One fetch of each leader, without waiting for any: (answers, what stood in the way of the others).
+
+    Error codes of single partitions stay in the answers, and the size limits may leave answers without a whole batch.
+
+    :raises Transient: nobody of the cluster answers.
+    """
+    found: dict[TopicPartition, FetchedPartition] = {}
+    problems: dict[TopicPartition, MigrationError] = {}
+    offsets = dict(positions)
+    for broker_id, keys in by_leader(wire, offsets, problems).items():
+        try:
+            connection = wire.connection(broker_id)
+            version = api_version(connection, fetch.API_KEY, fetch.MAX_VERSION)
+            body = fetch.encode(
+                [FetchRange(*key, offsets[key], max_bytes) for key in keys],
+                version,
+                max_wait_ms=0,
+                max_bytes=32 * 1024 * 1024,
+                isolation=isolation,
+            )
+            answer = fetch.decode(connection.call_raw(fetch.API_KEY, version, [body]), version)
+        except Transient as error:
+            problems.update(dict.fromkeys(keys, error))
+            continue
+        found.update({(item.topic, item.partition): item for item in answer.partitions})
+    return found, problems

@@ -3,155 +3,293 @@
 The rules are paid for (KIP-98's sequence numbers make them possible):
 
 1. Wait until the high watermark has reached the log end: what a dead copier left is then there to stay.
-2. The last *data* batch gives the next sequence and the source offset; it must equal the source's records there.
+2. The last *data* batch gives the next sequence and the source offset. The end of the log must agree with the source
+   (``takeover_check``); where records lie behind markers too many, the map is made right (``realign``).
 3. Markers behind it fill a part of the next hole; the next source record must not lie below the log end. That is
-   checked when the next record is decided (``PartitionCopy.prefilled``), so it needs no extra read.
+   noticed when the next record is placed (``placing``), so it needs no extra read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import (
     FloorViolated,
     ForeignData,
     MigrationError,
-    SourceGap,
-    Terminal,
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, RawBatch, Record, records
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
-from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, RawBatch
+from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.replication.ends import LogEnds, read_ends
+from airflow_provider_kafka_migration.replication.log_tail import LogTail, read_tails
 from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint, advance_sequence
-from airflow_provider_kafka_migration.replication.reading import fetch_many, read_span
+from airflow_provider_kafka_migration.replication.reading import fetch_where_possible
+from airflow_provider_kafka_migration.replication.realign import realigned
+from airflow_provider_kafka_migration.replication.takeover_check import (
+    Agreement,
+    ReadChunk,
+    agreement,
+    chunks_of_cluster,
+)
 
-_FIRST_WINDOW_OFFSETS = 1
+log = logging.getLogger(__name__)
+
+_FIRST_WINDOW_OFFSETS = 64
 _WINDOW_GROWTH = 64
+#: How far back is looked when the last batch alone cannot tell, and when displaced records are to be placed again.
+_DEEPER_OFFSETS = 256
+_REALIGN_OFFSETS = 100_000
+
+#: The point; None: not yet, ask again soon; or what stops the partition.
+Resumed = ResumePoint | MigrationError | None
+ArchiveReader = Callable[[PartitionCopy], ReadChunk | None]
 
 
-@dataclass(frozen=True)
-class _Ends:
-    log_start_offset: int
-    high_watermark: int
-    log_end_offset: int
+@dataclass(eq=False)
+class _Look:
+    """One partition while its end is looked at."""
+
+    copy: PartitionCopy
+    ends: LogEnds
+    map: PartitionMap
+    tail: LogTail | None = None
+
+    @property
+    def last(self) -> RawBatch | None:
+        """The last data batch of ours."""
+        if self.tail is None or not self.tail.batches:
+            return None
+        batch = self.tail.batches[-1]
+        assert isinstance(batch, RawBatch)
+        return batch
+
+    @property
+    def floor(self) -> int:
+        """Nothing of ours lies below it."""
+        return max(self.ends.log_start_offset, min(self.copy.spec.target_start_offset, self.ends.log_end_offset))
+
+    @property
+    def is_whole(self) -> bool:
+        """The tail reaches down to the first record of all."""
+        return self.tail is not None and self.tail.from_offset <= self.copy.spec.target_start_offset
 
 
 class Resumer:
     """Finds resume points, many partitions at a time.
 
-    :param data_producer_id: the id that all copiers of the migration share.
-    :param timestamps: as in the job: how times of LogAppendTime topics were copied.
+    :param archive: where a restore that does not know the source reads what was copied.
     """
 
     def __init__(
-        self, source: Wire | None, target: Wire, data_producer_id: int, timestamps: Literal["visible", "raw"]
+        self, job: CopyJob, source: Wire | None, target: Wire, *, archive: ArchiveReader = lambda _copy: None
     ) -> None:
+        self._job = job
         self._source = source
         self._target = target
-        self._data_producer_id = data_producer_id
-        self._timestamps: Literal["visible", "raw"] = timestamps
+        self._archive = archive
 
-    def resume(
-        self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps
-    ) -> dict[PartitionCopy, ResumePoint | MigrationError | None]:
-        """Resume points; None: not yet, ask again soon; an error stops that partition only.
+    def resume(self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps) -> dict[PartitionCopy, Resumed]:
+        """Resume points; what goes wrong with one partition is its value, and does not stop the others.
 
         :param lane_maps: taken over here, at the log ends that are found.
-        :raises Transient: the target does not answer at all.
+        :raises Transient: nobody of a cluster answers, or the storage does not.
         """
-        found: dict[PartitionCopy, ResumePoint | MigrationError | None] = dict.fromkeys(copies)
-        ends = self._ends(copies)
-        lane_maps.load([copy.spec for copy in copies], {copy.target_key: ends[copy].log_end_offset for copy in copies})
-        maps = lane_maps.maps
-        settled = [copy for copy in copies if ends[copy].high_watermark >= ends[copy].log_end_offset]
-        batches = self._last_data_batches(settled, ends, found)
-        to_check: list[tuple[PartitionCopy, RawBatch]] = []
-        for copy in settled:
-            if copy in found and isinstance(found[copy], MigrationError):
-                continue
-            batch = batches.get(copy)
+        found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
+        looks = self._settled(copies, lane_maps, found)
+        self._find_last(looks, found)
+        looks = [look for look in looks if look.copy not in _failed(found)]
+        reads = self._readers([look for look in looks if look.last is not None])
+        source_ends = self._source_ends([look for look in looks if look.last is not None])
+        for look in looks:
             try:
-                point = self._point(copy, ends[copy], batch, maps[copy.key])
+                self._check(look, reads.get(look.copy), source_ends.get(look.copy.key), lane_maps)
+                found[look.copy] = self._point(look)
             except MigrationError as error:
-                found[copy] = error
-                continue
-            found[copy] = point
-            if batch is not None:
-                to_check.append((copy, batch))
-        self._check_content(to_check, maps, found)
+                found[look.copy] = error
         return found
 
     # -- the target --------------------------------------------------------------------------------------------------
 
-    def _ends(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, _Ends]:
-        keys = [copy.target_key for copy in copies]
-        # The log end first: a high watermark asked for later can only be further on.
-        log_end = self._target.list_offsets(keys, "log_end")
-        high_watermark = self._target.list_offsets(keys, "latest")
-        log_start = self._target.list_offsets(keys, "earliest")
-        return {
-            copy: _Ends(log_start[copy.target_key], high_watermark[copy.target_key], log_end[copy.target_key])
-            for copy in copies
-        }
+    def _settled(
+        self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps, found: dict[PartitionCopy, Resumed]
+    ) -> list[_Look]:
+        """Partitions whose replicas have all that the leader has, with their maps taken over at the log end."""
+        ends = read_ends(self._target, [copy.target_key for copy in copies])
+        looks = []
+        for copy in copies:
+            end = ends[copy.target_key]
+            if isinstance(end, MigrationError):
+                found[copy] = end
+                continue
+            if not end.settled:
+                continue
+            try:
+                looks.append(_Look(copy, end, lane_maps.load(copy.spec, end.log_end_offset)))
+            except MigrationError as error:
+                found[copy] = error
+        return looks
 
-    def _last_data_batches(
-        self,
-        copies: Sequence[PartitionCopy],
-        ends: dict[PartitionCopy, _Ends],
-        found: dict[PartitionCopy, ResumePoint | MigrationError | None],
-    ) -> dict[PartitionCopy, RawBatch]:
-        """Last batch of ours that isn't a marker, walking back from the log end with growing windows."""
-        last: dict[PartitionCopy, RawBatch] = {}
-        todo = [copy for copy in copies if ends[copy].log_end_offset > ends[copy].log_start_offset]
+    def _find_last(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> None:
+        """The tail of each log with at least one data batch, walking back from the end with growing windows."""
+        todo = [look for look in looks if look.ends.log_end_offset > look.ends.log_start_offset]
         window = _FIRST_WINDOW_OFFSETS
         while todo:
-            starts = {copy: max(ends[copy].log_start_offset, ends[copy].log_end_offset - window) for copy in todo}
-            quick = fetch_many(
-                self._target,
-                [(copy.target_key, starts[copy]) for copy in todo],
-                isolation=READ_UNCOMMITTED,
-                max_bytes=1024 * 1024,
-            )
-            left = []
-            for copy in todo:
-                try:
-                    batch = self._last_data(copy, starts[copy], ends[copy].log_end_offset, quick)
-                except (ForeignData, SourceGap) as error:
-                    found[copy] = error
-                    continue
-                if batch is not None:
-                    last[copy] = batch
-                elif starts[copy] > ends[copy].log_start_offset:
-                    left.append(copy)
-            todo = left
+            starts = {look: max(look.floor, look.ends.log_end_offset - window) for look in todo}
+            self._read(starts, found)
+            todo = [
+                look
+                for look in todo
+                if look.copy not in _failed(found) and look.last is None and starts[look] > look.floor
+            ]
             window *= _WINDOW_GROWTH
-        return last
 
-    def _last_data(
-        self,
-        copy: PartitionCopy,
-        start_offset: int,
-        end_offset: int,
-        quick: dict[tuple[str, int], list[AnyBatch]],
-    ) -> RawBatch | None:
-        batches = quick.get(copy.target_key, [])
-        if not batches or batches[-1].next_offset < end_offset:
-            batches = list(
-                read_span(self._target, copy.target_key, start_offset, end_offset, isolation=READ_UNCOMMITTED)
-            )
-        last = None
-        for batch in batches:
-            if isinstance(batch, LegacyBatch) or (not batch.is_control and batch.producer_id != self._data_producer_id):
+    def _read(self, starts: Mapping[_Look, int], found: dict[PartitionCopy, Resumed]) -> None:
+        spans = {look.copy.target_key: (start, look.ends.log_end_offset) for look, start in starts.items()}
+        tails = read_tails(self._target, spans)
+        for look in starts:
+            tail = tails[look.copy.target_key]
+            try:
+                if isinstance(tail, MigrationError):
+                    raise tail
+                self._check_owner(look.copy, tail)
+                look.tail = tail
+            except MigrationError as error:
+                found[look.copy] = error
+
+    def _check_owner(self, copy: PartitionCopy, tail: LogTail) -> None:
+        for batch in tail.batches:
+            if isinstance(batch, LegacyBatch) or batch.producer_id != self._job.producers.data_producer_id:
                 raise self._foreign(copy, batch)
-            if not batch.is_control and batch.record_count:
-                last = batch
-        return last
+
+    def _point(self, look: _Look) -> ResumePoint:
+        copy, end, last = look.copy, look.ends.log_end_offset, look.last
+        run = look.map.last_run
+        assert run is not None
+        if last is not None:
+            return ResumePoint(
+                source_offset=look.map.source_position(last.next_offset),
+                target_end_offset=end,
+                next_sequence=advance_sequence(last.base_sequence, last.last_offset_delta),
+                shift=run.shift,
+                is_mapped=len(look.map) > 1,
+                skips_holes=look.map.skips_holes,
+            )
+        start = copy.spec.target_start_offset
+        if end < start:
+            raise Transient(
+                f"the log end {end} is below the first offset to copy, {start}: the log start is not filled yet",
+                where=self._where(copy),
+                next_step="clear topology_copy, then this task",
+            )
+        if look.ends.log_start_offset > start:
+            raise FloorViolated(
+                f"the log start {look.ends.log_start_offset} is above the first copied offset {start} and nothing is "
+                "left",
+                where=self._where(copy),
+                next_step="find what deleted records on the target (retention, DeleteRecords); delete the topic and "
+                "start again",
+            )
+        return ResumePoint(copy.spec.source_start_offset, end, 0, run.shift, len(look.map) > 1, look.map.skips_holes)
+
+    # -- the source --------------------------------------------------------------------------------------------------
+
+    def _readers(self, looks: Sequence[_Look]) -> dict[PartitionCopy, ReadChunk]:
+        """What to compare each tail with; the first look at the source is one fetch for all partitions."""
+        if self._source is None:
+            archived = {look.copy: self._archive(look.copy) for look in looks}
+            return {copy: read for copy, read in archived.items() if read is not None}
+        positions = {look.copy.key: look.map.source_of(look.last.base_offset) for look in looks if look.last}
+        quick: dict[TopicPartition, FetchedPartition] = {}
+        if positions:
+            quick, _ = fetch_where_possible(
+                self._source, list(positions.items()), isolation=READ_COMMITTED, max_bytes=1024 * 1024
+            )
+        return {
+            look.copy: chunks_of_cluster(
+                self._source,
+                look.copy.key,
+                (positions[look.copy.key], quick[look.copy.key]) if look.copy.key in quick else None,
+            )
+            for look in looks
+        }
+
+    def _source_ends(self, looks: Sequence[_Look]) -> dict[TopicPartition, LogEnds | MigrationError]:
+        if self._source is None or not looks:
+            return {}
+        return read_ends(self._source, [look.copy.key for look in looks])
+
+    def _check(
+        self, look: _Look, read: ReadChunk | None, source_ends: LogEnds | MigrationError | None, lane_maps: LaneMaps
+    ) -> None:
+        """The end of the target must be what the source has there, and not lie beyond its end."""
+        last = look.last
+        if last is None or read is None:
+            return
+        if isinstance(source_ends, MigrationError):
+            raise source_ends
+        start = 0
+        if source_ends is not None:
+            start = source_ends.log_start_offset
+            if look.map.source_of(last.last_offset) >= source_ends.high_watermark:
+                raise self._beyond(look, last, source_ends.high_watermark)
+        verdict = self._agreement(look, read, start)
+        if verdict is Agreement.WEAK:
+            self._look_further(look, last.base_offset - _DEEPER_OFFSETS)
+            verdict = self._agreement(look, read, start)
+        if verdict is Agreement.DIFFERENT:
+            self._realign(look, last, read, lane_maps)
+
+    def _agreement(self, look: _Look, read: ReadChunk, source_start_offset: int) -> Agreement:
+        assert look.tail is not None
+        return agreement(
+            look.tail,
+            look.map,
+            read,
+            source_start_offset=source_start_offset,
+            is_whole=look.is_whole,
+            timestamps=self._job.timestamps,
+        )
+
+    def _look_further(self, look: _Look, from_offset: int) -> None:
+        found: dict[PartitionCopy, Resumed] = {}
+        self._read({look: max(look.floor, from_offset)}, found)
+        problem = found.get(look.copy)
+        if isinstance(problem, MigrationError):
+            raise problem
+
+    def _realign(self, look: _Look, last: RawBatch, read: ReadChunk, lane_maps: LaneMaps) -> None:
+        """Records behind markers too many: write the map anew. Anything else is not ours to heal."""
+        self._look_further(look, last.base_offset - _REALIGN_OFFSETS)
+        assert look.tail is not None
+        runs = realigned(look.tail, look.map, read, is_whole=look.is_whole, timestamps=self._job.timestamps)
+        if runs is None or self._job.on_mismatch == "fail":
+            raise self._mismatch(look, last)
+        log.warning(
+            "%s-%s: control markers too many before source offset %s, found at the take-over; going on as mapped",
+            *look.copy.key,
+            runs[0].source_start,
+        )
+        lane_maps.write_ahead(look.copy.spec, look.ends.log_end_offset, runs)
+        look.map = lane_maps.maps[look.copy.key]
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def _where(self, copy: PartitionCopy, offset: int | None = None) -> Where:
+        return Where(
+            migration_id=self._job.migration_id,
+            cluster="target",
+            topic=copy.spec.target_topic,
+            partition=copy.spec.partition,
+            offset=offset,
+        )
 
     def _foreign(self, copy: PartitionCopy, batch: AnyBatch) -> ForeignData:
         producer = batch.producer_id if isinstance(batch, RawBatch) else -1
@@ -163,111 +301,26 @@ class Resumer:
             details={"producer_id": producer, "target_offset": batch.last_offset},
         )
 
-    def _where(self, copy: PartitionCopy, offset: int | None = None) -> Where:
-        return Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition, offset=offset)
-
-    def _point(self, copy: PartitionCopy, ends: _Ends, batch: RawBatch | None, offset_map: PartitionMap) -> ResumePoint:
-        if batch is not None:
-            source_next = offset_map.source_position(batch.next_offset)
-            return ResumePoint(
-                source_offset=source_next,
-                target_end_offset=ends.log_end_offset,
-                next_sequence=advance_sequence(batch.base_sequence, batch.last_offset_delta),
-                prefilled=ends.log_end_offset - batch.next_offset,
-            )
-        start = copy.spec.target_start_offset
-        if ends.log_end_offset < start:
-            raise Transient(
-                f"the log end {ends.log_end_offset} is below the first offset to copy, {start}: the log start is not "
-                "filled yet",
-                where=self._where(copy),
-                next_step="clear topology_copy, then this task",
-            )
-        if ends.log_start_offset > start:
-            raise FloorViolated(
-                f"the log start {ends.log_start_offset} is above the first copied offset {start} and nothing is left",
-                where=self._where(copy),
-                next_step="find what deleted records on the target (retention, DeleteRecords); delete the topic and "
-                "start again",
-            )
-        return ResumePoint(copy.spec.source_start_offset, ends.log_end_offset, 0, ends.log_end_offset - start)
-
-    # -- the source --------------------------------------------------------------------------------------------------
-
-    def _check_content(
-        self,
-        to_check: Sequence[tuple[PartitionCopy, RawBatch]],
-        maps: dict[tuple[str, int], PartitionMap],
-        found: dict[PartitionCopy, ResumePoint | MigrationError | None],
-    ) -> None:
-        if self._source is None or not to_check:
-            return
-        starts = {copy: maps[copy.key].source_position(batch.base_offset + 1) - 1 for copy, batch in to_check}
-        log_start = self._source.list_offsets([copy.key for copy, _ in to_check], "earliest")
-        log_end = self._source.list_offsets([copy.key for copy, _ in to_check], "latest")
-        checkable = []
-        for copy, batch in to_check:
-            if starts[copy] + batch.last_offset_delta >= log_end[copy.key]:
-                found[copy] = self._beyond(copy, batch, log_end[copy.key])
-            elif starts[copy] >= log_start[copy.key]:
-                checkable.append((copy, batch))
-            # Records that the source has deleted meanwhile can't be compared, and don't count.
-        quick = fetch_many(
-            self._source,
-            [(copy.key, starts[copy]) for copy, _ in checkable],
-            isolation=READ_UNCOMMITTED,
-            max_bytes=1024 * 1024,
-        )
-        for copy, batch in checkable:
-            until = starts[copy] + batch.last_offset_delta + 1
-            batches = quick.get(copy.key, [])
-            if not batches or batches[-1].next_offset < until:
-                batches = list(read_span(self._source, copy.key, starts[copy], until, isolation=READ_UNCOMMITTED))
-            if not self._same(batch, starts[copy], batches):
-                found[copy] = self._mismatch(copy, batch, starts[copy])
-
-    def _same(self, batch: RawBatch, source_start: int, batches: Sequence[AnyBatch]) -> bool:
-        first = batches[0] if batches else None
-        if (
-            isinstance(first, RawBatch)
-            and first.base_offset == source_start
-            and first.base_timestamp == batch.base_timestamp
-            and first.record_count == batch.record_count
-            and first.payload == batch.payload
-        ):
-            return True
-        shift = source_start - batch.base_offset
-        mine = {record.offset + shift: record for record in records(batch)}
-        for source_batch in batches:
-            if isinstance(source_batch, RawBatch) and source_batch.is_control:
-                continue
-            for record in self._records(source_batch):
-                own = mine.get(record.offset)
-                if own is not None and own._replace(offset=record.offset) != record:
-                    return False
-        return True
-
-    def _records(self, batch: AnyBatch) -> list[Record]:
-        if isinstance(batch, LegacyBatch):
-            return list(batch.records(self._timestamps))
-        return list(records(batch, self._timestamps))
-
-    def _beyond(self, copy: PartitionCopy, batch: RawBatch, source_end: int) -> Terminal:
+    def _beyond(self, look: _Look, batch: RawBatch, source_end: int) -> ForeignData:
         return ForeignData(
-            f"the target's last record stands for source offset "
-            f"{copy.spec.source_start_offset - copy.spec.target_start_offset + batch.last_offset}, "
+            f"the target's last record stands for source offset {look.map.source_of(batch.last_offset)}, "
             f"but the source ends at {source_end}",
-            where=self._where(copy, batch.last_offset),
+            where=self._where(look.copy, batch.last_offset),
             next_step="the source lost records (unclean election?) or somebody wrote to the target; compare both ends",
             details={"target_offset": batch.last_offset, "source_end_offset": source_end},
         )
 
-    def _mismatch(self, copy: PartitionCopy, batch: RawBatch, source_start: int) -> ForeignData:
+    def _mismatch(self, look: _Look, batch: RawBatch) -> ForeignData:
+        source_offset = look.map.source_of(batch.base_offset)
         return ForeignData(
-            f"the last batch on the target (offsets {batch.base_offset}..{batch.last_offset}) differs from the "
-            f"source's records at {source_start}",
-            where=self._where(copy, batch.base_offset),
-            next_step="a hole was filled twice or somebody wrote to the target; delete the target topic and start "
+            f"the end of the target (offsets {batch.base_offset}..{batch.last_offset}) differs from the source's "
+            f"records at {source_offset}",
+            where=self._where(look.copy, batch.base_offset),
+            next_step="a stale copier, or somebody else, wrote to the target; delete the target topic and start "
             "again, or leave the topic out",
-            details={"target_offset": batch.base_offset, "source_offset": source_start},
+            details={"target_offset": batch.base_offset, "source_offset": source_offset},
         )
+
+
+def _failed(found: Mapping[PartitionCopy, Resumed]) -> set[PartitionCopy]:
+    return {copy for copy, item in found.items() if isinstance(item, MigrationError)}

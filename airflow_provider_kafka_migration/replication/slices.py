@@ -14,6 +14,9 @@ from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
+#: A broker that does not answer holds a whole lane up for so long, no longer.
+REQUEST_SECONDS = 10.0
+
 
 class StopOffsets:
     """Where partitions stop: the job's own stop offsets, or the stop object once it is there."""
@@ -73,8 +76,8 @@ def run_slice(
         claim.check()
         return asked_to_stop()
 
-    source = clients.wire("source") if job.name != "restore" else None
-    target = clients.wire("target")
+    source = clients.wire("source", timeout_seconds=REQUEST_SECONDS) if job.name != "restore" else None
+    target = clients.wire("target", timeout_seconds=REQUEST_SECONDS)
     try:
         stops.poll()
         copier = LaneCopier(

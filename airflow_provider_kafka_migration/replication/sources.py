@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from airflow_provider_kafka_migration.errors import MigrationError, SourceGap, Terminal, Transient, Where
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    MigrationError,
+    SourceGap,
+    Terminal,
+    Transient,
+    Where,
+)
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
 from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
@@ -164,10 +171,16 @@ class KafkaSource:
             copy, incarnation, offset = asked[(item.topic, item.partition)]
             if copy.incarnation != incarnation or copy.fetch_offset != offset:
                 continue
-            if item.error_code:
-                self._on_error(copy, item)
-            else:
-                self._on_partition(copy, item, alone)
+            try:
+                if item.error_code:
+                    self._on_error(copy, item)
+                else:
+                    self._on_partition(copy, item, alone)
+            except BrokerUnreachable:
+                raise
+            except MigrationError as error:
+                # Bytes that are no batches, or a broker that does not say where its log begins: this partition's.
+                self._on_trouble(copy, error)
 
     def _on_error(self, copy: PartitionCopy, item: fetch.FetchedPartition) -> None:
         where = Where(cluster="source", topic=item.topic, partition=item.partition, offset=copy.fetch_offset)

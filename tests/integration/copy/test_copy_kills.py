@@ -93,7 +93,8 @@ def test_killed_at_random_moments(
             if worker.poll() is None:
                 worker.send_signal(signal.SIGKILL)
                 kills += 1
-            worker.communicate()
+            _, err = worker.communicate()
+            assert "Traceback" not in err, err
     copy.write_job("seed")
     results = results_of(finish(copy.worker()))
     assert all(item.done for item in results)

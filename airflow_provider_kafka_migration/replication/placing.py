@@ -1,0 +1,133 @@
+"""Where decided steps go on the target: markers for holes, runs of the offset map where the shift changes.
+
+All is arithmetic on three numbers of a partition: the shift in force (source offset less target offset), the source
+offset that is decided next, and the target offset where the next step will land. Too many markers (a hole filled
+twice), holes left out (mapped), a log that begins elsewhere: each is only another shift from some record on, and a new
+run is durable before the first record that needs it is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import ForeignData, HolesExceedBudget, Where
+from airflow_provider_kafka_migration.replication.decide import Append, Hole, Step
+from airflow_provider_kafka_migration.replication.maps import LaneMaps
+from airflow_provider_kafka_migration.replication.offset_map import Run
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
+
+log = logging.getLogger(__name__)
+
+#: So many markers are always within ``max_markers_per_record``: at the head of a log there are no records yet.
+GRACE_MARKERS = 1_000_000
+
+
+class Placer:
+    """Queues steps for a lane's partitions and writes runs ahead."""
+
+    def __init__(self, job: CopyJob, maps: LaneMaps) -> None:
+        self._job = job
+        self._maps = maps
+
+    def place(self, copy: PartitionCopy, steps: Sequence[Step]) -> None:
+        """Queue steps that follow on what was placed before.
+
+        :raises ForeignData: a hole was filled twice, and the policy is to fail.
+        :raises HolesExceedBudget: more holes than may be filled, and the policy is to fail.
+        :raises OffsetMapConflict: somebody else writes this partition's runs.
+        """
+        runs: list[Run] = []
+        placed: list[Step] = []
+        for step in steps:
+            if isinstance(step, Hole):
+                self._place_hole(copy, step, placed)
+            else:
+                self._place_append(copy, step, placed, runs)
+        if runs:
+            self._maps.write_ahead(copy.spec, copy.confirmed_offset, runs)
+        copy.queue(placed)
+
+    def _place_hole(self, copy: PartitionCopy, hole: Hole, placed: list[Step]) -> None:
+        end = hole.source_offset + hole.count
+        missing = end - copy.shift - copy.projected_offset
+        copy.source_offset = end
+        if missing <= 0 or not copy.fills_holes:
+            return
+        if not self._may_fill(copy, missing):
+            copy.fills_holes = False
+            copy.verdict = Verdict.MAPPED
+            return
+        placed.append(Hole(end - missing, missing))
+        copy.projected_offset += missing
+        copy.markers += missing
+
+    def _place_append(self, copy: PartitionCopy, step: Append, placed: list[Step], runs: list[Run]) -> None:
+        extra = copy.projected_offset + copy.shift - step.source_offset
+        if extra:
+            if extra > 0 and copy.fills_holes:
+                self._overfilled(copy, extra, step.source_offset)
+            self._begin_run(copy, step.source_offset, runs)
+        placed.append(step)
+        copy.source_offset = step.source_next_offset
+        copy.projected_offset += step.record_count
+
+    def _begin_run(self, copy: PartitionCopy, source_offset: int, runs: list[Run]) -> None:
+        runs.append(Run(source_offset, copy.projected_offset))
+        copy.shift = source_offset - copy.projected_offset
+        copy.verdict = Verdict.MAPPED
+
+    def _overfilled(self, copy: PartitionCopy, extra: int, source_offset: int) -> None:
+        if self._job.on_mismatch == "fail":
+            raise ForeignData(
+                f"a hole was filled twice: {extra} control markers too many before source offset {source_offset}",
+                where=self._where(copy),
+                next_step="delete the target topic and start again, or set offsets.on_mismatch: mapped",
+                details={"extra_markers": extra, "source_offset": source_offset},
+            )
+        log.warning(
+            "%s-%s: %s control markers too many before source offset %s, going on as mapped",
+            *copy.key,
+            extra,
+            source_offset,
+        )
+
+    def _may_fill(self, copy: PartitionCopy, count: int) -> bool:
+        total = copy.markers + count
+        allowed = min(self._job.max_markers, max(GRACE_MARKERS, copy.total_records * self._job.max_markers_per_record))
+        if total <= allowed:
+            return True
+        if self._job.on_mismatch == "fail":
+            raise HolesExceedBudget(
+                f"{total} control markers for {copy.total_records} records are more than may be written",
+                where=self._where(copy),
+                next_step="raise offsets.max_markers and offsets.max_markers_per_record, or let the partition become "
+                "mapped (offsets.mode: auto, offsets.on_mismatch: mapped)",
+                details={"markers": total, "records": copy.total_records, "max_markers": self._job.max_markers},
+            )
+        log.warning("%s-%s: %s markers exceed the budget, going on as mapped", *copy.key, total)
+        return False
+
+    def settle_end(self, copy: PartitionCopy) -> None:
+        """All is copied, and the target's markers reach beyond the source's end: what follows has another shift.
+
+        :raises ForeignData: as :meth:`place`.
+        """
+        extra = copy.excess_markers
+        if extra <= 0 or not copy.fills_holes:
+            return
+        self._overfilled(copy, extra, copy.source_offset)
+        runs: list[Run] = []
+        self._begin_run(copy, copy.source_offset, runs)
+        self._maps.write_ahead(copy.spec, copy.confirmed_offset, runs)
+
+    def _where(self, copy: PartitionCopy) -> Where:
+        return Where(
+            migration_id=self._job.migration_id,
+            phase=self._job.name,
+            topic=copy.spec.topic,
+            partition=copy.spec.partition,
+            offset=copy.confirmed_source_offset,
+        )

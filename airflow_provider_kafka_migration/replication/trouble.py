@@ -1,0 +1,158 @@
+"""What goes wrong with one partition: tried again from the target's log, gone round, or a named end of that partition.
+
+Errors are noted where they happen, in socket callbacks too, and settled between two rounds of the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.errors import (
+    ForeignData,
+    MigrationError,
+    RecordTooLarge,
+    SliceExpired,
+    SourceGap,
+    Terminal,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka.batches import RawBatch
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.append_errors import (
+    OutOfOrder,
+    TooLarge,
+    UnexpectedEnd,
+    UnexpectedOffset,
+)
+from airflow_provider_kafka_migration.replication.appender import Appender
+from airflow_provider_kafka_migration.replication.feed import Feed
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
+from airflow_provider_kafka_migration.replication.reading import read_span
+
+log = logging.getLogger(__name__)
+
+#: A partition that could not go on for so long stops with the last error; the next round tries again.
+PATIENCE_SECONDS = 60.0
+_RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
+
+
+class Troubles:
+    """Settles the errors of a lane's partitions.
+
+    :param on_gap: called with (copy, error) when retention was faster and the policy is to go on.
+    """
+
+    def __init__(
+        self,
+        job: CopyJob,
+        target: Wire,
+        appender: Appender,
+        feed: Feed,
+        *,
+        on_gap: Callable[[PartitionCopy, SourceGap], None],
+    ) -> None:
+        self._job = job
+        self._target = target
+        self._appender = appender
+        self._feed = feed
+        self._on_gap = on_gap
+        self._noted: list[tuple[PartitionCopy, int, MigrationError]] = []
+        self._max_batch_bytes: dict[PartitionCopy, int] = {}
+
+    def max_batch_bytes(self, copy: PartitionCopy) -> int | None:
+        """Largest batch that the target is known to take."""
+        return self._max_batch_bytes.get(copy, copy.spec.max_batch_bytes)
+
+    def note(self, copy: PartitionCopy, error: MigrationError) -> None:
+        """Something went wrong with a partition; what comes for its present life later is ignored."""
+        self._noted.append((copy, copy.incarnation, error))
+
+    def settle(self) -> None:
+        """Deal with all that was noted."""
+        while self._noted:
+            copy, incarnation, error = self._noted.pop(0)
+            if copy.incarnation != incarnation or copy.phase is Phase.FAILED:
+                continue
+            try:
+                self._settle(copy, error)
+            except MigrationError as second:
+                self._stop(copy, second)
+
+    def _settle(self, copy: PartitionCopy, error: MigrationError) -> None:
+        log.info("%s-%s: %s", *copy.key, error.what)
+        if isinstance(error, SourceGap) and (self._job.on_source_gap == "record" or copy.is_fresh):
+            # Before the first record is copied nothing is lost: the source's log simply starts later than planned.
+            self._on_gap(copy, error)
+            return
+        if isinstance(error, Terminal | SliceExpired):
+            self._stop(copy, error)
+            return
+        if isinstance(error, TooLarge):
+            self._split_from_now_on(copy, error)
+        elif isinstance(error, UnexpectedOffset | UnexpectedEnd):
+            self._look_for_others(copy, error)
+        if self.is_patient(copy, error):
+            self._retry(copy, error)
+
+    def _stop(self, copy: PartitionCopy, error: MigrationError) -> None:
+        copy.fail(error)
+        self._feed.reset(copy)
+
+    def is_patient(self, copy: PartitionCopy, error: MigrationError) -> bool:
+        """Whether to try again; a partition that is stuck for too long is stopped."""
+        now = time.monotonic()
+        copy.stuck_since = copy.stuck_since or now
+        if now - copy.stuck_since > PATIENCE_SECONDS:
+            self._stop(copy, error)
+            return False
+        return True
+
+    def _retry(self, copy: PartitionCopy, error: MigrationError) -> None:
+        if not isinstance(error, OutOfOrder):
+            self._appender.detach(copy)
+        pause = _RETRY_PAUSES[min(copy.retries, len(_RETRY_PAUSES) - 1)]
+        copy.retries += 1
+        copy.reset(resume_at=time.monotonic() + pause)
+        self._feed.reset(copy)
+
+    def _split_from_now_on(self, copy: PartitionCopy, error: TooLarge) -> None:
+        size = int(error.details["size_bytes"])
+        known = self.max_batch_bytes(copy)
+        smaller = min(size, known or size) // 2
+        if smaller == 0:
+            raise RecordTooLarge(
+                "the target refuses batches of every size",
+                where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
+                next_step="raise max.message.bytes of the target topic",
+            )
+        self._max_batch_bytes[copy] = smaller
+
+    def _look_for_others(self, copy: PartitionCopy, error: UnexpectedOffset | UnexpectedEnd) -> None:
+        """Who wrote between the expected offset and the one that came? Our own markers and records are placed anew by
+        the resume; anybody else's end the partition."""
+        expected = int(error.details["expected_offset"])
+        if isinstance(error, UnexpectedEnd):
+            until = int(error.details["log_end_offset"])
+        else:
+            until = int(error.details["base_offset"])
+        for batch in read_span(self._target, copy.target_key, expected, until, isolation=READ_UNCOMMITTED):
+            producer_id = batch.producer_id if isinstance(batch, RawBatch) else -1
+            if isinstance(batch, RawBatch) and (batch.is_control or batch.base_offset >= until):
+                continue
+            if producer_id != self._job.producers.data_producer_id:
+                raise ForeignData(
+                    f"another producer writes to the target partition while it is copied (producer id {producer_id})",
+                    where=Where(
+                        migration_id=self._job.migration_id,
+                        cluster="target",
+                        topic=copy.spec.target_topic,
+                        partition=copy.spec.partition,
+                        offset=batch.last_offset,
+                    ),
+                    next_step="stop that producer, delete the target topic and start again, or leave the topic out",
+                    details={"producer_id": producer_id, "target_offset": batch.last_offset},
+                )
