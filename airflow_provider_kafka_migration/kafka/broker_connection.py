@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerRefused,
     BrokerUnreachable,
+    ConnectionInvalid,
     MigrationError,
     SliceExpired,
     Where,
@@ -48,6 +49,10 @@ OnResponse = Callable[[memoryview], None]
 #: Responses larger than this are a sign of a broken stream (a TLS port spoken to in plain text, for instance).
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 _MAX_IOV = 512
+#: Longest wait for a TCP connection: machines that do not answer at all.
+CONNECT_SECONDS = 5.0
+#: A TLS alert's first two bytes: what a TLS port answers to a client without TLS.
+_TLS_ALERT = b"\x15\x03"
 _RECEIVE_BUFFER_BYTES = 2 * 1024 * 1024
 
 
@@ -60,6 +65,11 @@ class _MskTokens(AbstractTokenProvider):  # type: ignore[misc]
 
     def extensions(self) -> dict[str, str]:
         return {}
+
+
+def _sasl_name(name: str, mechanism: str) -> str:
+    """A user name as SCRAM writes it (RFC 5802): a comma or an equals sign would end the attribute."""
+    return name.replace("=", "=3D").replace(",", "=2C") if mechanism.startswith("SCRAM") else name
 
 
 class BrokerConnection:
@@ -89,11 +99,13 @@ class BrokerConnection:
         self._buffers = ReceiveBuffers()
         self._body: memoryview | None = None
         self._received = 0
+        self._is_set_up = False
         self._sock: socket.socket = self._connect()
         try:
             self._negotiate()
             if config.uses_sasl:
                 self._authenticate()
+            self._is_set_up = True
         except BaseException:
             self.close()
             raise
@@ -115,7 +127,7 @@ class BrokerConnection:
         # The context first: files that cannot be loaded are the connection's mistake, not the broker's.
         context = self.config.ssl_context()
         try:
-            raw = socket.create_connection((self.host, self.port), timeout=min(10.0, self.timeout_seconds))
+            raw = socket.create_connection((self.host, self.port), timeout=min(CONNECT_SECONDS, self.timeout_seconds))
         except OSError as error:
             raise self._unreachable(error) from None
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -133,21 +145,43 @@ class BrokerConnection:
             return context.wrap_socket(raw, server_hostname=self.host)
         except ssl.SSLCertVerificationError as error:
             raw.close()
-            raise AuthenticationFailed(
-                f"the broker's certificate is not accepted: {error.verify_message}",
-                where=self._where,
-                next_step="check ssl.ca.location, the certificate's dates and its host names",
-            ) from None
+            raise self._certificate_refused(error) from None
         except ssl.SSLError as error:
             raw.close()
-            raise AuthenticationFailed(
-                f"the TLS hand-shake failed: {error.reason or error}",
-                where=self._where,
-                next_step="check security.protocol and the port; for mTLS also ssl.certificate.location and its key",
-            ) from None
+            raise self._tls_failed(error) from None
         except OSError as error:
             raw.close()
             raise self._unreachable(f"closed during the TLS hand-shake ({error})") from None
+
+    def _certificate_refused(self, error: ssl.SSLCertVerificationError) -> AuthenticationFailed:
+        hints = {
+            10: "renew the broker's certificate; if it was renewed, restart or update the brokers' key stores",
+            9: "correct the clock of this machine, or wait until the broker's certificate is valid",
+            18: "give the broker's own certificate or its authority in ssl.ca.location",
+            62: f"use a name in bootstrap.servers and advertised.listeners that the certificate has (it has not "
+            f"{self.host}), or set ssl.endpoint.identification.algorithm to none",
+            64: f"use a name in bootstrap.servers and advertised.listeners that the certificate has (it has not "
+            f"{self.host}), or set ssl.endpoint.identification.algorithm to none",
+        }
+        return AuthenticationFailed(
+            f"the broker's certificate is not accepted: {error.verify_message.rstrip('.')}",
+            where=self._where,
+            next_step=hints.get(
+                error.verify_code, "give the authority that signed the broker's certificate in ssl.ca.location"
+            ),
+        )
+
+    def _tls_failed(self, error: ssl.SSLError) -> AuthenticationFailed:
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        if self.config.certificate_location or self.config.certificate_pem:
+            next_step = (
+                "check ssl.certificate.location and its key: dates, and that the broker's trust store knows its "
+            )
+            next_step += "authority; check that the port belongs to this security.protocol"
+        else:
+            next_step = "check that the port belongs to this security.protocol; if the listener demands client "
+            next_step += "certificates, write ssl.certificate.location and ssl.key.location"
+        return AuthenticationFailed(f"the TLS hand-shake failed: {reason}", where=self._where, next_step=next_step)
 
     def _negotiate(self) -> None:
         # v3 carries the finalized features; a broker that does not know it answers in v0 with UNSUPPORTED_VERSION.
@@ -169,7 +203,7 @@ class BrokerConnection:
             assert self.config.msk_region is not None
             options["sasl_oauth_token_provider"] = _MskTokens(self.config.msk_region)
         else:
-            options["sasl_plain_username"] = self.config.username
+            options["sasl_plain_username"] = _sasl_name(self.config.username or "", self.config.mechanism or "")
             options["sasl_plain_password"] = self.config.password
         return get_sasl_mechanism(self.config.mechanism)(**options)
 
@@ -312,6 +346,8 @@ class BrokerConnection:
             self._received += count
             if self._received == 4:
                 (size,) = struct.unpack(">i", self._head)
+                if self._head[:2] == _TLS_ALERT and not self.config.uses_tls:
+                    raise self._wrong_protocol()
                 if not 4 <= size <= MAX_FRAME_BYTES:
                     raise self._broken(f"an answer of {size} bytes: is this a Kafka port, with the right protocol?")
                 self._body, self._received = self._buffers.take(size), 0
@@ -339,9 +375,20 @@ class BrokerConnection:
             log.exception("an answer of %s:%s cannot be read", self.host, self.port)
             raise self._broken(f"its answer cannot be read ({error})") from error
 
-    def _broken(self, reason: object) -> BrokerUnreachable:
+    def _broken(self, reason: object) -> BrokerUnreachable | AuthenticationFailed:
         self.close()
+        if isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "") and not self._is_set_up:
+            # With TLS 1.3 the broker judges the client's certificate after the client's hand-shake has ended.
+            return self._tls_failed(reason)
         return self._unreachable(reason)
+
+    def _wrong_protocol(self) -> ConnectionInvalid:
+        self.close()
+        return ConnectionInvalid(
+            f"the port speaks TLS, and security.protocol is {self.config.protocol}",
+            where=self._where,
+            next_step="write security.protocol SSL or SASL_SSL, or use the port of the other listener",
+        )
 
     @property
     def closed(self) -> bool:

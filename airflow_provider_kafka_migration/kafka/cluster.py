@@ -9,6 +9,9 @@ from airflow_provider_kafka_migration.kafka.admin import Admin
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 
+#: For how long a cluster that has never answered is tried: a wrong address is told soon.
+FIRST_CONTACT_SECONDS = 6.0
+
 
 class Cluster:
     """A cluster with the clients that phases use. Not thread-safe: one owner; :meth:`clone` for another thread."""
@@ -24,7 +27,7 @@ class Cluster:
     @cached_property
     def wire(self) -> Wire:
         """Raw protocol."""
-        return Wire(self.config)
+        return Wire(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
     def admin(self) -> Admin:

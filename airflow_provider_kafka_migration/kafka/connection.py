@@ -11,76 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
-
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-
-#: Keys that both clients honour.
-_COMMON_KEYS = frozenset(
-    {
-        "bootstrap.servers",
-        "metadata.broker.list",
-        "security.protocol",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.username",
-        "sasl.password",
-        "ssl.ca.location",
-        "ssl.ca.pem",
-        "ssl.certificate.location",
-        "ssl.certificate.pem",
-        "ssl.key.location",
-        "ssl.key.pem",
-        "ssl.key.password",
-        "ssl.endpoint.identification.algorithm",
-        "enable.ssl.certificate.verification",
-        "client.id",
-        "msk",
-    }
-)
-#: Keys of ordinary consumers and producers that a shared connection may carry; a migration has no use for them.
-_WITHOUT_EFFECT = frozenset(
-    {
-        "group.id",
-        "group.instance.id",
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "session.timeout.ms",
-        "max.poll.interval.ms",
-        "acks",
-        "linger.ms",
-        "compression.type",
-        "enable.idempotence",
-        "log_level",
-        "debug",
-        "statistics.interval.ms",
-        "api.version.request",
-        "socket.keepalive.enable",
-        "socket.timeout.ms",
-        "request.timeout.ms",
-        "reconnect.backoff.ms",
-        "reconnect.backoff.max.ms",
-        "broker.address.family",
-        "metadata.max.age.ms",
-    }
-)
-_HINTS = {
-    "sasl.jaas.config": "write sasl.username and sasl.password (that key is of the Java client)",
-    "ssl.truststore.location": "write ssl.ca.location with a PEM file (that key is of the Java client)",
-    "ssl.truststore.password": "write ssl.ca.location with a PEM file (that key is of the Java client)",
-    "ssl.keystore.location": "write ssl.certificate.location and ssl.key.location with PEM files",
-    "ssl.keystore.password": "write ssl.key.location and ssl.key.password with PEM files",
-    "ssl.key.password.file": "write ssl.key.password",
-    "sasl.login.callback.handler.class": 'for MSK IAM write sasl.mechanism OAUTHBEARER and "msk": {"region": "..."}',
-    "sasl.client.callback.handler.class": 'for MSK IAM write sasl.mechanism OAUTHBEARER and "msk": {"region": "..."}',
-    "sasl.kerberos.service.name": "Kerberos is not supported; use SCRAM, PLAIN, OAUTHBEARER (MSK IAM) or mTLS",
-    "sasl.oauthbearer.config": 'only MSK IAM is supported for OAUTHBEARER: "msk": {"region": "..."}',
-    "sasl.oauthbearer.method": 'only MSK IAM is supported for OAUTHBEARER: "msk": {"region": "..."}',
-    "bootstrap_servers": "write bootstrap.servers",
-    "security_protocol": "write security.protocol",
-}
+from airflow_provider_kafka_migration.errors import AuthenticationFailed, ConnectionInvalid, MigrationError, Where
+from airflow_provider_kafka_migration.kafka.connection_keys import MECHANISMS, PROTOCOLS, problems_of_keys
 
 TokenProvider = Callable[[], tuple[str, float]]
 
@@ -117,7 +49,7 @@ class ClientConfig:
         :raises ConnectionInvalid: a missing, unknown or unsupported key, with what to write instead.
         """
         values = {str(key): value for key, value in keys.items() if value is not None}
-        problems = _unknown_keys(values)
+        problems = problems_of_keys(values)
         bootstrap, bootstrap_problem = _bootstrap(values)
         problems += [bootstrap_problem] if bootstrap_problem else []
         protocol = str(values.get("security.protocol", "PLAINTEXT")).upper()
@@ -127,6 +59,7 @@ class ClientConfig:
         mechanism = str(mechanism).upper() if mechanism else None
         region = _msk_region(values.get("msk"), bootstrap) if mechanism == "OAUTHBEARER" else None
         problems += _sasl_problems(protocol, mechanism, values, region)
+        problems += _tls_problems(protocol, values)
         if problems:
             raise ConnectionInvalid(
                 f"the {name} connection has {len(problems)} problem{'s' if len(problems) > 1 else ''}: "
@@ -142,7 +75,7 @@ class ClientConfig:
             mechanism=mechanism if protocol.startswith("SASL") else None,
             username=_text(values, "sasl.username"),
             password=_text(values, "sasl.password"),
-            ca_location=_text(values, "ssl.ca.location"),
+            ca_location=None if values.get("ssl.ca.location") == "probe" else _text(values, "ssl.ca.location"),
             ca_pem=_text(values, "ssl.ca.pem"),
             certificate_location=_text(values, "ssl.certificate.location"),
             certificate_pem=_text(values, "ssl.certificate.pem"),
@@ -224,7 +157,8 @@ class ClientConfig:
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
         if self.certificate_location:
-            context.load_cert_chain(self.certificate_location, self.key_location, self.key_password)
+            # Never None: OpenSSL would ask for the pass phrase of an encrypted key on the terminal, and wait.
+            context.load_cert_chain(self.certificate_location, self.key_location, self.key_password or "")
         elif self.certificate_pem:
             import tempfile
 
@@ -232,21 +166,12 @@ class ClientConfig:
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                 file.write(self.certificate_pem + "\n" + (self.key_pem or ""))
                 file.flush()
-                context.load_cert_chain(file.name, None, self.key_password)
+                context.load_cert_chain(file.name, None, self.key_password or "")
 
 
 def _text(values: Mapping[str, Any], key: str) -> str | None:
     value = values.get(key)
     return None if value is None else str(value)
-
-
-def _unknown_keys(values: Mapping[str, Any]) -> list[str]:
-    problems = []
-    for key in sorted(values):
-        if key in _COMMON_KEYS or key in _WITHOUT_EFFECT:
-            continue
-        problems.append(f"{key}: {_HINTS.get(key, 'not a key that a migration can honour; remove it')}")
-    return problems
 
 
 def _bootstrap(values: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], str | None]:
@@ -256,7 +181,7 @@ def _bootstrap(values: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], 
     servers = []
     for part in str(text).split(","):
         host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
             return (), f"bootstrap.servers has {part.strip()!r}: write host:port"
         servers.append((host.split("//")[-1].strip("[]"), int(port)))
     return tuple(servers), None
@@ -277,14 +202,35 @@ def _sasl_problems(
     protocol: str, mechanism: str | None, values: Mapping[str, Any], msk_region: str | None
 ) -> list[str]:
     if not protocol.startswith("SASL"):
-        return []
+        # Credentials that nobody would use: the broker would be spoken to without them, or not at all.
+        given = [key for key in ("sasl.username", "sasl.password") if values.get(key)]
+        if not given or protocol not in PROTOCOLS:
+            return []
+        return [f"{given[0]} is given, but security.protocol is {protocol}: write SASL_SSL or SASL_PLAINTEXT"]
     if mechanism is None:
         return ["sasl.mechanism is missing: use one of " + ", ".join(MECHANISMS)]
     if mechanism not in MECHANISMS:
         return [f"sasl.mechanism is {mechanism!r}: use one of {', '.join(MECHANISMS)}"]
     if mechanism == "OAUTHBEARER":
-        return [] if msk_region else ['OAUTHBEARER is supported for MSK IAM: add "msk": {"region": "..."}']
+        problems = [] if msk_region else ['OAUTHBEARER is supported for MSK IAM: add "msk": {"region": "..."}']
+        return problems if protocol == "SASL_SSL" else [*problems, "OAUTHBEARER needs security.protocol SASL_SSL"]
     return [f"{key} is missing" for key in ("sasl.username", "sasl.password") if not values.get(key)]
+
+
+def _tls_problems(protocol: str, values: Mapping[str, Any]) -> list[str]:
+    if protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
+        given = sorted(
+            key for key in values if key.startswith("ssl.") and key.split(".")[1] in ("ca", "certificate", "key")
+        )
+        secure = "SASL_SSL" if protocol == "SASL_PLAINTEXT" else "SSL (or SASL_SSL)"
+        return [f"{given[0]} is given, but security.protocol is {protocol}: write {secure}"] if given else []
+    problems = []
+    for kind in ("location", "pem"):
+        pair = (f"ssl.certificate.{kind}", f"ssl.key.{kind}")
+        missing = [key for key in pair if not values.get(key)]
+        if len(missing) == 1:
+            problems.append(f"{missing[0]} is missing: a client certificate and its key go together")
+    return problems
 
 
 def msk_token_provider(region: str) -> TokenProvider:
@@ -298,7 +244,18 @@ def msk_token_provider(region: str) -> TokenProvider:
                 "MSK IAM needs the package aws-msk-iam-sasl-signer-python",
                 next_step="pip install 'airflow-provider-kafka-migration[msk]' on every machine that copies",
             ) from None
-        token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
+        try:
+            token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
+        except MigrationError:
+            raise
+        except Exception as error:
+            # Whatever the library met: its text may name credentials, its kind does not.
+            raise AuthenticationFailed(
+                f"no token for MSK IAM could be signed: {type(error).__name__}",
+                where=Where(path=f"msk region {region}"),
+                next_step="give this machine AWS credentials (environment, profile or role) that allow "
+                "kafka-cluster:Connect",
+            ) from None
         return str(token), float(expiry_ms) / 1000
 
     return provide

@@ -61,17 +61,27 @@ class Wire:
 
     :param timeout_seconds: bound of one request.
     :param patience_seconds: for how long retriable answers and lost connections are retried.
+    :param first_contact_seconds: the same for a cluster that has never answered; None: no less.
     """
 
-    def __init__(self, config: ClientConfig, *, timeout_seconds: float = 30.0, patience_seconds: float = 20.0) -> None:
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        timeout_seconds: float = 30.0,
+        patience_seconds: float = 20.0,
+        first_contact_seconds: float | None = None,
+    ) -> None:
         self.config = config
         self.timeout_seconds = timeout_seconds
         self.patience_seconds = patience_seconds
+        self.first_contact_seconds = patience_seconds if first_contact_seconds is None else first_contact_seconds
         self.cluster_id = ""
         self.controller_id = -1
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[int, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._has_answered = False
 
     def __enter__(self) -> Wire:
         return self
@@ -101,6 +111,7 @@ class Wire:
                 failures.append(error)
                 continue
             self._connections[-1] = connection
+            self._has_answered = True
             return connection
         raise BrokerUnreachable(
             f"no broker of the {self.config.name} cluster answers: " + "; ".join(sorted({f.what for f in failures})),
@@ -161,7 +172,7 @@ class Wire:
 
     def retrying(self, attempt: Callable[[], _T]) -> _T:
         """Call until it succeeds; transient errors are tried again, with jitter, within the patience."""
-        deadline = time.monotonic() + self.patience_seconds
+        began = time.monotonic()
         pause = 0.05
         while True:
             try:
@@ -169,7 +180,8 @@ class Wire:
             except AuthenticationFailed:
                 raise
             except Transient:
-                if time.monotonic() + pause >= deadline:
+                patience = self.patience_seconds if self._has_answered else self.first_contact_seconds
+                if time.monotonic() + pause >= began + patience:
                     raise
             time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
             pause = min(pause * 2, 1.0)
