@@ -7,23 +7,28 @@ archive has, and the source only from there on.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
 from airflow_provider_kafka_migration.replication.sources import PARTITION_FETCH_BYTES, KafkaSource, Reader
 from airflow_provider_kafka_migration.replication.takeover_check import ReadChunk, chunks_of_archive
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Bytes that a lane gathers for its segments; beyond it the largest one is put at once, be it small.
+#: Bytes that a lane gathers for its segments and has on their way into the archive; beyond it nothing more is read.
 ARCHIVE_BUFFER_BYTES = 96 * 1024 * 1024
-ARCHIVE_THREADS = 4
+ARCHIVE_THREADS = 8
+#: Puts of one partition on their way; their chunks are given on in order, whichever ends first.
+PUTS_PER_PARTITION = 2
+#: Segments get no smaller than that for want of buffers, where many partitions are copied at a time.
+_LEAST_SEGMENT_BYTES = 4 * 1024 * 1024
 
 OnChunk = Callable[[PartitionCopy, Chunk], None]
 OnTrouble = Callable[[PartitionCopy, MigrationError], None]
@@ -31,26 +36,41 @@ OnTrouble = Callable[[PartitionCopy, MigrationError], None]
 
 @dataclass
 class _Gathered:
-    """Chunks of one partition that wait to become a segment."""
+    """Chunks of one partition that wait to become a segment.
 
-    chunks: list[Chunk] = field(default_factory=list)
-    size_bytes: int = 0
+    Their bytes are copied at once: a view would keep the whole answer, other partitions' chunks included.
+    """
+
+    first: Chunk
+    last: Chunk
+    data: bytearray = field(default_factory=bytearray)
+    aborted: set[Aborted] = field(default_factory=set)
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def add(self, chunk: Chunk) -> None:
+        self.data += chunk.batches
+        self.aborted.update(chunk.aborted)
+        self.last = replace(chunk, batches=memoryview(b""))
 
     def joined(self) -> Chunk:
-        first, last = self.chunks[0], self.chunks[-1]
-        aborted = sorted({pair for chunk in self.chunks for pair in chunk.aborted}, key=lambda pair: pair[::-1])
-        return Chunk(
-            topic=first.topic,
-            partition=first.partition,
-            from_offset=first.from_offset,
-            until_offset=last.until_offset,
-            batches=memoryview(b"".join(chunk.batches for chunk in self.chunks)),
-            aborted=aborted,
-            last_stable_offset=last.last_stable_offset,
-            log_start_offset=first.log_start_offset,
-            origin="kafka",
+        return replace(
+            self.first,
+            until_offset=self.last.until_offset,
+            batches=memoryview(self.data),
+            aborted=sorted(self.aborted, key=lambda pair: pair[::-1]),
+            last_stable_offset=self.last.last_stable_offset,
             source_bytes=self.size_bytes,
         )
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> _Gathered:
+        first = replace(chunk, batches=memoryview(b""))
+        gathered = cls(first, first)
+        gathered.add(chunk)
+        return gathered
 
 
 class Feed:
@@ -92,7 +112,7 @@ class Feed:
             )
         self._pool = ThreadPoolExecutor(ARCHIVE_THREADS, "archive") if self._archive is not None else None
         self._gathered: dict[PartitionCopy, _Gathered] = {}
-        self._working: dict[PartitionCopy, tuple[int, Future[Chunk | None]]] = {}
+        self._working: dict[PartitionCopy, deque[tuple[int, Future[Chunk | None]]]] = {}
         self._indexes: dict[PartitionCopy, SegmentIndex] = {}
         self._from_archive: set[PartitionCopy] = set()
         self._read_again_at = 0.0
@@ -143,8 +163,8 @@ class Feed:
         return (
             copy in self._active
             and copy not in self._from_archive
-            and copy not in self._working
-            and (self._wants_room(copy))
+            and len(self._working.get(copy, ())) < PUTS_PER_PARTITION
+            and self._wants_room(copy)
         )
 
     def _choose_active(self) -> None:
@@ -178,34 +198,35 @@ class Feed:
         if self._archive is None:
             self._on_chunk(copy, chunk)
             return
-        gathered = self._gathered.setdefault(copy, _Gathered())
-        if gathered.chunks and gathered.size_bytes + len(chunk.batches) > self._job.segment_max_bytes:
+        gathered = self._gathered.get(copy)
+        if gathered is not None and gathered.size_bytes + len(chunk.batches) > self._segment_bytes():
             self._put(copy, gathered)
-            # Puts of one partition go one after the other: the target must see chunks in order.
-            gathered = self._gathered.setdefault(copy, _Gathered())
-        gathered.chunks.append(chunk)
-        gathered.size_bytes += len(chunk.batches)
+            gathered = None
+        if gathered is None:
+            self._gathered[copy] = _Gathered.of(chunk)
+        else:
+            gathered.add(chunk)
         copy.reading_bytes += len(chunk.batches)
+
+    def _segment_bytes(self) -> int:
+        """How large segments get: two of each partition, one gathered and one on its way, fit into the buffer."""
+        share = ARCHIVE_BUFFER_BYTES // (2 * max(1, len(self._active)))
+        return min(self._job.segment_max_bytes, max(share, _LEAST_SEGMENT_BYTES))
 
     def _put_leftovers(self) -> None:
         """Put segments that are as large as they get: the stop offset is read, or the lane's buffer is full."""
-        total = 0
+        total, limit = 0, self._segment_bytes()
         for copy, gathered in list(self._gathered.items()):
-            if copy in self._working:
-                continue
             total += gathered.size_bytes
-            full = gathered.size_bytes + self._fetch_bytes > self._job.segment_max_bytes
-            if full or self._reached(copy) or copy.fetch_offset >= copy.source_end_offset:
+            # What is there of a partition that is read up to its end waits for the put before it, and grows.
+            at_end = self._reached(copy) or copy.fetch_offset >= copy.source_end_offset
+            if gathered.size_bytes + self._fetch_bytes > limit or (at_end and copy not in self._working):
                 self._put(copy, gathered)
-        if total > ARCHIVE_BUFFER_BYTES:
-            waiting = {copy: item for copy, item in self._gathered.items() if copy not in self._working}
-            if waiting:
-                largest = max(waiting, key=lambda copy: waiting[copy].size_bytes)
-                self._put(largest, waiting[largest])
+        if total > ARCHIVE_BUFFER_BYTES and self._gathered:
+            largest = max(self._gathered, key=lambda copy: self._gathered[copy].size_bytes)
+            self._put(largest, self._gathered[largest])
 
     def _put(self, copy: PartitionCopy, gathered: _Gathered) -> None:
-        if copy in self._working:
-            return
         assert self._archive is not None
         del self._gathered[copy]
         writer = SegmentWriter(
@@ -243,7 +264,7 @@ class Feed:
     def _submit(self, copy: PartitionCopy, work: Callable[[], Chunk | None]) -> None:
         assert self._pool is not None
         future = self._pool.submit(work)
-        self._working[copy] = (copy.incarnation, future)
+        self._working.setdefault(copy, deque()).append((copy.incarnation, future))
         future.add_done_callback(self._wake_up)
 
     def _wake_up(self, _future: Future[Chunk | None]) -> None:
@@ -254,21 +275,27 @@ class Feed:
 
     def collect(self) -> None:
         """Take over what background puts and gets have brought."""
-        for copy, (incarnation, future) in list(self._working.items()):
-            if not future.done():
-                continue
-            del self._working[copy]
-            if copy.incarnation != incarnation:
-                continue
-            try:
-                chunk = future.result()
-            except MigrationError as error:
-                self._on_trouble(copy, error)
-                continue
-            if chunk is None:
-                self._archive_exhausted(copy)
-            else:
-                self._deliver(copy, chunk)
+        for copy, waiting in list(self._working.items()):
+            while waiting and waiting[0][1].done():
+                incarnation, future = waiting.popleft()
+                if copy.incarnation == incarnation and not self._take_over(copy, future):
+                    # What was read behind it must not overtake it; the partition begins anew.
+                    waiting.clear()
+            if not waiting and self._working.get(copy) is waiting:
+                del self._working[copy]
+
+    def _take_over(self, copy: PartitionCopy, future: Future[Chunk | None]) -> bool:
+        """Give on what a put or get has brought; False if it has failed."""
+        try:
+            chunk = future.result()
+        except MigrationError as error:
+            self._on_trouble(copy, error)
+            return False
+        if chunk is None:
+            self._archive_exhausted(copy)
+        else:
+            self._deliver(copy, chunk)
+        return True
 
     def _deliver(self, copy: PartitionCopy, chunk: Chunk) -> None:
         if chunk.origin == "segment":

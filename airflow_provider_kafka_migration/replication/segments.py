@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.errors import ObjectExists, SegmentTampere
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, read_batches
 from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
 from airflow_provider_kafka_migration.replication.topic_key import topic_key, topic_of_key
-from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
 
 _NAME = re.compile(r"(?P<from>[0-9]{20})\.(?P<until>[0-9]{20})\.[0-9a-f]{16}\.json")
 _RESTORE = "restore the object from a version of the bucket, or delete it and its entry and copy the partition again"
@@ -57,7 +57,7 @@ class SegmentWriter:
 
     def put(
         self,
-        batches: bytes | memoryview,
+        batches: Bytes | memoryview,
         aborted: Sequence[Aborted],
         from_offset: int,
         until_offset: int,
@@ -72,10 +72,10 @@ class SegmentWriter:
         :raises BatchMalformed: a batch whose CRC is wrong: nothing damaged is archived.
         :raises SegmentTampered: the object is there with other content, though its entry counts.
         """
-        parsed, consumed = read_batches(batches)
+        parsed, consumed = read_batches(memoryview(batches))
         for batch in parsed:
             batch.check_crc()
-        data = bytes(memoryview(batches)[:consumed])
+        data = _whole(batches, consumed)
         sha256 = hashlib.sha256(data).hexdigest()
         stem = f"{self.prefix}{from_offset:020d}.{until_offset:020d}.{sha256[:16]}"
         entry = SegmentEntry(
@@ -97,9 +97,9 @@ class SegmentWriter:
         self._put_log(entry, data)
         return self._put_entry(entry)
 
-    def _put_log(self, entry: SegmentEntry, data: bytes) -> None:
+    def _put_log(self, entry: SegmentEntry, data: Bytes) -> None:
         try:
-            self.store.put_new(entry.key, data)
+            self.store.put_new(entry.key, data, sha256=entry.sha256)
         except ObjectExists:
             if self.store.get(entry.key) == data:
                 return
@@ -116,6 +116,14 @@ class SegmentWriter:
             # Another fetch of the same bytes: only what the broker said beside them may differ.
             return _read_entry(self.store, key)
         return entry
+
+
+def _whole(batches: Bytes | memoryview, consumed: int) -> Bytes:
+    """The whole batches as an object of their own; not copied where they are one already."""
+    owner = batches.obj if isinstance(batches, memoryview) else batches
+    if isinstance(owner, bytes | bytearray) and len(owner) == len(batches) == consumed:
+        return owner
+    return bytes(memoryview(batches)[:consumed])
 
 
 def _record_count(batch: AnyBatch) -> int:

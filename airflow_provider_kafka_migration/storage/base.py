@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+#: Content to be stored; a bytearray must not change meanwhile.
+Bytes = bytes | bytearray
+
 
 @dataclass(frozen=True)
 class ObjectInfo:
@@ -28,10 +31,13 @@ class ObjectStore(Protocol):
     def uri(self) -> str:
         """Where the store is, for people: ``s3://bucket/prefix`` or ``file:///folder``."""
 
-    def put_new(self, key: str, data: bytes) -> None:
-        """Create an object; raise :class:`~..errors.ObjectExists` if it is already there."""
+    def put_new(self, key: str, data: Bytes, *, sha256: str | None = None) -> None:
+        """Create an object; raise :class:`~..errors.ObjectExists` if it is already there.
 
-    def put(self, key: str, data: bytes) -> None:
+        :param sha256: of the content, in hex, if it is known: then no other checksum is computed.
+        """
+
+    def put(self, key: str, data: Bytes) -> None:
         """Write an object, replacing what was there."""
 
     def put_locked(self, key: str, data: bytes, retain_until: datetime, *, new: bool = False) -> bool:

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow_provider_kafka_migration.errors import ObjectExists, StorageRefused, StorageUnavailable, Where
-from airflow_provider_kafka_migration.storage.base import ObjectInfo
+from airflow_provider_kafka_migration.storage.base import Bytes, ObjectInfo
 from airflow_provider_kafka_migration.storage.keys import TEMPORARY_PREFIX, check_key
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class LocalStore:
         """``file:///folder``."""
         return self.folder.as_uri()
 
-    def put_new(self, key: str, data: bytes) -> None:
+    def put_new(self, key: str, data: Bytes, *, sha256: str | None = None) -> None:
         """See :meth:`~.base.ObjectStore.put_new`."""
         path = self._path(key)
         with self._errors(key), self._temporary(path, data) as temporary:
@@ -59,7 +59,7 @@ class LocalStore:
                     "the object is already there", where=Where(path=f"{self.uri}/{key}"), next_step="read it and decide"
                 ) from None
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Bytes) -> None:
         """See :meth:`~.base.ObjectStore.put`."""
         path = self._path(key)
         with self._errors(key), self._temporary(path, data) as temporary:
@@ -113,7 +113,7 @@ class LocalStore:
         return self.folder / check_key(key)
 
     @contextmanager
-    def _temporary(self, path: Path, data: bytes) -> Iterator[Path]:
+    def _temporary(self, path: Path, data: Bytes) -> Iterator[Path]:
         """A flushed file beside ``path`` with the data; its name is gone afterwards, the folder flushed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"

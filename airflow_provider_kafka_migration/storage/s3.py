@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, ObjectExists, Where
-from airflow_provider_kafka_migration.storage.base import ObjectInfo
+from airflow_provider_kafka_migration.storage.base import Bytes, ObjectInfo
 from airflow_provider_kafka_migration.storage.keys import check_key
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
 from airflow_provider_kafka_migration.storage.s3_errors import (
@@ -87,11 +87,11 @@ class S3Store:
         """``s3://bucket/prefix``."""
         return f"s3://{self.bucket}/{self.prefix}" if self.prefix else f"s3://{self.bucket}"
 
-    def put_new(self, key: str, data: bytes) -> None:
+    def put_new(self, key: str, data: Bytes, *, sha256: str | None = None) -> None:
         """See :meth:`~.base.ObjectStore.put_new`."""
-        self._create(key, data, {})
+        self._create(key, data, {}, sha256=sha256)
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: Bytes) -> None:
         """See :meth:`~.base.ObjectStore.put`."""
         self._replace(key, data, {})
 
@@ -141,14 +141,16 @@ class S3Store:
     def _page(self, prefix: str, request: dict[str, Any]) -> ListObjectsV2OutputTypeDef:
         return self._try(prefix, lambda _: self._client.list_objects_v2(**request))
 
-    def _create(self, key: str, data: bytes, extra: dict[str, Any], *, refusable: bool = False) -> None:
+    def _create(
+        self, key: str, data: Bytes, extra: dict[str, Any], *, refusable: bool = False, sha256: str | None = None
+    ) -> None:
         """Put with ``If-None-Match: *``.
 
         A put whose answer was lost may have been done; tried again, it meets its own object. So each creation
         carries a random mark in the object's metadata, by which 412 is told from "it was me".
         """
         mark = secrets.token_hex(16)
-        request = self._put_request(key, data) | extra | {"IfNoneMatch": "*", "Metadata": {_CREATOR: mark}}
+        request = self._put_request(key, data, sha256) | extra | {"IfNoneMatch": "*", "Metadata": {_CREATOR: mark}}
 
         def attempt(number: int) -> None:
             try:
@@ -164,7 +166,7 @@ class S3Store:
 
         self._try(key, attempt)
 
-    def _replace(self, key: str, data: bytes, extra: dict[str, Any], *, refusable: bool = False) -> None:
+    def _replace(self, key: str, data: Bytes, extra: dict[str, Any], *, refusable: bool = False) -> None:
         request = self._put_request(key, data) | extra
         self._try(key, lambda _: self._put(request, refusable))
 
@@ -176,12 +178,17 @@ class S3Store:
                 raise _LockRefusedError(code_of(error)) from None
             raise
 
-    def _put_request(self, key: str, data: bytes) -> dict[str, Any]:
+    def _put_request(self, key: str, data: Bytes, sha256: str | None = None) -> dict[str, Any]:
+        request = {"Bucket": self.bucket, "Key": self._full_key(key), "Body": data}
+        if sha256 is not None:
+            # Services that do not know this header check the body all the same: without Content-MD5 its SHA-256 is
+            # part of the request's signature. MD5 of large segments costs more than sending them.
+            return request | {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
         # Content-MD5 is the one integrity check that every S3 service knows; Object Lock requires one.
         digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
-        return {"Bucket": self.bucket, "Key": self._full_key(key), "Body": data, "ContentMD5": digest}
+        return request | {"ContentMD5": digest}
 
-    def _is_mine(self, full_key: str, mark: str, data: bytes) -> bool:
+    def _is_mine(self, full_key: str, mark: str, data: Bytes) -> bool:
         found = self._client.get_object(Bucket=self.bucket, Key=full_key)
         stored_mark = found.get("Metadata", {}).get(_CREATOR)
         # A service that drops metadata leaves only the content to compare.

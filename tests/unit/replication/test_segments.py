@@ -84,11 +84,11 @@ class Breaking:
         self.store = store
         self.good_puts = good_puts
 
-    def put_new(self, key: str, data: bytes) -> None:
+    def put_new(self, key: str, data: bytes, *, sha256: str | None = None) -> None:
         if self.good_puts == 0:
             raise StorageUnavailable("503 SlowDown")
         self.good_puts -= 1
-        self.store.put_new(key, data)
+        self.store.put_new(key, data, sha256=sha256)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)

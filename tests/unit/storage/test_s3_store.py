@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import pickle
 import socket
@@ -88,6 +90,36 @@ def test_retriable_errors_are_tried_again(s3_store: S3Store, faulty: Callable[..
     s3_store.put_new("key", b"1")
     assert client.calls == 3
     assert s3_store.get("key") == b"1"
+
+
+def test_a_known_sha256_spares_md5_and_the_body_is_not_copied(
+    s3_store: S3Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, Any]] = []
+    real = s3_store._client.put_object
+    monkeypatch.setattr(s3_store, "_client", Recorder(s3_store._client, sent, real))
+    data = bytearray(b"a segment")
+    s3_store.put_new("key", data, sha256=hashlib.sha256(data).hexdigest())
+    assert s3_store.get("key") == b"a segment"
+    assert sent[0]["Body"] is data
+    assert base64.b64decode(sent[0]["ChecksumSHA256"]) == hashlib.sha256(data).digest()
+    assert "ContentMD5" not in sent[0]
+    s3_store.put_new("other", b"an entry")
+    assert "ContentMD5" in sent[1]
+
+
+class Recorder:
+    """A client that notes what it is told to put."""
+
+    def __init__(self, client: Any, sent: list[dict[str, Any]], real: Callable[..., Any]) -> None:
+        self._client, self._sent, self._real = client, sent, real
+
+    def put_object(self, **kwargs: Any) -> Any:
+        self._sent.append(kwargs)
+        return self._real(**kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
 
 
 @pytest.mark.parametrize("fault", RETRIABLE[1:2] + RETRIABLE[-1:], ids=str)
