@@ -64,6 +64,22 @@ OPERATIONS = Codes(
 )
 
 
+#: Operations that imply others (``AclEntry`` and KAFKA-authorizer rules): having the first is having the rest.
+_IMPLIES = {
+    "ALL": frozenset({"READ", "WRITE", "DESCRIBE", "DELETE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "CREATE"}),
+    "READ": frozenset({"DESCRIBE"}),
+    "WRITE": frozenset({"DESCRIBE"}),
+    "DELETE": frozenset({"DESCRIBE"}),
+    "ALTER": frozenset({"DESCRIBE"}),
+    "ALTER_CONFIGS": frozenset({"DESCRIBE_CONFIGS"}),
+}
+
+
+def with_implied(operations: frozenset[str]) -> frozenset[str]:
+    """Operations with all that they imply."""
+    return operations | {implied for name in operations for implied in _IMPLIES.get(name, frozenset())}
+
+
 @dataclass(frozen=True, order=True)
 class Acl:
     """One binding. All fields are Kafka's own names in capitals; host ``*`` is any host."""

@@ -145,6 +145,14 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
         for acl in plan.acls
         if (why := acl.reason or acl.action) and acl.action in ("filtered", "unsupported")
     ]
+    found += [_left("user", user.name, user.reason) for user in plan.users if user.action == "report"]
+    found += [
+        _left("quota", ", ".join(f"{kind} {name or '(default)'}" for kind, name in quota.entity), "kept on the target")
+        for quota in plan.quotas
+        if quota.action == "kept_on_target"
+    ]
+    found += [_left("group_config", item.group, item.reason) for item in plan.group_configs if item.reason]
+    found += [_left("not_looked_at", what, why) for what, why in sorted(plan.unknown.items())]
     found += [_left("note", "", note) for note in plan.notes]
     found += _groups_left(context)
     found += _gaps(context)

@@ -7,27 +7,14 @@ from collections.abc import Iterator
 from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.admin_acls import with_implied
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases import permissions
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 
-#: Operations that imply others (``AclEntry`` and KAFKA-authorizer rules): having the first is having the rest.
-_IMPLIES = {
-    "ALL": frozenset({"READ", "WRITE", "DESCRIBE", "DELETE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "CREATE"}),
-    "READ": frozenset({"DESCRIBE"}),
-    "WRITE": frozenset({"DESCRIBE"}),
-    "DELETE": frozenset({"DESCRIBE"}),
-    "ALTER": frozenset({"DESCRIBE"}),
-    "ALTER_CONFIGS": frozenset({"DESCRIBE_CONFIGS"}),
-}
 #: Parts of the plan that could not be looked at and are needed unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
-
-
-def having(operations: frozenset[str]) -> frozenset[str]:
-    """Operations with all that they imply."""
-    return operations | {implied for name in operations for implied in _IMPLIES.get(name, frozenset())}
 
 
 def check_unknown(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
@@ -55,7 +42,7 @@ def _cluster_permissions(cluster: Cluster, items: list[permissions.Needed], plan
     if operations is None:
         yield finding("I006", "brokers do not tell what may be done on the cluster", subject=cluster.role)
         return
-    have = having(operations)
+    have = with_implied(operations)
     for item in items:
         for operation in item.operations:
             if operation in have or not _is_needed(cluster.role, operation, plan):
@@ -112,7 +99,7 @@ def _topics(cluster: Cluster, names: list[str], wanted: dict[str, str]) -> Itera
     for name, topic in sorted(facts.items()):
         if topic.operations is None:
             continue
-        for operation in sorted(set(wanted) - having(topic.operations)):
+        for operation in sorted(set(wanted) - with_implied(topic.operations)):
             missing.setdefault(operation, []).append(name)
     for operation, topics in sorted(missing.items()):
         yield _missing(cluster.role, operation, "Topic", wanted[operation], topics)
@@ -125,7 +112,7 @@ def _groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     refused = [
         name
         for name, operations in context.target.admin.group_operations(names).items()
-        if operations is not None and "READ" not in having(operations)
+        if operations is not None and "READ" not in with_implied(operations)
     ]
     if refused:
         yield _missing("target", "READ", "Group", "to commit offsets", refused)

@@ -49,6 +49,7 @@ def run(context: PhaseContext) -> PhaseResult:
     topology_topics.refuse(context, plan, present)
     settings = topology_settings.save(context, plan, present)
     made = topology_topics.make(context, plan, present, settings)
+    topology_topics.check_permissions(context, plan)
     changed = apply_configs(context, {name: item.copy_time for name, item in settings.topics.items()})
     producers = take_producer_ids(context)
     filled = set_log_starts(context, plan, producers)

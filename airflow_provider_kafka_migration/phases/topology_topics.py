@@ -8,8 +8,9 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
 from airflow_provider_kafka_migration.documents.topology import CopySettings
-from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, TopologyRefused
+from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_acls import with_implied
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
@@ -189,6 +190,38 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
     if failures:
         raise _failure(context, failures)
     return Made(missing, sorted(adopted), widened, bool(missing or adopted or widened))
+
+
+#: What copying needs on each target topic; Delete is for DeleteRecords.
+NEEDED = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"})
+
+
+def check_permissions(context: PhaseContext, plan: Plan) -> None:
+    """Before hours of copying: may this principal do on each topic what copying needs (KIP-430)?
+
+    Topics that do not exist yet cannot be asked for, so precheck could not see it.
+
+    :raises PermissionMissing: all operations with their topics.
+    """
+    cut = {topic.target_name for topic in plan.topics if any(item.target_start_offset for item in topic.partitions)}
+    names = sorted(topic.target_name for topic in plan.topics)
+    missing: dict[str, list[str]] = {}
+    for name, facts in context.target.admin.describe_topics(names, operations=True).items():
+        needed = NEEDED | {"DELETE"} if name in cut else NEEDED
+        if facts.operations is None:
+            continue
+        for operation in sorted(needed - with_implied(facts.operations)):
+            missing.setdefault(operation, []).append(name)
+    if not missing:
+        return
+    operation, topics = sorted(missing.items())[0]
+    listing = "; ".join(f"{item} on {len(found)} topics" for item, found in sorted(missing.items()))
+    raise PermissionMissing(
+        f"the migration's principal lacks rights on target topics: {listing}",
+        where=context.where(PHASE, cluster="target", topic=topics[0]),
+        next_step=f"grant {operation} and the others as permissions.md says; then clear topology_copy: it goes on",
+        details={"topics": missing},
+    )
 
 
 def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySettings) -> dict[str, ItemError]:

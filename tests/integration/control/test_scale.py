@@ -1,0 +1,84 @@
+"""Many topics: plan and topology in batches, with progress; one bad topic does not hide the others."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import psutil
+import pytest
+
+from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
+from airflow_provider_kafka_migration.phases import acls, precheck, topology
+from airflow_provider_kafka_migration.phases.migrated import result_data
+from airflow_provider_kafka_migration.phases.plan import make_plan
+from tests.integration.control.control_support import Control
+
+pytestmark = pytest.mark.integration
+
+#: 1,000 topics of 10 partitions take a few minutes (KAFKA_MIGRATION_SCALE=1000); the usual run takes fewer.
+TOPICS = int(os.environ.get("KAFKA_MIGRATION_SCALE", "60"))
+PARTITIONS = 10
+
+
+@pytest.mark.timeout(1800)
+def test_many_topics(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"{control.prefix}{number:04d}" for number in range(TOPICS)]
+    context = control.context()
+    for begin in range(0, TOPICS, 50):
+        wanted = [NewTopic(name, PARTITIONS, 1, {"retention.ms": "3600000"}) for name in names[begin : begin + 50]]
+        answers = context.source.admin.create_topics(wanted)
+        assert not [item.error for item in answers.values() if item.error is not None]
+    seconds = {}
+    started = time.monotonic()
+    context, plan = control.planned()
+    seconds["plan"] = time.monotonic() - started
+    assert len(plan.topics) == TOPICS
+    assert len({key for lane in plan.lanes for key in lane.partitions}) == TOPICS * PARTITIONS
+    started = time.monotonic()
+    findings = precheck.look(context, plan)
+    seconds["precheck"] = time.monotonic() - started
+    assert not [item for item in findings if item.code == "B019"]
+    started = time.monotonic()
+    result = topology.run(context)
+    seconds["topology"] = time.monotonic() - started
+    assert result.details["created"] == TOPICS
+    for name, restore in (
+        ("first step back", topology.restore_producer_visible),
+        ("second", topology.restore_deleting),
+    ):
+        started = time.monotonic()
+        restore(context)
+        seconds[name] = time.monotonic() - started
+    assert acls.run(context).summary
+    entries = len(context.journal.entries())
+    assert entries < 60 + TOPICS
+    assert any("topics created" in str(line) for line in control.progress)
+    resident = psutil.Process().memory_info().rss / 1e6
+    with capsys.disabled():
+        figures = ", ".join(f"{name} {value:.1f} s" for name, value in seconds.items())
+        print(f"\n{TOPICS} topics x {PARTITIONS}: {figures}; {entries} journal entries, {resident:.0f} MB resident")
+
+
+def test_one_bad_topic_does_not_stop_the_others(control: Control) -> None:
+    names = [f"{control.prefix}{stem}" for stem in ("a", "bad", "c")]
+    for name in names:
+        control.source_cluster.create_topic(name)
+    context, plan = control.planned()
+    topics = [
+        topic.model_copy(update={"target_configs": {"flush.ms": "not-a-number"}})
+        if topic.name == names[1]
+        else topic
+        for topic in plan.topics
+    ]
+    context.journal_store.put(context.key("plan.json"), plan.model_copy(update={"topics": topics}).canonical())
+    with pytest.raises(TopologyRefused) as caught:
+        topology.run(context)
+    assert list(caught.value.details["topics"]) == [names[1]]
+    described = context.target.admin.describe_topics(names)
+    assert [name for name in names if described[name].error is None] == [names[0], names[2]]
+    # Corrected and run again, it goes on.
+    context.journal_store.put(context.key("plan.json"), make_plan(control.context()).canonical())
+    assert topology.run(control.context()).details["created"] == 1
+    assert result_data(control.context(), "topology")["created"] == [names[1]]
