@@ -73,7 +73,7 @@ lint: env ## ruff, mypy, import-linter, strict build of the docs
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 .PHONY: format
 format: env ## Let ruff format and fix
