@@ -100,6 +100,8 @@ class BrokerConnection:
         self._body: memoryview | None = None
         self._received = 0
         self._is_set_up = False
+        #: whether a request beside those of the set-up was answered
+        self._is_served = False
         self._sock: socket.socket = self._connect()
         try:
             self._negotiate()
@@ -117,11 +119,12 @@ class BrokerConnection:
         return Where(cluster=self.config.name, broker=f"{self.host}:{self.port}")
 
     def _unreachable(self, reason: object) -> BrokerUnreachable:
-        return BrokerUnreachable(
-            f"the broker does not answer: {reason}",
-            where=self._where,
-            next_step="check bootstrap.servers, the network and that the broker runs; then clear the task",
-        )
+        next_step = "check bootstrap.servers, the network and that the broker runs; then clear the task"
+        if self._is_set_up and not self._is_served and not self.config.uses_sasl:
+            # Brokers hang up on a client that asks for more than their versions before it has logged in.
+            next_step = "if this listener demands a login, write security.protocol SASL_SSL or SASL_PLAINTEXT; else "
+            next_step += "check that the broker runs, and clear the task"
+        return BrokerUnreachable(f"the broker does not answer: {reason}", where=self._where, next_step=next_step)
 
     def _connect(self) -> socket.socket:
         # The context first: files that cannot be loaded are the connection's mistake, not the broker's.
@@ -369,6 +372,7 @@ class BrokerConnection:
         expected, on_response, _ = self._waiting.popleft()
         if correlation != expected:
             raise self._broken(f"answer {correlation} came where {expected} was expected")
+        self._is_served = self._is_set_up
         try:
             on_response(frame)
         except (struct.error, IndexError, UnicodeDecodeError) as error:

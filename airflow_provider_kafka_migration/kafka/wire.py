@@ -111,7 +111,6 @@ class Wire:
                 failures.append(error)
                 continue
             self._connections[-1] = connection
-            self._has_answered = True
             return connection
         raise BrokerUnreachable(
             f"no broker of the {self.config.name} cluster answers: " + "; ".join(sorted({f.what for f in failures})),
@@ -176,7 +175,9 @@ class Wire:
         pause = 0.05
         while True:
             try:
-                return attempt()
+                found = attempt()
+                self._has_answered = True
+                return found
             except AuthenticationFailed:
                 raise
             except Transient:
