@@ -60,7 +60,7 @@ bench: env java ## Compare the copiers on the same brokers and data; results in 
 	$(BIN)/python -m benchmarks
 
 .PHONY: bench-groups
-bench-groups: env java ## Measure snapshot and commit of many consumer groups
+bench-groups: env java ## Consumer groups through MirrorMaker 2 and through us: records read again or skipped
 	$(BIN)/python -m benchmarks.groups
 
 .PHONY: soak

@@ -171,7 +171,7 @@ def test_each_committed_offset_of_a_mapped_partition(make_lab: MakeLab, unique_n
 def test_a_thousand_records_in_one_millisecond(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
     topic = unique_name("ms")
     lab = make_lab([topic])
-    lab.source_cluster.create_topics({topic: (1, {})})
+    lab.source_cluster.create_topics({topic: (1, {"retention.ms": "-1"})})
     producer = Producer({**lab.source_cluster.client_config(), "linger.ms": 20})
     for number in range(1000):
         producer.produce(topic, b"%d" % number, partition=0, timestamp=1_700_000_000_000)
