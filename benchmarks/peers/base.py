@@ -136,12 +136,13 @@ class ProcessPeer:
             try:
                 with process.oneshot():
                     times, size = process.cpu_times(), process.memory_info().rss
+                    worker = self.is_worker(process)
             except psutil.Error:
                 continue
             # A process that ends keeps its last reading: what it used was used.
             self._gone_seconds[process.pid] = times.user + times.system
             rss += size
-            if self.is_worker(process):
+            if worker:
                 largest = max(largest, size)
         return Usage(sum(self._gone_seconds.values()), rss, largest, self.idle_bytes())
 
