@@ -273,7 +273,8 @@ class BrokerConnection:
 
     def no_answer(self) -> BrokerUnreachable:
         """Close the connection to a broker that keeps us waiting: the outcome of what was asked is unknown."""
-        return self._broken("no answer within the bounded wait")
+        self.close()
+        return self._unreachable("no answer within the bounded wait")
 
     def submit(
         self,

@@ -54,6 +54,11 @@ _ALL = (
     Code("B022", "control markers cannot be written", "grant Alter (3.8 and later) or ClusterAction on the target"),
     Code("W023", "the log end cannot be asked for", "exactly-once after a crash depends on replication being prompt"),
     Code("W024", "offsets may not stay equal", "raise the budgets in offsets, or accept mapped and shifted partitions"),
+    Code(
+        "W025",
+        "holes are filled by empty transactions, since control markers may not be written",
+        "grant Alter (3.8 and later) or ClusterAction on the target where logs have many holes, or accept it",
+    ),
     # -- storage and evidence
     Code("B030", "storage is not writable", "check bucket, credentials and policy"),
     Code("B031", "storage does not read back what was written", "check the object store"),

@@ -33,6 +33,9 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         outcome = result.outcomes.get(name, "it was not tried")
         if outcome and wanted:
             yield finding(code, outcome, subject="target", probe=details)
+    if marks and result.uses_transactions:
+        seen = "neither Alter (3.8 and later) nor ClusterAction on the cluster: some thousand offsets a second"
+        yield finding("W025", seen, subject="target", probe=details)
 
 
 def check_message_sizes(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

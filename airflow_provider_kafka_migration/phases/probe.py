@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch, patched_header
 from airflow_provider_kafka_migration.kafka.wire import api_version
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.replication.empty_transactions import Fill, fill_and_wait, markers_are_refused
 from airflow_provider_kafka_migration.replication.holes import (
     MARKERS_API_KEY,
     connection_marker_parts,
@@ -25,6 +26,7 @@ SCRATCH_PREFIX = "kafka-migration-probe-"
 _FILLERS = 1_000
 _MARKERS = 5
 _REMOVAL_SECONDS = 15.0
+_TRANSACTION_SECONDS = 20.0
 
 
 @dataclass
@@ -32,6 +34,8 @@ class ProbeResult:
     """What was tried, and how it went: name to "" (works) or what the broker said."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
+    #: markers may not be written, and empty transactions fill holes in their place
+    uses_transactions: bool = False
 
     def works(self, name: str) -> bool:
         """Whether something that was tried worked."""
@@ -103,28 +107,50 @@ def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
         code = _append(context, name, ids, 7)
         return "" if code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER else f"append out of order: code {code}"
 
-    def markers() -> str:
-        before = wire.list_offsets([key], "log_end")[key]
-        marker_id, epoch = wire.init_producer_id(f"kafka-migration.{context.migration_id}.probe")
-        connection = wire.connection(wire.leaders([key])[key])
-        version, parts = connection_marker_parts(connection, {key: _MARKERS}, marker_id, epoch)
-        answer: list[memoryview] = []
-        connection.submit(MARKERS_API_KEY, version, parts, answer.append, flexible=True)
-        deadline = time.monotonic() + 10
-        while not answer and time.monotonic() < deadline:
-            connection.wait(1.0)
-        code = marker_errors(answer[0])[key] if answer else error_codes.REQUEST_TIMED_OUT
-        if code:
-            return error_codes.name(code)
-        grown = wire.list_offsets([key], "log_end")[key] - before
-        return "" if grown == _MARKERS else f"{grown} of {_MARKERS} markers were written"
-
-    attempts = {"log_end": log_end, "fillers": fillers, "sequence": sequence, "markers": markers}
+    attempts = {"log_end": log_end, "fillers": fillers, "sequence": sequence}
+    attempts["markers"] = lambda: _markers(context, key, result)
     for tried, attempt in attempts.items():
         try:
             result.outcomes[tried] = attempt()
         except MigrationError as error:
             result.outcomes[tried] = error.what
+
+
+def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:
+    """Control markers, or what fills holes in their place."""
+    wire = context.target.wire
+    if markers_are_refused(wire):
+        outcome = _empty_transactions(context, key)
+        result.uses_transactions = not outcome
+        return outcome
+    before = wire.list_offsets([key], "log_end")[key]
+    marker_id, epoch = wire.init_producer_id(f"kafka-migration.{context.migration_id}.probe")
+    connection = wire.connection(wire.leaders([key])[key])
+    version, parts = connection_marker_parts(connection, {key: _MARKERS}, marker_id, epoch)
+    answer: list[memoryview] = []
+    connection.submit(MARKERS_API_KEY, version, parts, answer.append, flexible=True)
+    deadline = time.monotonic() + 10
+    while not answer and time.monotonic() < deadline:
+        connection.wait(1.0)
+    code = marker_errors(answer[0])[key] if answer else error_codes.REQUEST_TIMED_OUT
+    if code:
+        return error_codes.name(code)
+    grown = wire.list_offsets([key], "log_end")[key] - before
+    return "" if grown == _MARKERS else f"{grown} of {_MARKERS} markers were written"
+
+
+def _empty_transactions(context: PhaseContext, key: tuple[str, int]) -> str:
+    """Fill some offsets without the right to write markers."""
+    wire = context.target.wire
+    before = wire.list_offsets([key], "log_end")[key]
+    transactional_id = f"kafka-migration.{context.migration_id}.probe"
+    fills = {key: Fill(_MARKERS, before, None)}
+    filled = fill_and_wait(wire.config, transactional_id, fills, seconds=_TRANSACTION_SECONDS).get(key)
+    if filled is None or filled.error is not None:
+        why = "no answer in time" if filled is None or filled.error is None else filled.error.what
+        return f"markers may not be written, and empty transactions failed: {why}"
+    grown = filled.log_end_offset - before
+    return "" if grown == _MARKERS else f"{grown} of {_MARKERS} empty transactions left a marker"
 
 
 def _append(context: PhaseContext, name: str, ids: ProducerIds, sequence: int) -> int:

@@ -168,7 +168,7 @@ class JobCoordinator:
         if failed:
             first = failed[0]
             error = first["error"]
-            reason = error["what"] if isinstance(error, dict) else "no answer"
+            reason = f"[{error['code']}] {error['what']}" if isinstance(error, dict) else "no answer"
             raise CopyFailed(
                 f"{len(failed)} of {len(self._standing)} partitions could not be copied; the first is "
                 f"{first['topic']}-{first['partition']}: {reason}",

@@ -132,6 +132,25 @@ def markers_are_refused(wire: Wire) -> bool:
     return error_codes.CLUSTER_AUTHORIZATION_FAILED in codes
 
 
+def fill_and_wait(
+    config: ClientConfig, transactional_id: str, fills: Mapping[TopicPartition, Fill], *, seconds: float
+) -> dict[TopicPartition, Filled]:
+    """Fill some partitions once, for trying it out; blocks.
+
+    :raises PermissionMissing: Write or Describe on the transactional ids is missing.
+    :raises SliceExpired: not within ``seconds``.
+    """
+    answered = threading.Event()
+    transactions = EmptyTransactions(config, transactional_id, deadline=time.monotonic() + seconds, wake=answered.set)
+    try:
+        transactions.begin()
+        transactions.submit(fills)
+        answered.wait(seconds + CLOSE_SECONDS)
+        return {item.key: item for item in transactions.collect()}
+    finally:
+        transactions.close()
+
+
 @dataclass(eq=False)
 class _Id:
     """One transactional id of the lane and its connection to the coordinator."""
