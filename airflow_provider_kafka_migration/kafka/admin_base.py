@@ -38,6 +38,8 @@ SPREADING_CODES = frozenset({3, 5, 100})
 SPREADING_SECONDS = 3.0
 #: Time a broker may take for one admin request, milliseconds.
 REQUEST_TIMEOUT_MS = 30_000
+#: How long we wait for its answer: longer, so that a slow broker's REQUEST_TIMED_OUT comes in, and not silence.
+REQUEST_WAIT_SECONDS = REQUEST_TIMEOUT_MS / 1000 + 15.0
 
 
 @dataclass(frozen=True)

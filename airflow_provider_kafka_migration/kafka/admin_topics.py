@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import (
     BATCH_ITEMS,
     REQUEST_TIMEOUT_MS,
+    REQUEST_WAIT_SECONDS,
     AdminBase,
     ItemError,
     batches,
@@ -143,7 +144,7 @@ class TopicsAdmin(AdminBase):
                 timeout_ms=REQUEST_TIMEOUT_MS,
                 validate_only=validate_only,
             )
-            response = self.wire.controller_request(request)
+            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
             ids.update({item.name: topic_id_text(item.topic_id) for item in response.topics})
             return {item.name: item_error(item.error_code, item.error_message) for item in response.topics}
 
@@ -162,7 +163,7 @@ class TopicsAdmin(AdminBase):
                 for name in batch
             ]
             request = CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=validate_only)
-            response = self.wire.controller_request(request)
+            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
             return {item.name: item_error(item.error_code, item.error_message) for item in response.results}
 
         return self.in_batches(sorted(counts), send, done_codes=frozenset({INVALID_PARTITIONS}))
@@ -176,7 +177,7 @@ class TopicsAdmin(AdminBase):
                 topic_names=batch,
                 timeout_ms=REQUEST_TIMEOUT_MS,
             )
-            response = self.wire.controller_request(request)
+            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
             return {
                 item.name: None
                 if item.error_code == UNKNOWN_TOPIC_OR_PARTITION
@@ -199,7 +200,9 @@ class TopicsAdmin(AdminBase):
                 if broker < 0:
                     answers.update(dict.fromkeys(parts, item_error(error_codes.LEADER_NOT_AVAILABLE)))
                     continue
-                response = self.wire.request(_delete_request(parts, before), broker_id=broker)
+                response = self.wire.request(
+                    _delete_request(parts, before), broker_id=broker, timeout_seconds=REQUEST_WAIT_SECONDS
+                )
                 for topic in response.topics:
                     for item in topic.partitions:
                         key = (topic.name, item.partition_index)

@@ -23,10 +23,18 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC_MASK = 0x20, 0x10, 0x08, 0x07
 _LOG_OVERHEAD = 12
 
-#: Bytes fetched for one header, and for the density of one place of a compacted log.
-_HEADER_FETCH_BYTES = 512
-_DENSITY_FETCH_BYTES = 32 * 1024
+#: Bytes fetched for one header, and for the density of one place of a compacted log. A broker answers with nothing
+#: where the first batch is larger (but for the first partition of a request), so larger pieces are tried then.
+_HEADER_FETCH_BYTES = (512, 16 * 1024, 128 * 1024, 1100 * 1024)
+_DENSITY_FETCH_BYTES = (32 * 1024, 128 * 1024, 1100 * 1024)
+#: All samples together; beyond it partitions stay unsampled, always the same ones.
+_SAMPLE_BUDGET_BYTES = 256 * 1024 * 1024
+_ANSWER_BYTES = 32 * 1024 * 1024
 _RANGES_PER_FETCH = 250
+
+
+#: (topic, partition, offset)
+_Place = tuple[str, int, int]
 
 
 @dataclass
@@ -167,50 +175,69 @@ class _Sampler:
     def __init__(self, wire: Wire, found: SourceLook) -> None:
         self._wire = wire
         self._found = found
+        self._left_bytes = _SAMPLE_BUDGET_BYTES
         for key in found.keys:
             found.samples[key] = Sample()
 
     def run(self) -> None:
-        ends: list[FetchRange] = []
-        places: list[FetchRange] = []
+        ends: list[_Place] = []
+        places: list[_Place] = []
         for topic, partition in self._found.keys:
             start = self._found.starts[topic, partition]
             end = self._found.stable[topic, partition]
             if end <= start:
                 continue
-            ends += [FetchRange(topic, partition, offset, _HEADER_FETCH_BYTES) for offset in sorted({start, end - 1})]
+            ends += [(topic, partition, offset) for offset in sorted({start, end - 1})]
             if "compact" in self._found.configs[topic].get("cleanup.policy"):
                 third = (end - start) // 3
                 offsets = sorted({start, start + third, start + 2 * third})
-                places += [FetchRange(topic, partition, offset, _DENSITY_FETCH_BYTES) for offset in offsets]
+                places += [(topic, partition, offset) for offset in offsets]
         try:
-            self._fetch(ends, density=False)
-            self._fetch(places, density=True)
+            self._sample(ends, _HEADER_FETCH_BYTES, density=False)
+            self._sample(places, _DENSITY_FETCH_BYTES, density=True)
         except MigrationError as error:
             self._found.unknown["batch headers on the source"] = error.what
 
-    def _fetch(self, ranges: Sequence[FetchRange], *, density: bool) -> None:
-        for batch in _without_repeats(ranges):
-            for answer in self._wire.fetch_once(batch, isolation=READ_UNCOMMITTED):
-                key = (answer.topic, answer.partition)
-                if answer.error_code:
-                    self._found.unknown["batch headers on the source"] = error_codes.name(answer.error_code)
-                    continue
+    def _sample(self, places: Sequence[_Place], sizes: Sequence[int], *, density: bool) -> None:
+        """Each place with the smallest piece that holds its batch, as long as the budget lasts."""
+        left = list(places)
+        for size in sizes:
+            empty: list[_Place] = []
+            for batch in _without_repeats(left, min(_RANGES_PER_FETCH, max(1, _ANSWER_BYTES // size))):
+                if self._left_bytes <= 0:
+                    return
+                empty += self._fetch(batch, size, density=density)
+            left = sorted(empty)
+
+    def _fetch(self, places: Sequence[_Place], size: int, *, density: bool) -> list[_Place]:
+        """The places whose answer was empty."""
+        offsets = {(topic, partition): offset for topic, partition, offset in places}
+        empty: list[_Place] = []
+        ranges = [FetchRange(*place, size) for place in places]
+        for answer in self._wire.fetch_once(ranges, isolation=READ_UNCOMMITTED):
+            key = (answer.topic, answer.partition)
+            if answer.error_code:
+                self._found.unknown["batch headers on the source"] = error_codes.name(answer.error_code)
+                continue
+            self._left_bytes -= len(answer.records)
+            if len(answer.records) < HEAD_BYTES:
+                empty.append((*key, offsets[key]))
+            else:
                 _read_headers(answer.records, self._found.samples[key], density=density)
+        return empty
 
 
-def _without_repeats(ranges: Iterable[FetchRange]) -> Iterable[list[FetchRange]]:
+def _without_repeats(places: Iterable[_Place], limit: int) -> Iterable[list[_Place]]:
     """Requests that name each partition once."""
-    rounds: dict[int, list[FetchRange]] = defaultdict(list)
+    rounds: dict[int, list[_Place]] = defaultdict(list)
     seen: dict[TopicPartition, int] = defaultdict(int)
-    for item in ranges:
-        key = (item.topic, item.partition)
-        rounds[seen[key]].append(item)
-        seen[key] += 1
+    for topic, partition, offset in places:
+        rounds[seen[topic, partition]].append((topic, partition, offset))
+        seen[topic, partition] += 1
     for number in sorted(rounds):
         items = rounds[number]
-        for begin in range(0, len(items), _RANGES_PER_FETCH):
-            yield items[begin : begin + _RANGES_PER_FETCH]
+        for begin in range(0, len(items), limit):
+            yield items[begin : begin + limit]
 
 
 def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -73,6 +74,22 @@ def test_kinds_codecs_holes_and_offsets_are_seen(control: Control) -> None:
     assert plan.estimate is not None
     assert plan.estimate.copy_bytes == plan.total_bytes
     assert plan.total_bytes > 0
+
+
+def test_large_batches_are_sampled_too(control: Control) -> None:
+    names = [f"{control.prefix}{stem}" for stem in ("a", "b", "c")]
+    control.source_cluster.create_topics({name: (3, {"cleanup.policy": "compact"}) for name in names})
+    config = {**control.source_cluster.client_config(), "compression.type": "lz4", "linger.ms": 200}
+    producer = Producer({**config, "batch.size": 900_000})
+    for name in names:
+        for partition in range(3):
+            for number in range(60):
+                # Random bytes: no codec makes these batches small.
+                producer.produce(name, random.Random(number).randbytes(8_000), b"key-%d" % number, partition)
+    assert producer.flush(30) == 0
+    plan = make_plan(control.context())
+    assert all(topic.codecs for topic in plan.topics)
+    assert {item.estimated_records for topic in plan.topics for item in topic.partitions} == {60}
 
 
 def test_verdicts_follow_the_budget(make_control: Callable[..., Control]) -> None:

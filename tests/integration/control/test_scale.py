@@ -26,8 +26,8 @@ PARTITIONS = 10
 def test_many_topics(control: Control, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"{control.prefix}{number:04d}" for number in range(TOPICS)]
     context = control.context()
-    for begin in range(0, TOPICS, 50):
-        wanted = [NewTopic(name, PARTITIONS, 1, {"retention.ms": "3600000"}) for name in names[begin : begin + 50]]
+    for begin in range(0, TOPICS, 20):
+        wanted = [NewTopic(name, PARTITIONS, 1, {"retention.ms": "3600000"}) for name in names[begin : begin + 20]]
         answers = context.source.admin.create_topics(wanted)
         assert not [item.error for item in answers.values() if item.error is not None]
     seconds = {}
@@ -67,9 +67,7 @@ def test_one_bad_topic_does_not_stop_the_others(control: Control) -> None:
         control.source_cluster.create_topic(name)
     context, plan = control.planned()
     topics = [
-        topic.model_copy(update={"target_configs": {"flush.ms": "not-a-number"}})
-        if topic.name == names[1]
-        else topic
+        topic.model_copy(update={"target_configs": {"flush.ms": "not-a-number"}}) if topic.name == names[1] else topic
         for topic in plan.topics
     ]
     context.journal_store.put(context.key("plan.json"), plan.model_copy(update={"topics": topics}).canonical())

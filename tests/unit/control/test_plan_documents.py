@@ -226,3 +226,13 @@ def test_codes_are_unique_and_documented() -> None:
     page = (ROOT / "docs" / "precheck.md").read_text(encoding="utf-8")
     assert as_markdown() in page
     assert all(code == item.code for code, item in CODES.items())
+
+
+def test_the_example_of_version_1_stays_readable() -> None:
+    data = (ROOT / "tests" / "cases" / "plan" / "plan.v1.json").read_bytes()
+    plan = Plan.parse(data)
+    assert plan.migration_id == "demo"
+    assert plan.topic("shop.orders").codecs == ["lz4"]
+    assert plan.topic("shop.payments").kinds == ["transactional"]
+    assert json.loads(plan.canonical()) == json.loads(data)
+    assert f"Digest `{plan.digest()}`" in (ROOT / "docs" / "plan-example.md").read_text(encoding="utf-8")
