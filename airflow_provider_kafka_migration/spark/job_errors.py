@@ -20,6 +20,9 @@ _MARKS = (
 )
 _LONGEST = 600
 
+#: Spark jobs in a row that may fail, each with all attempts of its tasks, before the driver gives up.
+MAX_SPARK_FAILURES = 2
+
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:

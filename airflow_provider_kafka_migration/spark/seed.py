@@ -14,9 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pyspark.sql import SparkSession
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane
+from airflow_provider_kafka_migration.errors import SparkJobFailed
 from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
 from airflow_provider_kafka_migration.spark.data_source import NAME, lanes_option
-from airflow_provider_kafka_migration.spark.job_errors import spark_errors
+from airflow_provider_kafka_migration.spark.job_errors import MAX_SPARK_FAILURES, spark_errors
 from airflow_provider_kafka_migration.spark.job_pointer import JobPointer
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
 from airflow_provider_kafka_migration.spark.merging import Merger
@@ -49,6 +50,7 @@ class SeedDriver:
         self._pointer = pointer
         self._run_lane = run
         self._merger = Merger(coordinator)
+        self._spark_failures: dict[int, int] = {}
         self._cancelled = threading.Event()
 
     def run(self) -> None:
@@ -82,10 +84,22 @@ class SeedDriver:
             done, _ = wait(open_slices, return_when=FIRST_COMPLETED)
             for future in sorted(done, key=lambda future: open_slices[future]):
                 lane, number = open_slices.pop(future)
-                pause = self._merger.merge(future.result())
+                pause = self._merger.merge(self._outcome(lane, future))
                 left = {item.lane: item for item in self._coordinator.remaining_lanes()}
                 if lane in left:
                     open_slices[pool.submit(self._slice, left[lane], number + 1, pause)] = (lane, number + 1)
+
+    def _outcome(self, lane: int, future: Future[SliceOutcome]) -> SliceOutcome:
+        """What a slice has brought; the first failed job of Spark in a row counts as an error of its lane."""
+        try:
+            outcome = future.result()
+        except SparkJobFailed as error:
+            self._spark_failures[lane] = self._spark_failures.get(lane, 0) + 1
+            if self._spark_failures[lane] >= MAX_SPARK_FAILURES:
+                raise
+            return SliceOutcome(lane_errors={lane: error})
+        self._spark_failures.pop(lane, None)
+        return outcome
 
     def _slice(self, lane: CopyLane, number: int, pause: float = 0.0) -> SliceOutcome:
         if self._cancelled.wait(pause):

@@ -7,6 +7,7 @@ partition has reached its stop offset. Spark's checkpoint folder is disposable: 
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
@@ -19,7 +20,7 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import SparkJobFailed, Where
 from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
 from airflow_provider_kafka_migration.spark.data_source import NAME, group_lanes, lanes_option
-from airflow_provider_kafka_migration.spark.job_errors import spark_errors
+from airflow_provider_kafka_migration.spark.job_errors import MAX_SPARK_FAILURES, spark_errors
 from airflow_provider_kafka_migration.spark.job_pointer import JobPointer
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
 from airflow_provider_kafka_migration.spark.merging import Merger
@@ -27,6 +28,8 @@ from airflow_provider_kafka_migration.spark.open_job import copy_job
 from airflow_provider_kafka_migration.spark.rows import RESULT_SCHEMA, read_rows
 from airflow_provider_kafka_migration.spark.session import slots
 from airflow_provider_kafka_migration.spark.slice_function import ArrowFunction, RunLane, make_copy_slice, run_lane
+
+log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.5
 
@@ -52,6 +55,8 @@ class TailDriver:
         self._function: ArrowFunction = make_copy_slice(pointer, run)
         self._merger = Merger(coordinator)
         self._failure: BaseException | None = None
+        #: slices that were taken in
+        self._merged = 0
 
     def run(self) -> None:
         """Return when the coordinator has finished.
@@ -60,15 +65,28 @@ class TailDriver:
         :raises MigrationError: what stopped a lane as a whole.
         :raises SparkJobFailed: Spark gave up a task, or the query.
         """
-        if self._coordinator.finished:
-            self._coordinator.check()
-            return
+        failures = 0
+        while not self._coordinator.finished:
+            merged = self._merged
+            try:
+                self._query()
+            except SparkJobFailed as error:
+                # A lost process beside the tasks (the query's own Python planner) ends the query: start another one.
+                failures = 1 if self._merged > merged else failures + 1
+                if failures >= MAX_SPARK_FAILURES:
+                    raise
+                log.warning("The streaming query is started again: %s", error)
+        self._coordinator.check()
+
+    def _query(self) -> None:
+        """One streaming query, until it is finished or fails."""
         folder = Path(tempfile.mkdtemp(prefix="kafka-migration-tail-"))
         finished_file = folder / "finished"
+        self._failure = None
         try:
             with spark_errors(f"tail of {self._job.migration_id}"):
                 self._drive(self._start(folder, finished_file), finished_file)
-        except BaseException:
+        except Exception:
             if self._failure is not None:
                 raise self._failure from None
             raise
@@ -80,7 +98,6 @@ class TailDriver:
                 where=Where(migration_id=self._job.migration_id, phase=self._job.name),
                 next_step="clear the task: the tail goes on from where the target ends",
             )
-        self._coordinator.check()
 
     def _start(self, folder: Path, finished_file: Path) -> StreamingQuery:
         weights = {lane.lane: sum(max(p.size_bytes, 0) for p in lane.partitions) for lane in self._job.lanes}
@@ -114,6 +131,7 @@ class TailDriver:
             with spark_errors(f"slice {number + 1} of the tail of {self._job.migration_id}"):
                 outcome = read_rows(frame.collect())
             pause = self._merger.merge(outcome)
+            self._merged += 1
             if self._coordinator.finished:
                 finished_file.touch()
             elif pause:

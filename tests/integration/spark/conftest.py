@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_kafka_migration.spark.session import build_session
 from harness.brokers import KafkaCluster
 from tests.integration.copy.copying import Copying
+from tests.integration.spark.spark_runs import SparkRun
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +38,17 @@ def copying(
         return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
 
     return make
+
+
+@pytest.fixture
+def submit() -> Iterator[Callable[..., SparkRun]]:
+    """Starts ``spark-submit``; what still runs when the test ends is killed."""
+    runs: list[SparkRun] = []
+
+    def start(*arguments: Any) -> SparkRun:
+        runs.append(SparkRun(*arguments))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.end()

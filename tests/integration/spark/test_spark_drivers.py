@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -26,6 +28,8 @@ from airflow_provider_kafka_migration.spark.session import build_session, job_gr
 from airflow_provider_kafka_migration.spark.slice_function import RunLane
 from airflow_provider_kafka_migration.spark.tail import TailDriver
 from tests.spark_support import StoredJob, store_job
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Behaviour = Callable[[CopyLane, int, Path], None]
 
@@ -50,7 +54,7 @@ def copying(folder: Path, behaviour: Behaviour | None = None, *, per_slice: int 
             until = spec.until_offset if spec.until_offset is not None else 10**9
             if stop_at.exists():
                 until = int(stop_at.read_text())
-            copied = min(per_slice, until - offset)
+            copied = max(0, min(per_slice, until - offset))
             state.write_text(str(offset + copied))
             results.append(
                 PartitionResult(
@@ -69,6 +73,13 @@ def copying(folder: Path, behaviour: Behaviour | None = None, *, per_slice: int 
         return results
 
     return run
+
+
+def set_stop(folder: Path, offset: int) -> None:
+    """Tell the tasks where to stop; a reader never sees half of it."""
+    part = folder / f"stop-{os.getpid()}-{time.monotonic_ns()}"
+    part.write_text(str(offset))
+    part.replace(folder / "stop")
 
 
 def began(stored: StoredJob, lane: int) -> list[tuple[int, int, int]]:
@@ -136,9 +147,9 @@ def test_a_worker_that_always_dies_ends_the_job_with_a_named_error(spark: SparkS
     def die(_lane: CopyLane, _attempt: int, _here: Path) -> None:
         os.kill(os.getpid(), 9)
 
-    with pytest.raises(SparkJobFailed, match="lane 0, slice 1"):
+    with pytest.raises(SparkJobFailed, match="lane 0, slice 2"):
         seed(spark, stored, die)
-    assert [attempt for _, attempt, _ in began(stored, 0)] == [0, 1, 2, 3]
+    assert [attempt for _, attempt, _ in began(stored, 0)] == [0, 1, 2, 3] * 2
 
 
 def test_a_transient_error_of_a_lane_is_tried_again_in_the_next_slice(spark: SparkSession, tmp_path: Path) -> None:
@@ -199,7 +210,7 @@ def stop_after(slices: int, at_offset: int) -> Behaviour:
 
     def behave(lane: CopyLane, _attempt: int, here: Path) -> None:
         if len(list(here.glob(f"began-{lane.lane}-*"))) >= slices:
-            (here / "stop").write_text(str(at_offset))
+            set_stop(here, at_offset)
 
     return behave
 
@@ -221,7 +232,7 @@ def test_lanes_of_one_slot_are_driven_at_the_same_time(spark: SparkSession, tmp_
         while len(list(here.glob("here-*"))) < 4:
             assert time.monotonic() < deadline, "the four lanes do not run at the same time"
             time.sleep(0.02)
-        (here / "stop").write_text("50")
+        set_stop(here, 50)
 
     assert tail(spark, stored, meet)["partitions_done"] == 4
 
@@ -234,7 +245,7 @@ def test_a_killed_tail_worker_is_tried_again(spark: SparkSession, tmp_path: Path
         if lane.lane == 1 and count == 2 and attempt == 0:
             os.kill(os.getpid(), 9)
         if count >= 4:
-            (here / "stop").write_text("300")
+            set_stop(here, 300)
 
     assert tail(spark, stored, die_once)["partitions_done"] == 2
     assert [attempt for _, attempt, _ in began(stored, 1)][:4] == [0, 0, 1, 0]
@@ -263,6 +274,35 @@ def test_a_tail_that_spark_gives_up_is_a_named_error(spark: SparkSession, tmp_pa
     with pytest.raises(SparkJobFailed, match="slice 1 of the tail"):
         tail(spark, stored, die)
     assert not spark.streams.active
+
+
+def planners() -> list[psutil.Process]:
+    """The Python process that plans the micro-batches of a streaming query: below Spark, but no task."""
+    mark = "python_streaming_source_runner"
+    return [item for item in psutil.Process().children(recursive=True) if mark in " ".join(item.cmdline())]
+
+
+def test_a_tail_survives_the_loss_of_its_planner(spark: SparkSession, tmp_path: Path) -> None:
+    stored = store_job(tmp_path, "tail", lanes=1, partitions=1, until_offset=None)
+    killed = []
+
+    def kill_planner() -> None:
+        deadline = time.monotonic() + 100
+        while time.monotonic() < deadline and not (len(began(stored, 0)) >= 2 and planners()):
+            time.sleep(0.05)
+        for process in planners():
+            process.kill()
+            killed.append(process)
+        slices = len(began(stored, 0))
+        while time.monotonic() < deadline and len(began(stored, 0)) < slices + 3:
+            time.sleep(0.05)
+        set_stop(stored.folder, 5000)
+
+    killer = threading.Thread(target=kill_planner)
+    killer.start()
+    assert tail(spark, stored)["partitions_done"] == 1
+    killer.join()
+    assert killed
 
 
 def test_a_finished_tail_starts_no_query(spark: SparkSession, tmp_path: Path) -> None:

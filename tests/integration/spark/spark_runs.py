@@ -1,0 +1,84 @@
+"""``spark-submit`` of our mains in the background, and the processes below it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.integration.copy.copying import Copying
+
+ROOT = Path(__file__).parents[3]
+
+
+class SparkRun:
+    """One ``spark-submit`` of a main, in the background."""
+
+    def __init__(self, copy: Copying, main: str, job_name: str, master: str = "local[2,4]", *options: str) -> None:
+        self.log = copy.folder / f"{main}-{time.time():.3f}.log"
+        submit = Path(sys.executable).with_name("spark-submit")
+        conf = {
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "512m",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+        }
+        arguments = [str(submit), "--master", master]
+        for key, value in conf.items():
+            arguments += ["--conf", f"{key}={value}"]
+        arguments += [
+            *options,
+            str(ROOT / "spark_jobs" / f"{main}.py"),
+            *("--job-location", copy.journal, "--job-key", copy.job_key(job_name)),
+            *("--references", str(copy.references_file)),
+        ]
+        env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with self.log.open("wb") as file:
+            self.process = subprocess.Popen(arguments, stdout=file, stderr=subprocess.STDOUT, env=env)
+
+    def text(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: float = 400) -> int:
+        """Its exit status."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"Spark did not end within {seconds} s:\n{self.text()[-4000:]}") from None
+
+    def below(self) -> list[psutil.Process]:
+        """All processes below spark-submit."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def workers(self) -> list[psutil.Process]:
+        """Python workers: children of PySpark's daemon."""
+        return [process for process in self.below() if self._is_daemon(process) and self._is_daemon(process.parent())]
+
+    @staticmethod
+    def _is_daemon(process: psutil.Process | None) -> bool:
+        try:
+            return process is not None and "pyspark.daemon" in " ".join(process.cmdline())
+        except psutil.NoSuchProcess:
+            return False
+
+    def end(self) -> None:
+        """Kill everything, if it still runs."""
+        if self.process.poll() is not None:
+            return
+        below = self.below()
+        self.process.kill()
+        for process in below:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait(30)
