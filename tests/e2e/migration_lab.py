@@ -65,7 +65,7 @@ class Lab:
             base[name] = {**base.get(name, {}), **section} if isinstance(section, Mapping) else section
         return base
 
-    def trigger(self, spec: Mapping[str, Any], dag_id: str = GENERIC) -> DagRun:
+    def trigger(self, spec: Mapping[str, Any], dag_id: str = GENERIC, *, takeover: bool = False) -> DagRun:
         """Start a run of the generic DAG for a spec."""
         conf = {
             "migration_id": spec["migration_id"],
@@ -73,6 +73,7 @@ class Lab:
             "target": spec["target"]["conn_id"],
             "journal": spec["storage"]["journal"],
             "more": dict(spec),
+            "takeover": takeover,
         }
         return DagRun(self, dag_id, self.airflow.trigger(dag_id, conf), str(spec["migration_id"]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import psutil
 import pytest
@@ -157,3 +158,41 @@ def test_abort_rolls_back(lab: Lab, prefix: str) -> None:
     assert {states[name] for name in states if name.startswith("cutover.") or name == "evidence"} == {"skipped"}
     assert _journal(run)[-1]["to"] == "rolled_back"
     assert any(key.endswith("rollback-report.json") for key in run.objects(EVIDENCE_BUCKET))
+
+
+def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, prefix: str) -> None:
+    """Airflow's rows, XCom and state store are gone; the migration is not. Without takeover it is refused."""
+    topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
+    load(lab.source, topics)
+    spec = lab.spec("deleted", prefix)
+    first = lab.trigger(spec)
+    first.wait("approve_cutover", "awaiting_input")
+    lab.airflow.request("DELETE", f"/dags/{first.dag_id}/dagRuns/{quote(first.run_id, safe='')}")
+
+    refused = lab.trigger(spec)
+    refused.wait("plan", "failed")
+    assert "CLAIM_HELD" in refused.log("plan")
+    assert first.run_id in refused.log("plan"), "the error names the holder"
+
+    second = lab.trigger(spec, takeover=True)
+    second.finish()
+    assert "done before" in second.log("plan")
+    _check_equal(lab, topics)
+    journal = _journal(second)
+    assert sum(entry["step"] == "seed_done" for entry in journal) == 1, "nothing was copied twice"
+    assert journal[-1]["to"] == "finalized"
+
+
+@pytest.mark.soak
+def test_restart_of_airflow_while_it_waits(lab: Lab, prefix: str) -> None:
+    """Scheduler, triggerer and all tasks end while ``drain_ready`` is deferred and ``tail`` copies."""
+    topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
+    load(lab.source, topics)
+    run = lab.trigger(lab.spec("restarted", prefix, tail={"drain_stable_window": "60s"}))
+    run.wait("drain_ready", "deferred")
+    run.wait("tail", "running")
+    lab.airflow.stop()
+    lab.airflow.start()
+    run.wait("drain_ready", "success")
+    run.finish()
+    _check_equal(lab, topics)
