@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import Transient
@@ -14,6 +14,8 @@ from benchmarks.peers.base import Peer, Task, Usage
 
 _POLL_SECONDS = 0.01
 _USAGE_SECONDS = 0.05
+#: A worker copies nothing yet so long before its first record is readable.
+IDLE_BEFORE_SECONDS = 0.5
 #: A copier must show its first record within this time after its start (a JVM on a busy machine).
 FIRST_RECORD_SECONDS = 180.0
 
@@ -133,6 +135,7 @@ class _Peak:
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
+        self._sizes: list[tuple[float, int]] = []
         self._at = 0.0
         self.last = Usage(0.0, 0, 0)
         self.peak = self.last
@@ -147,7 +150,15 @@ class _Peak:
                 max(self.peak.worker_bytes, self.last.worker_bytes),
                 self.last.idle_bytes if self.last.idle_bytes is not None else self.peak.idle_bytes,
             )
+            self._sizes.append((self._at, self.last.worker_bytes))
         return self.last
+
+    def note_idle(self) -> None:
+        """The first record is there: where the peer does not tell, its worker's size a moment ago was the idle one."""
+        now = time.monotonic()
+        before = [size for at, size in self._sizes if size and at <= now - IDLE_BEFORE_SECONDS]
+        if self.peak.idle_bytes is None and before:
+            self.peak = replace(self.peak, idle_bytes=before[-1])
 
 
 def measure_copy(
@@ -177,7 +188,9 @@ def _first(peer: Peer, watch: Watch, peak: _Peak, begun: float) -> Sample:
         fraction = watch.fraction()
         seconds = time.monotonic() - begun
         if fraction > 0:
-            return Sample(seconds, fraction, peak.look(now=True).cpu_seconds)
+            sample = Sample(seconds, fraction, peak.look(now=True).cpu_seconds)
+            peak.note_idle()
+            return sample
         peak.look()
         if seconds > FIRST_RECORD_SECONDS:
             raise TimeoutError(f"{peer.title}: no record on the target within {FIRST_RECORD_SECONDS:.0f} s")

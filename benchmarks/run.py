@@ -13,16 +13,22 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from confluent_kafka import KafkaException
 
 from benchmarks import clusters, fixtures
 from benchmarks.measure import Content, CopyResult, measure_copy
 from benchmarks.peers.base import ROOT, Task
 from benchmarks.peers.registry import peers
+from benchmarks.report import write
 from benchmarks.scenarios import Kind, Scenario, scenarios
+from benchmarks.summary import TAIL, against_aims, load, summarise
+from benchmarks.tail import RATES, Tail, TailResult
 from harness.brokers import KafkaCluster
 from harness.processes import HarnessError
 
@@ -49,6 +55,7 @@ class Bench:
         self.folder = folder
         self.results = QUICK_RESULTS if options.quick else RESULTS
         self.max_seconds = options.max_seconds or MAX_SECONDS[options.quick]
+        self._machine = clusters.machine()  # before anything of ours runs
         self._begun = time.monotonic()
         self._stack = stack
         self._source: KafkaCluster | None = None
@@ -82,20 +89,13 @@ class Bench:
         names = [name for name in scenario.peers if not self.options.peers or name in self.options.peers]
         rows = [self._row(scenario, name, content) for name in names]
         document = {
-            "version": 1,
-            "scenario": scenario.name,
-            "title": scenario.title,
+            **self._about(scenario.name, scenario.title),
             "records": content.records,
             "stored_bytes": content.stored_bytes,
             "record_bytes": round(content.record_bytes, 1),
             "batch_bytes": fixtures.batch_bytes(self.source, scenario),
             "partitions": scenario.partitions,
             "target_brokers": scenario.target_brokers,
-            "kafka": {"source": clusters.SOURCE_VERSION, "target": clusters.TARGET_VERSION},
-            "archive": self.archive.title,
-            "machine": clusters.machine(),
-            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "quick": self.options.quick,
             "rows": rows,
         }
         delete_topic(self.source, scenario.name)
@@ -138,6 +138,70 @@ class Bench:
             self._keep_log(folder, f"{scenario.name}-{name}")
         shutil.rmtree(folder, ignore_errors=True)
         return result.as_dict()
+
+    def keep(self, name: str, run: Callable[[], dict[str, Any]], done: Callable[[Path], bool]) -> int:
+        """Run a scenario and write its document; how many peers failed."""
+        path = self.results / f"{name}.json"
+        if self.options.resume and done(path):
+            self.say(f"{name}: there already")
+            return 0
+        document = run()
+        write_json(path, document)
+        return sum("error" in row for row in document["rows"])
+
+    def report(self) -> None:
+        """Summary, page and chart of all results that are there now."""
+        summary = summarise(load(self.results))
+        write_json(self.results / "summary.json", summary)
+        pages = self.results if self.options.quick else ROOT / "docs"
+        write(self.results, pages / "benchmarks.md", pages / "benchmarks.png")
+        for what, value, aim, met in against_aims(summary):
+            if value is not None:
+                self.say(f"{what}: {value:g} (aim {aim}){'' if met else '  MISSED'}")
+        self.say(f"results: {self.results}, page: {pages / 'benchmarks.md'}")
+
+    def tail(self) -> dict[str, Any]:
+        """Tail latency of ours and of MirrorMaker 2 with and without linger; the document."""
+        self.say("tail: latency at " + " and ".join(f"{rate:,}" for rate in RATES) + " records/s")
+        seconds, warm_up = (8.0, 4.0) if self.options.quick else (45.0, 8.0)
+        tail = Tail(self.source, self.target(1), self.folder / "tail", seconds, warm_up, self.say)
+        ours, mm2 = self.peers["ours_direct"], self.peers["mm2_tuned"]
+        measures: list[tuple[str, int, Callable[[], TailResult]]] = []
+        for rate in RATES:
+            measures += [
+                ("direct_read", rate, partial(tail.direct_read, rate)),
+                ("ours_direct", rate, partial(tail.peer, ours, rate)),
+                ("mm2_tuned", rate, partial(tail.peer, mm2, rate, 0)),
+                ("mm2_tuned", rate, partial(tail.peer, mm2, rate, 5)),
+            ]
+        found = []
+        for name, rate, measure in measures:
+            if self.options.peers and name not in self.options.peers:
+                continue
+            try:
+                result = measure()
+            except (HarnessError, ValueError, KafkaException) as error:
+                self.say(f"  {name}: {error}")
+                found.append({"peer": name, "title": name, "records_per_second": rate, "error": str(error)})
+                continue
+            linger = "" if result.linger_ms is None else f", linger {result.linger_ms} ms"
+            self.say(
+                f"  {result.title}{linger}, {rate:,} records/s: p50 {result.p50_ms:.1f} ms, p99 {result.p99_ms:.1f} ms"
+            )
+            found.append(result.as_dict())
+        return {**self._about(TAIL, "tail latency"), "rows": found}
+
+    def _about(self, name: str, title: str) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "scenario": name,
+            "title": title,
+            "kafka": {"source": clusters.SOURCE_VERSION, "target": clusters.TARGET_VERSION},
+            "archive": self.archive.title,
+            "machine": self._machine,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "quick": self.options.quick,
+        }
 
     def _keep_log(self, folder: Path, name: str) -> None:
         kept = ROOT / "build" / "bench-logs" / name
@@ -202,19 +266,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 1 if a peer failed."""
     options = parse(arguments)
     try:
-        chosen = scenarios(quick=options.quick, only=tuple(options.only), records=options.records)
+        chosen = scenarios(
+            quick=options.quick, only=tuple(name for name in options.only if name != TAIL), records=options.records
+        )
     except ValueError as error:
-        print(error, file=sys.stderr)
+        print(f"{error}, {TAIL}", file=sys.stderr)
         return 2
+    if options.only == [TAIL]:
+        chosen = []
     failed = 0
     with tempfile.TemporaryDirectory(prefix="kafka-migration-bench-", dir=options.folder) as name, ExitStack() as stack:
         bench = Bench(options, Path(name), stack)
         for scenario in chosen:
-            path = bench.results / f"{scenario.name}.json"
-            if options.resume and is_done(path, scenario):
-                bench.say(f"{scenario.name}: there already")
-                continue
-            document = bench.scenario(scenario)
-            write_json(path, document)
-            failed += sum("error" in row for row in document["rows"])
+            failed += bench.keep(scenario.name, partial(bench.scenario, scenario), partial(is_done, scenario=scenario))
+        if not options.only or TAIL in options.only:
+            failed += bench.keep(TAIL, bench.tail, Path.exists)
+        bench.report()
     return 1 if failed else 0

@@ -1,0 +1,197 @@
+"""The results page and its chart, made from the result files: ``python -m benchmarks.report [FOLDER]``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.base import ROOT
+from benchmarks.scenarios import SCENARIOS
+from benchmarks.summary import TAIL, Document, against_aims, load, rows, summarise
+
+_ADD_A_PEER = """\
+## Add a peer of your own
+
+A peer is a class with three methods (`benchmarks/peers/base.py`, the protocol `Peer`):
+
+```python
+class MyCopier(ProcessPeer):
+    name = "my_copier"          # letters, digits, underscores; the target topic is "my_copier.<topic>"
+    title = "my copier"
+    keeps_offsets = False       # True: complete when the target's end offsets are those of the source
+
+    def command(self, task: Task) -> Sequence[str]:
+        return ["my-copier", "--from", task.source, "--to", task.target, task.topic, task.target_topic]
+```
+
+`ProcessPeer` starts the command, measures CPU time and memory of all processes that come of it, and ends them. A peer
+that is no child process implements `start(task)`, `stop()` and `measure()` itself. Then add a line to
+`benchmarks/peers/registry.py` and the name to the scenarios' `peers` in `benchmarks/scenarios.py`, or give it on the
+command line: `python -m benchmarks --only json_1mb --peers my_copier ours_direct`.
+"""
+
+
+def write(results: Path, page: Path, chart: Path) -> None:
+    """Page and chart from the results in a folder."""
+    documents = load(results)
+    draw(documents, chart)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(render(documents, chart.name), encoding="utf-8")
+
+
+def render(documents: Mapping[str, Document], chart: str) -> str:
+    """The page, in Markdown."""
+    parts = [
+        "# Benchmarks",
+        "All copiers in one run, one after the other, on the same brokers and the same data. `make bench` makes this "
+        "page anew; `python -m benchmarks --quick` is a small run for development, whose figures mean little.",
+        _machine(documents),
+        f"![records per second of each copier]({chart})",
+        "## Against the aims",
+        _aims(documents),
+        "## How it is measured",
+        _HOW,
+    ]
+    for scenario in SCENARIOS:
+        if scenario.name in documents:
+            parts += [f"## {scenario.title[:1].upper()}{scenario.title[1:]}", _scenario(documents[scenario.name])]
+    if TAIL in documents:
+        parts += ["## Tail latency", _tail(documents[TAIL])]
+    return "\n\n".join([*parts, _ADD_A_PEER])
+
+
+_HOW = """\
+- Time runs from the first to the last record that is readable on the target, looked at every 10 ms over a connection
+  of the benchmark's own; start-up is not counted, for no copier. A copy that takes too long is cut off, and its rate is
+  that of what it has done.
+- CPU is that of all processes of the copier (user and system, from `/proc`) in the same time, for the whole topic.
+  Memory is the resident size of all its processes; "worker" is what the largest one needed above its idle size.
+- Source records are written by librdkafka and their batches multiplied; compacted and transactional topics are written
+  record by record, and the log cleaner has been through.
+- **Raw limit**: a hand-made loop of one process that fetches, patches batch headers and produces, without any check.
+- **Ours, direct / via S3**: the lane's loop in one process, one thread, with the product's default settings.
+  **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too.
+- **MirrorMaker 2**: Kafka's own artifacts as a dedicated node, only records (no checkpoints, heartbeats, syncs).
+  Tuned: two tasks, and `target.producer.{compression.type=lz4, batch.size=65536, linger.ms=5,
+  enable.idempotence=true, max.in.flight.requests.per.connection=5}`, `source.consumer.max.poll.records=5000`.
+- **confluent-kafka loop**: consume, produce, poll; lz4, batches of 64 KiB, linger 5 ms, idempotent.
+- Brokers: one source (ZooKeeper mode), one target (KRaft), 1 GiB heap each, data in the page cache of one disk. They
+  share the processors with the copier, so a copier that needs less leaves more to them."""
+
+
+def _machine(documents: Mapping[str, Document]) -> str:
+    document = next((documents[s.name] for s in SCENARIOS if s.name in documents), None)
+    if document is None:
+        return "No results yet."
+    machine, kafka = document["machine"], document["kafka"]
+    quick = " **This is a quick run: small data, not to be quoted.**" if document.get("quick") else ""
+    return (
+        f"Machine: {machine['cpus']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['system']}, Python "
+        f"{machine['python']}; load before the run {machine['load_average']}. Kafka {kafka['source']} to "
+        f"{kafka['target']}; segments went to {document['archive']}. {document['at']}.{quick}"
+    )
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
+
+
+def _aims(documents: Mapping[str, Document]) -> str:
+    marks = {True: "met", False: "**missed**", None: "not measured"}
+    lines = [
+        [what, "" if value is None else f"{value:g}", aim, marks[met]]
+        for what, value, aim, met in against_aims(summarise(documents))
+    ]
+    return _table(["what", "figure", "aim", ""], lines)
+
+
+def _scenario(document: Document) -> str:
+    text = (
+        f"{document['records']:,} records of {document['record_bytes']:.0f} B, {document['partitions']} partitions; "
+        f"as stored {document['stored_bytes'] / 1e6:,.0f} MB in batches of {document['batch_bytes'] / 1024:,.0f} KiB"
+    )
+    head = ["copier", "records/s", "MB/s (data)", "seconds", "CPU s", "memory MiB", "worker MiB"]
+    return text + "\n\n" + _table(head, [_line(row) for row in document["rows"]])
+
+
+def _line(row: Mapping[str, Any]) -> list[str]:
+    if "error" in row:
+        return [row["title"], "failed", "", "", "", "", ""]
+    worker = row["worker_peak_mib"]
+    return [
+        row["title"],
+        f"{row['records_per_second']:,.0f}",
+        f"{row['data_mb_per_second']:,.0f}",
+        f"{row['seconds']:.1f}" + ("" if row["complete"] else " (cut off)"),
+        f"{row['cpu_seconds']:.2f}",
+        f"{row['peak_rss_mib']:,.0f}",
+        "" if worker is None else f"+{worker:,.0f}",
+    ]
+
+
+def _tail(document: Document) -> str:
+    head = ["copier", "records/s", "linger ms", "p50 ms", "p99 ms", "max ms"]
+    lines = [
+        [row["title"], f"{row['records_per_second']:,}", "failed", "", "", ""]
+        if "error" in row
+        else [
+            row["title"],
+            f"{row['records_per_second']:,}",
+            "" if row["linger_ms"] is None else str(row["linger_ms"]),
+            f"{row['p50_ms']:.1f}",
+            f"{row['p99_ms']:.1f}",
+            f"{row['max_ms']:.0f}",
+        ]
+        for row in document["rows"]
+    ]
+    text = (
+        "From produce() on the source to the record in a consumer's hands on the target; 200-byte records over 8 "
+        "partitions, a consumer that polls one record at a time."
+    )
+    return text + "\n\n" + _table(head, lines)
+
+
+def draw(documents: Mapping[str, Document], path: Path) -> None:
+    """Records per second of each peer, a group of bars per scenario."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    chosen = [s for s in SCENARIOS if s.name in documents]
+    names: dict[str, str] = {}
+    for scenario in chosen:
+        names |= {peer: str(row["title"]) for peer, row in rows(documents[scenario.name]).items()}
+    figure, axes = pyplot.subplots(figsize=(11, 5.5))
+    width = 0.8 / max(1, len(names))
+    for index, (peer, title) in enumerate(names.items()):
+        places = [number + index * width for number, s in enumerate(chosen) if peer in rows(documents[s.name])]
+        rates = [rows(documents[s.name])[peer]["records_per_second"] for s in chosen if peer in rows(documents[s.name])]
+        axes.bar(places, rates, width, label=title)
+    axes.set_yscale("log")
+    axes.set_ylabel("records per second (log scale)")
+    axes.set_xticks([number + 0.4 - width / 2 for number in range(len(chosen))], [s.name for s in chosen])
+    axes.grid(axis="y", alpha=0.3)
+    if names:
+        axes.legend(fontsize="small", ncols=2)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def main() -> int:
+    """Docs from ``benchmarks/results``, or a page beside the results of the folder that is named."""
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+        write(folder, folder / "benchmarks.md", folder / "benchmarks.png")
+    else:
+        write(ROOT / "benchmarks" / "results", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
