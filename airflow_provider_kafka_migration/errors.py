@@ -390,3 +390,9 @@ class HolesExceedBudget(Terminal):
     """A partition has more holes than may be filled with markers, and its offsets must stay equal by policy."""
 
     code = "HOLES_EXCEED_BUDGET"
+
+
+class SameCluster(Terminal):
+    """Source and target are one cluster."""
+
+    code = "SAME_CLUSTER"

@@ -16,7 +16,14 @@ from functools import cached_property
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
-from airflow_provider_kafka_migration.errors import ClaimLost, IllegalTransition, Interrupted, MigrationError, Where
+from airflow_provider_kafka_migration.errors import (
+    ClaimLost,
+    IllegalTransition,
+    Interrupted,
+    MigrationError,
+    SameCluster,
+    Where,
+)
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
@@ -209,6 +216,7 @@ class Migration:
 
     def _fingerprint(self) -> Fingerprint:
         storage = self.spec.storage
+        self._check_two_clusters()
         return Fingerprint.of_locations(
             self.source.cluster_id,
             self.target.cluster_id,
@@ -218,6 +226,17 @@ class Migration:
                 "evidence": storage.evidence_location,
             },
         )
+
+    def _check_two_clusters(self) -> None:
+        """Two connections to one cluster: noticed by its id, whatever addresses and users they have."""
+        if self.source.cluster_id and self.source.cluster_id == self.target.cluster_id:
+            raise SameCluster(
+                f"source and target are the same cluster (id {self.source.cluster_id}): {self.spec.source.conn_id} "
+                f"leads to {self.source.config.bootstrap_servers}, {self.spec.target.conn_id} to "
+                f"{self.target.config.bootstrap_servers}",
+                where=Where(migration_id=self.spec.migration_id),
+                next_step="correct bootstrap.servers of one of the two connections",
+            )
 
     def _claimed_journal(self) -> Journal:
         if self._journal is None:

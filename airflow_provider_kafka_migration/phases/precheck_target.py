@@ -18,7 +18,9 @@ SPARE_DISK = 0.2
 
 
 def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Try it out on a scratch topic."""
+    """Try it out on a scratch topic; never on the source, should both be one cluster (B002)."""
+    if plan.source.cluster_id == plan.target.cluster_id:
+        return
     result = probe_target(context)
     details = dict(result.outcomes)
     fills = any(item.filler_offsets for topic in plan.topics for item in topic.partitions)
