@@ -33,11 +33,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.drain"]}],
-        "hooks": [
-            {
-                "integration-name": _INTEGRATION,
-            }
-        ],
+        "hooks": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.hooks.kafka_cluster"]}],
         "triggers": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.triggers.drain"]}],
         "extra-links": [
             f"{_PACKAGE}.links.storage.EvidenceLink",

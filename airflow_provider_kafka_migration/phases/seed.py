@@ -5,7 +5,7 @@ Killed at any moment and run again it goes on from the target's log ends, to the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.replication.segments import build_manifest
 
-PHASE = "seed"
+PHASE: Final = "seed"
 DONE = "seed_done"
 
 

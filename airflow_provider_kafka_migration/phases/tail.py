@@ -6,7 +6,7 @@ state backwards, and a failed cutover does not stop it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.state import State
 
-PHASE = "tail"
+PHASE: Final = "tail"
 DONE = "tail_done"
 
 

@@ -82,9 +82,7 @@ class Copying:
         source = self.clients.wire("source")
         config = {**COPY_TIME_CONFIG, **self.target_config}
         for name, item in source.metadata(self.topics).items():
-            self.target.create_topic(
-                name, len(item.leaders), replication_factor=self.replication_factor, config=config
-            )
+            self.target.create_topic(name, len(item.leaders), replication_factor=self.replication_factor, config=config)
 
     def _partitions(self) -> dict[TopicPartition, CopyPartition]:
         source = self.clients.wire("source")
@@ -124,7 +122,9 @@ class Copying:
             item.model_copy(update={"until_offset": ends.get(key)}) for key, item in sorted(self.partitions.items())
         ]
         lanes = [
-            CopyLane(lane=lane, transactional_id=f"{self.migration_id}.lane-{lane}", partitions=specs[lane :: self.lanes])
+            CopyLane(
+                lane=lane, transactional_id=f"{self.migration_id}.lane-{lane}", partitions=specs[lane :: self.lanes]
+            )
             for lane in range(self.lanes)
         ]
         values: dict[str, Any] = {

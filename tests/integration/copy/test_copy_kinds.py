@@ -25,7 +25,8 @@ def test_all_kinds_end_equal(
     assert int(progress["holes"]) > 100  # compaction and transactions are in there
     comparison = copy.compare()
     comparison.check()
-    assert {name: item.content_equal and item.offsets_equal for name, item in comparison.topics.items()} == {topic.name: True for topic in topics}
+    equal = {name: item.content_equal and item.offsets_equal for name, item in comparison.topics.items()}
+    assert equal == {topic.name: True for topic in topics}
 
 
 def test_a_second_seed_copies_nothing_and_reads_no_source_bytes(
