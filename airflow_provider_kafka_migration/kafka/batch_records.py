@@ -343,6 +343,7 @@ def rebuild(
     *,
     timestamps: Timestamps = "visible",
     max_batch_bytes: int | None = None,
+    split_bytes: int | None = None,
 ) -> list[RawBatch]:
     """The kept records as batches that a broker takes: one per run of consecutive offsets, more if too large.
 
@@ -352,16 +353,21 @@ def rebuild(
     :param keep_from_offset: records below it are left out.
     :param timestamps: ``visible`` gives each record of a LogAppendTime batch the time that readers see.
     :param max_batch_bytes: largest batch, header included.
-    :raises RecordTooLarge: a single record does not fit; names its offset.
+    :param split_bytes: batches of several records are made smaller than that, too; a single record may be larger.
+    :raises RecordTooLarge: a single record does not fit ``max_batch_bytes``; names its offset.
     :raises BatchMalformed: damaged data.
     """
-    return _Rebuild(batch, timestamps, max_batch_bytes).runs(keep_from_offset)
+    return _Rebuild(batch, timestamps, max_batch_bytes, split_bytes).runs(keep_from_offset)
 
 
 class _Rebuild:
-    def __init__(self, batch: RawBatch, timestamps: Timestamps, max_batch_bytes: int | None) -> None:
+    def __init__(
+        self, batch: RawBatch, timestamps: Timestamps, max_batch_bytes: int | None, split_bytes: int | None
+    ) -> None:
         self.batch = batch
         self.max_batch_bytes = max_batch_bytes
+        limits = [limit for limit in (max_batch_bytes, split_bytes) if limit is not None]
+        self.split_bytes = min(limits) if limits else None
         self.index = index_records(batch)
         self.deltas = _deltas(batch, self.index)
         self.base_time = batch.base_timestamp
@@ -390,10 +396,11 @@ class _Rebuild:
     def _fitting(self, first: int, stop: int) -> list[RawBatch]:
         """Records first..stop as one batch, or as several if it is too large."""
         encoded = self._encode(first, stop)
-        limit = self.max_batch_bytes
-        if limit is None or len(encoded) <= limit:
+        size, limit = self.split_bytes, self.max_batch_bytes
+        single = stop - first == 1
+        if size is None or len(encoded) <= size or (single and (limit is None or len(encoded) <= limit)):
             return [RawBatch(memoryview(encoded))]
-        if stop - first == 1:
+        if single:
             offset = self.batch.base_offset + self.deltas[first]
             raise RecordTooLarge(
                 f"a single record needs a batch of {len(encoded)} bytes, the target topic takes {limit}",
@@ -402,7 +409,7 @@ class _Rebuild:
                 details={"offset": offset, "batch_bytes": len(encoded), "max_batch_bytes": limit},
             )
         built: list[RawBatch] = []
-        for piece_first, piece_stop in self._pieces(first, stop, -(-len(encoded) // limit)):
+        for piece_first, piece_stop in self._pieces(first, stop, -(-len(encoded) // size)):
             built += self._fitting(piece_first, piece_stop)
         return built
 

@@ -5,7 +5,7 @@ They never leave a lane: the copier looks at the target's log, and goes on or st
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Transient, Where
+from airflow_provider_kafka_migration.errors import MigrationError, RecordTooLarge, SliceExpired, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Sent
 
@@ -35,6 +35,19 @@ class UnexpectedEnd(Transient):
     """After markers were written the log end is not what was expected; ``details``: expected_offset, log_end_offset."""
 
     code = "UNEXPECTED_END"
+
+
+def too_large(copy: PartitionCopy, what: str, where: Where) -> TooLarge | RecordTooLarge:
+    """The oldest append on its way was refused for its size: it can be split, or is a single record."""
+    sent = copy.in_flight[0]
+    if sent.record_count > 1:
+        return TooLarge(what, where=where, details={"size_bytes": sent.size_bytes})
+    return RecordTooLarge(
+        f"a single record, in a batch of {sent.size_bytes} bytes, is larger than what the target topic takes",
+        where=where,
+        next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
+        details={"offset": sent.source_offset, "batch_bytes": sent.size_bytes},
+    )
 
 
 def unexpected_offset(copy: PartitionCopy, sent: Sent, base_offset: int) -> UnexpectedOffset:

@@ -24,9 +24,9 @@ from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConne
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
 from airflow_provider_kafka_migration.replication.append_errors import (
     OutOfOrder,
-    TooLarge,
     dropped,
     marker_error,
+    too_large,
     unexpected_end,
     unexpected_offset,
 )
@@ -275,7 +275,9 @@ class Appender:
             copy.phase is Phase.RUNNING
             and bool(copy.pending)
             and not copy.filling
-            and len(copy.in_flight) < MAX_IN_FLIGHT_BATCHES
+            # A partition without producer state takes any sequence: if the first batch were refused (too large, for
+            # instance), the second one would be written in its place. So the first one goes alone.
+            and len(copy.in_flight) < (MAX_IN_FLIGHT_BATCHES if copy.has_appended else 1)
             and isinstance(copy.pending[0], Append)
         )
 
@@ -402,7 +404,7 @@ class Appender:
         ):
             return OutOfOrder(what, where=where, next_step="none: the copier looks at the target's log end again")
         if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
-            return TooLarge(what, where=where, details={"size_bytes": copy.in_flight[0].size_bytes})
+            return too_large(copy, what, where)
         return error_codes.error_for(item.error_code, what, where=where, needs="Write")
 
     def _on_filled(

@@ -273,7 +273,8 @@ class LaneCopier:
         self._deciders[copy] = Decider(
             point.source_offset,
             self._job.timestamps,
-            self._troubles.max_batch_bytes(copy),
+            copy.spec.max_batch_bytes,
+            split_bytes=self._troubles.split_bytes(copy),
             where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
         )
 
@@ -325,6 +326,8 @@ class LaneCopier:
         copy.fetch_offset = max(copy.fetch_offset, gap[1])
 
     def _on_confirmed(self, copy: PartitionCopy, _sent: Sent | None) -> None:
+        if self._troubles.relax(copy) and copy in self._deciders:
+            self._deciders[copy].split_bytes = self._troubles.split_bytes(copy)
         self._stop_when_idle(copy)
 
     def _stop_when_idle(self, copy: PartitionCopy) -> None:

@@ -98,6 +98,7 @@ class Decider:
     :param next_offset: first source offset that is wanted; moves on with each step.
     :param timestamps: ``visible`` keeps what readers see, ``raw`` what producers have written.
     :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
+    :param split_bytes: batches of several records are split at this size, too (the target makes them larger).
     :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
     :param where: topic and partition, for errors.
     """
@@ -108,12 +109,14 @@ class Decider:
         timestamps: Timestamps = "visible",
         max_batch_bytes: int | None = None,
         *,
+        split_bytes: int | None = None,
         check_inner_offsets: bool = True,
         where: Where | None = None,
     ) -> None:
         self.next_offset = next_offset
         self.timestamps: Timestamps = timestamps
         self.max_batch_bytes = max_batch_bytes
+        self.split_bytes = split_bytes
         self.check_inner_offsets = check_inner_offsets
         self.where = where or Where()
         self._rebuilds_log_append_time = timestamps == "visible"
@@ -193,7 +196,7 @@ class Decider:
         if (
             not batch.is_full
             or batch.base_offset < self.next_offset
-            or (self.max_batch_bytes is not None and batch.size_bytes > self.max_batch_bytes)
+            or self._is_too_large(batch)
             or (self._rebuilds_log_append_time and batch.is_log_append_time)
         ):
             return False
@@ -203,7 +206,18 @@ class Decider:
         return True
 
     def _rebuild(self, batch: RawBatch) -> list[RawBatch]:
-        return rebuild(batch, self.next_offset, timestamps=self.timestamps, max_batch_bytes=self.max_batch_bytes)
+        return rebuild(
+            batch,
+            self.next_offset,
+            timestamps=self.timestamps,
+            max_batch_bytes=self.max_batch_bytes,
+            split_bytes=self.split_bytes,
+        )
+
+    def _is_too_large(self, batch: RawBatch) -> bool:
+        if self.max_batch_bytes is not None and batch.size_bytes > self.max_batch_bytes:
+            return True
+        return self.split_bytes is not None and batch.record_count > 1 and batch.size_bytes > self.split_bytes
 
     def _located(self, error: BatchMalformed | RecordTooLarge) -> BatchMalformed | RecordTooLarge:
         offset = self.next_offset if error.where.offset is None else error.where.offset
@@ -248,7 +262,6 @@ class _LegacyRecords:
         batch = RawBatch(memoryview(encode_batch(self.pending, self._codec)))
         self.pending = []
         self._bytes = 0
-        limit = self.decider.max_batch_bytes
-        fitting = [batch] if limit is None or batch.size_bytes <= limit else self.decider._rebuild(batch)
+        fitting = self.decider._rebuild(batch) if self.decider._is_too_large(batch) else [batch]
         for part in fitting:
             yield from self.decider._steps(part, rebuilt=True)

@@ -1,9 +1,12 @@
 """One owner per lane: nobody starts a slice before the former owner has ended or its slice has passed.
 
-``<migration_id>/leases/<job>/<lane:06d>/<generation:08d>.json`` is create-only, so two newcomers never get the same
-generation; ``<generation>.ended`` beside it says that the owner sends nothing any more. A newcomer that finds an owner
-which neither ended nor is known to be dead waits one full slice, counted by its own clock from its own first look:
-the owner's slice began before that, so it is over by then whatever clocks say.
+``<migration_id>/leases/<scope>/<lane:06d>/<number:08d>.json`` is create-only, so two newcomers never get the same
+generation; ``<number>.ended`` beside it says that the owner sends nothing any more. Numbers count down with the
+generations, so the newest lease comes first in a listing however many there were. All jobs that write to the target
+share a scope: whoever owned a lane in the seed is waited for by the tail.
+
+A newcomer that finds an owner which neither ended nor is known to be dead waits one full slice, by its own clock and
+counted from its own first look: the owner's slice began before that, so it is over by then whatever clocks say.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from airflow_provider_kafka_migration.errors import ObjectExists
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 _POLL_SECONDS = 0.25
+_FIRST_NUMBER = 99_999_999
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,7 @@ class Lease:
 class LeaseKeeper:
     """Takes and ends leases of one lane.
 
+    :param scope: who excludes each other: ``target`` for all jobs that write there, ``backup``.
     :param slice_seconds: length of a slice; the same for all copiers of a job.
     """
 
@@ -81,14 +86,14 @@ class LeaseKeeper:
         self,
         store: ObjectStore,
         migration_id: str,
-        job: str,
+        scope: str,
         lane: int,
         slice_seconds: float,
         *,
         identity: Identity | None = None,
     ) -> None:
         self._store = store
-        self._prefix = f"{migration_id}/leases/{job}/{lane:06d}/"
+        self._prefix = f"{migration_id}/leases/{scope}/{lane:06d}/"
         self._slice_seconds = slice_seconds
         self._identity = identity or Identity.of_this_process()
 
@@ -104,7 +109,7 @@ class LeaseKeeper:
                 time.sleep(_POLL_SECONDS)
                 continue
             began = time.monotonic()
-            key = f"{self._prefix}{generation + 1:08d}.json"
+            key = f"{self._prefix}{_FIRST_NUMBER - generation:08d}.json"
             try:
                 self._store.put_new(key, self._content())
             except ObjectExists:
@@ -118,12 +123,14 @@ class LeaseKeeper:
 
     def _newest(self) -> tuple[int, str | None, bool]:
         """(generation, key, whether it ended) of the newest lease; (0, None, False) if there never was one."""
-        names = [info.key for info in self._store.list(self._prefix)]
-        leases = [key for key in names if key.endswith(".json")]
-        if not leases:
-            return 0, None, False
-        stem = leases[-1].removesuffix(".json")
-        return int(stem.rsplit("/", 1)[-1]), leases[-1], f"{stem}.ended" in names
+        ended = ""
+        for info in self._store.list(self._prefix):
+            stem, _, kind = info.key.rpartition(".")
+            if kind == "json":
+                number = int(stem.rsplit("/", 1)[-1])
+                return _FIRST_NUMBER - number + 1, info.key, stem == ended
+            ended = stem
+        return 0, None, False
 
     def _is_free(self, key: str, generation: int, waited: dict[int, float]) -> bool:
         now = time.monotonic()

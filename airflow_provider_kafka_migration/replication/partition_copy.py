@@ -97,6 +97,8 @@ class PartitionCopy:
     #: offsets of a marker request that waits for its answer; 0: none
     filling: int = 0
     has_filled: bool = False
+    #: an append of this incarnation was confirmed: the broker knows our sequence numbers
+    has_appended: bool = False
 
     resume_at: float = 0.0
     #: markers whose answer is lost may still be on their way until then
@@ -183,6 +185,7 @@ class PartitionCopy:
         self.fills_holes = not point.skips_holes and self.spec.verdict in (Verdict.EQUAL, Verdict.SHIFTED)
         self.stopping = None
         self.has_filled = False
+        self.has_appended = False
 
     def fail(self, error: MigrationError) -> None:
         """Stop this partition; the others of the lane go on."""
@@ -221,6 +224,7 @@ class PartitionCopy:
         """The oldest append was answered as expected."""
         sent = self.in_flight.popleft()
         self.confirmed_offset = sent.target_offset + sent.record_count
+        self.has_appended = True
         self.records += sent.record_count
         self.copied_bytes += sent.size_bytes
         self.retries = 0

@@ -63,7 +63,8 @@ def run_slice(
     asked_to_stop = stop or (lambda: False)
     store = clients.store(job.journal_location)
     seconds = float(slice_seconds or job.slice_seconds)
-    keeper = LeaseKeeper(store, job.migration_id, job.name, lane.lane, seconds)
+    scope = "backup" if job.name == "backup" else "target"
+    keeper = LeaseKeeper(store, job.migration_id, scope, lane.lane, seconds)
     claim = ClaimWatch(job, store)
     claim.check()
     lease = keeper.acquire(asked_to_stop)

@@ -13,7 +13,6 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import (
     ForeignData,
     MigrationError,
-    RecordTooLarge,
     SliceExpired,
     SourceGap,
     Terminal,
@@ -37,6 +36,8 @@ log = logging.getLogger(__name__)
 
 #: A partition that could not go on for so long stops with the last error; the next round tries again.
 PATIENCE_SECONDS = 60.0
+#: After so many appends that were taken, batches may be twice as large again.
+_RELAX_AFTER = 64
 _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
 
 
@@ -61,11 +62,23 @@ class Troubles:
         self._feed = feed
         self._on_gap = on_gap
         self._noted: list[tuple[PartitionCopy, int, MigrationError]] = []
-        self._max_batch_bytes: dict[PartitionCopy, int] = {}
+        self._split_bytes: dict[PartitionCopy, int] = {}
+        self._since_split: dict[PartitionCopy, int] = {}
 
-    def max_batch_bytes(self, copy: PartitionCopy) -> int | None:
-        """Largest batch that the target is known to take."""
-        return self._max_batch_bytes.get(copy, copy.spec.max_batch_bytes)
+    def split_bytes(self, copy: PartitionCopy) -> int | None:
+        """Batches of several records are made smaller than that: larger ones were refused of late."""
+        return self._split_bytes.get(copy)
+
+    def relax(self, copy: PartitionCopy) -> bool:
+        """An append was taken; True if batches may be larger again from now on."""
+        if copy not in self._split_bytes:
+            return False
+        self._since_split[copy] += 1
+        if self._since_split[copy] < _RELAX_AFTER:
+            return False
+        self._since_split[copy] = 0
+        self._split_bytes[copy] *= 2
+        return True
 
     def note(self, copy: PartitionCopy, error: MigrationError) -> None:
         """Something went wrong with a partition; what comes for its present life later is ignored."""
@@ -120,16 +133,10 @@ class Troubles:
         self._feed.reset(copy)
 
     def _split_from_now_on(self, copy: PartitionCopy, error: TooLarge) -> None:
-        size = int(error.details["size_bytes"])
-        known = self.max_batch_bytes(copy)
-        smaller = min(size, known or size) // 2
-        if smaller == 0:
-            raise RecordTooLarge(
-                "the target refuses batches of every size",
-                where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
-                next_step="raise max.message.bytes of the target topic",
-            )
-        self._max_batch_bytes[copy] = smaller
+        """The target's limit is for what it writes itself: with another codec that may be more than what came."""
+        size, known = int(error.details["size_bytes"]), self._split_bytes.get(copy)
+        self._split_bytes[copy] = max(1, (size if known is None else min(size, known)) // 2)
+        self._since_split[copy] = 0
 
     def _look_for_others(self, copy: PartitionCopy, error: UnexpectedOffset | UnexpectedEnd) -> None:
         """Who wrote between the expected offset and the one that came? Our own markers and records are placed anew by

@@ -1,24 +1,56 @@
-"""Copies for the tests of the data plane."""
+"""Copies for the tests of the data plane, and clusters that differ from the usual ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.brokers import KafkaCluster
-from tests.integration.copy.copying import Copying
+from harness.copying import Copying
+from harness.raw_writer import RawWriter
+
+MakeCopying = Callable[..., Copying]
+
+
+def kept_topic(cluster: KafkaCluster, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    """A topic of a source whose records stay, however old their timestamps are."""
+    cluster.create_topic(name, partitions, config={"retention.ms": "-1", **(config or {})})
 
 
 @pytest.fixture
 def copying(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, tmp_path: Path, unique_name: Callable[[str], str]
-) -> Callable[..., Copying]:
+) -> MakeCopying:
     """Makes a :class:`Copying` of topics that are on the source."""
 
-    def make(topics: list[str], **options: Any) -> Copying:
-        return Copying(source_cluster, target_cluster, tmp_path, topics, unique_name("m").lower(), **options)
+    def make(
+        topics: list[str], *, source: KafkaCluster | None = None, target: KafkaCluster | None = None, **options: Any
+    ) -> Copying:
+        name = unique_name("m").lower()
+        return Copying(source or source_cluster, target or target_cluster, tmp_path / name, topics, name, **options)
 
     return make
+
+
+@pytest.fixture
+def raw_writer(source_cluster: KafkaCluster) -> Iterator[RawWriter]:
+    """Writes batches of any shape to the source."""
+    with RawWriter(source_cluster.bootstrap) as writer:
+        yield writer
+
+
+@pytest.fixture(scope="module")
+def old_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """Kafka 3.9.1 that speaks as 2.8 did: it still writes message formats 0 and 1. Its retention is swept often."""
+    config = {
+        "inter.broker.protocol.version": "2.8",
+        "log.message.format.version": "2.8",
+        "log.retention.check.interval.ms": "300",
+        "log.segment.delete.delay.ms": "100",
+    }
+    folder = tmp_path_factory.mktemp("old-source")
+    with KafkaCluster(folder, "3.9.1", "zookeeper", config=config, sasl=False, authorizer=False) as cluster:
+        yield cluster

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import Producer
 
 from harness.brokers import KafkaCluster
+from harness.copying import Copying, results_of
 from harness.load import load, tiny_topics
-from tests.integration.copy.copying import Copying, results_of
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from harness.brokers import KafkaCluster
+from harness.copying import Copying
 from harness.load import load, tiny_topics
-from tests.integration.copy.copying import Copying
 
 pytestmark = pytest.mark.integration
 
@@ -25,8 +25,9 @@ def test_all_kinds_end_equal(
     assert int(progress["holes"]) > 100  # compaction and transactions are in there
     comparison = copy.compare()
     comparison.check()
-    equal = {name: item.content_equal and item.offsets_equal for name, item in comparison.topics.items()}
-    assert equal == {topic.name: True for topic in topics}
+    assert {name: item.content_equal and item.offsets_equal for name, item in comparison.topics.items()} == {
+        topic.name: True for topic in topics
+    }
 
 
 def test_a_second_seed_copies_nothing_and_reads_no_source_bytes(

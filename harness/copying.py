@@ -1,0 +1,192 @@
+"""Copies topics between two test clusters with the data plane alone: jobs made by hand, no phases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.documents.copy_job import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    PartitionResult,
+    ProducerIds,
+)
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.replication.clients import Clients, write_references
+from airflow_provider_kafka_migration.replication.holes import fill_log_start
+from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from harness.brokers import KafkaCluster
+from harness.compare import Comparison, compare
+
+LONG_MAX = str(2**63 - 1)
+COPY_TIME_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.after.max.ms": LONG_MAX,
+    "message.timestamp.before.max.ms": LONG_MAX,
+    "max.message.bytes": "20000000",
+}
+
+
+@dataclass
+class Copying:
+    """A copy of some topics: target topics, producer ids, a job document and those who run it."""
+
+    source: KafkaCluster
+    target: KafkaCluster
+    folder: Path
+    topics: list[str]
+    migration_id: str
+    lanes: int = 1
+    via: Literal["s3", "direct"] = "direct"
+    target_config: dict[str, str] = field(default_factory=dict)
+    #: by topic, laid over ``target_config``
+    topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    verdicts: dict[TopicPartition, Verdict] = field(default_factory=dict)
+    job_fields: dict[str, Any] = field(default_factory=dict)
+    references: dict[str, Any] | None = None
+    replication_factor: int = 1
+
+    def __post_init__(self) -> None:
+        self.references = self.references or {
+            "source": {"bootstrap.servers": self.source.bootstrap},
+            "target": {"bootstrap.servers": self.target.bootstrap},
+            "storage": None,
+        }
+        self.clients = Clients(self.references)
+        self.journal = f"file://{self.folder}/journal"
+        self.references_file = self.folder / "references.json"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_references(str(self.references_file), self.references)
+        self._create_topics()
+        wire = self.clients.wire("target")
+        data, filler = wire.init_producer_id(), wire.init_producer_id()
+        self.producers = ProducerIds(
+            data_producer_id=data[0],
+            data_producer_epoch=data[1],
+            filler_producer_id=filler[0],
+            filler_producer_epoch=filler[1],
+        )
+        self.partitions = self._partitions()
+        self._fill_starts()
+
+    def _create_topics(self) -> None:
+        source = self.clients.wire("source")
+        for name, item in source.metadata(self.topics).items():
+            config = {**COPY_TIME_CONFIG, **self.target_config, **self.topic_configs.get(name, {})}
+            self.target.create_topic(name, len(item.leaders), replication_factor=self.replication_factor, config=config)
+
+    def _partitions(self) -> dict[TopicPartition, CopyPartition]:
+        source = self.clients.wire("source")
+        found = source.metadata(self.topics)
+        keys = [(name, number) for name, item in found.items() for number in item.leaders]
+        starts = source.list_offsets(keys, "earliest")
+        partitions = {}
+        for key in sorted(keys):
+            verdict = self.verdicts.get(key, Verdict.EQUAL)
+            partitions[key] = CopyPartition(
+                topic=key[0],
+                target_topic=key[0],
+                partition=key[1],
+                topic_id=found[key[0]].topic_id,
+                source_start_offset=starts[key],
+                target_start_offset=starts[key] if verdict is Verdict.EQUAL else 0,
+                verdict=verdict,
+            )
+        return partitions
+
+    def _fill_starts(self) -> None:
+        wire = self.clients.wire("target")
+        starts = {key: item.target_start_offset for key, item in self.partitions.items() if item.target_start_offset}
+        for key, start in starts.items():
+            fill_log_start(wire, *key, start, self.producers)
+        if starts:
+            wire.delete_records(starts)
+
+    def stable_ends(self) -> dict[TopicPartition, int]:
+        """The source's last stable offsets now."""
+        return self.clients.wire("source").list_offsets(list(self.partitions), "stable")
+
+    def write_job(self, name: Literal["seed", "tail", "backup", "restore"] = "seed", **fields: Any) -> CopyJob:
+        """Write the job document, up to the source's present ends (seed) or without an end (tail)."""
+        ends = self.stable_ends() if name == "seed" else {}
+        specs = [
+            item.model_copy(update={"until_offset": ends.get(key)}) for key, item in sorted(self.partitions.items())
+        ]
+        lanes = [
+            CopyLane(
+                lane=lane, transactional_id=f"{self.migration_id}.lane-{lane}", partitions=specs[lane :: self.lanes]
+            )
+            for lane in range(self.lanes)
+        ]
+        values: dict[str, Any] = {
+            "via": self.via,
+            "slice_seconds": 20,
+            "max_concurrent_partitions": 64,
+            **self.job_fields,
+            **fields,
+        }
+        job = CopyJob(
+            migration_id=self.migration_id,
+            name=name,
+            generation=1,
+            journal_location=self.journal,
+            archive_location=f"file://{self.folder}/archive",
+            producers=self.producers,
+            lanes=[lane for lane in lanes if lane.partitions],
+            **values,
+        )
+        self.clients.store(self.journal).put(self.job_key(name), job.canonical())
+        return job
+
+    def job_key(self, name: str) -> str:
+        """Key of a job document."""
+        return f"{self.migration_id}/jobs/{name}.json"
+
+    def run(self, **fields: Any) -> dict[str, Any]:
+        """Copy up to the present ends in this process; the progress document."""
+        return LocalRunner(Clients(self.references or {}), threads=self.lanes).run(self.write_job(**fields))
+
+    def worker(self, lane: int = 0, name: str = "seed", *options: str) -> subprocess.Popen[str]:
+        """A copier process of its own."""
+        arguments = [str(self.references_file), self.journal, self.job_key(name), str(lane), *options]
+        return subprocess.Popen(
+            [sys.executable, "-m", "harness.copy_worker", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        )
+
+    def compare(self, **options: Any) -> Comparison:
+        """Independent comparison, record by record and offset by offset."""
+        return compare(
+            {"bootstrap.servers": self.source.bootstrap},
+            {"bootstrap.servers": self.target.bootstrap},
+            self.topics,
+            **options,
+        )
+
+
+def results_of(output: str) -> list[PartitionResult]:
+    """The last results that a worker has printed."""
+    lines = [line for line in output.splitlines() if line.startswith("[")]
+    return [PartitionResult.model_validate(item) for item in json.loads(lines[-1])] if lines else []
+
+
+def wait_for(condition: Any, seconds: float, what: str) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
+        time.sleep(0.02)
