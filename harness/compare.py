@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Literal
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from harness.processes import HarnessError
@@ -28,6 +36,12 @@ TopicPartitionKey = tuple[str, int]
 
 _DIGEST_BYTES = 16
 _STALL_SECONDS = 60.0
+
+
+def timestamp_of(message: Any) -> int:
+    """Time of a confluent-kafka message in ms; -1 for none, which librdkafka calls 0 in message format 0."""
+    kind, value = message.timestamp()
+    return -1 if kind == TIMESTAMP_NOT_AVAILABLE else int(value)
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,7 @@ class Record:
     def of(cls, message: Any) -> Record:
         """From a confluent-kafka message."""
         headers = tuple((name, value) for name, value in message.headers() or ())
-        return cls(message.offset(), message.timestamp()[1], message.key(), message.value(), headers)
+        return cls(message.offset(), timestamp_of(message), message.key(), message.value(), headers)
 
     def short(self) -> str:
         """For people: long keys and values are cut."""
@@ -200,7 +214,7 @@ def read(
         content = contents[topic][message.partition()]
         key, value = message.key(), message.value()
         content.offsets.append(message.offset())
-        content.digests += _digest(message.timestamp()[1], key, value, message.headers())
+        content.digests += _digest(timestamp_of(message), key, value, message.headers())
         content.size_bytes += len(key or b"") + len(value or b"")
         if topic in with_keys:
             content.keys += bytes(_DIGEST_BYTES) if key is None else blake2b(key, digest_size=_DIGEST_BYTES).digest()

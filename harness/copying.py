@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -117,9 +118,15 @@ class Copying:
         """The source's last stable offsets now."""
         return self.clients.wire("source").list_offsets(list(self.partitions), "stable")
 
-    def write_job(self, name: Literal["seed", "tail", "backup", "restore"] = "seed", **fields: Any) -> CopyJob:
-        """Write the job document, up to the source's present ends (seed) or without an end (tail)."""
-        ends = self.stable_ends() if name == "seed" else {}
+    def write_job(
+        self,
+        name: Literal["seed", "tail", "backup", "restore"] = "seed",
+        *,
+        until: Mapping[TopicPartition, int] | None = None,
+        **fields: Any,
+    ) -> CopyJob:
+        """Write the job document, up to ``until`` or the source's present ends (seed), or without an end (tail)."""
+        ends = until or (self.stable_ends() if name == "seed" else {})
         specs = [
             item.model_copy(update={"until_offset": ends.get(key)}) for key, item in sorted(self.partitions.items())
         ]

@@ -5,6 +5,7 @@ Speaks to brokers with the product's wire; what is written is checked by plain c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
@@ -16,6 +17,7 @@ from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR,
 from harness.processes import HarnessError
 
 LEADER_MOVED = frozenset({3, 5, 6})
+INVALID_TXN_STATE = 48
 CONCURRENT_TRANSACTIONS = 51
 
 
@@ -93,7 +95,16 @@ class RawTransactions:
             base_sequence=sequence,
             transactional=transactional,
         )
-        return self.writer.append(topic, partition, data, self.transactional_id if transactional else None)
+        for _ in range(500):
+            code, base_offset = self.writer.try_append(
+                topic, partition, data, self.transactional_id if transactional else None
+            )
+            if code != INVALID_TXN_STATE:
+                break
+            time.sleep(0.01)  # the marker of the transaction that has just ended is not written yet
+        if code:
+            raise HarnessError(f"{topic}-{partition}: append refused with {code}")
+        return base_offset
 
     def _add(self, topic: str, partition: int) -> None:
         entry = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -108,6 +119,7 @@ class RawTransactions:
             code = answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
             if code != CONCURRENT_TRANSACTIONS:
                 break
+            time.sleep(0.01)
         if code:
             raise HarnessError(f"AddPartitionsToTxn: {code}")
 
@@ -123,5 +135,6 @@ class RawTransactions:
             code = self.writer.wire.request(request, self._coordinator(), version=2).error_code
             if code != CONCURRENT_TRANSACTIONS:
                 break
+            time.sleep(0.01)
         if code:
             raise HarnessError(f"EndTxn: {code}")

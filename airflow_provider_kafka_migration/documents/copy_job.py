@@ -124,6 +124,9 @@ class PartitionResult(Part):
     done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
     verdict: Verdict
     gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")
+    held_back: int = Field(
+        0, description="records of the source above its last stable offset: an open transaction holds them back"
+    )
     resumed_offset: int = Field(-1, description="target log end when the slice took it over; -1: it never did")
     went_back: list[tuple[int, int]] = Field(
         default_factory=list,

@@ -29,6 +29,7 @@ class _Standing:
     transaction_holes: int = 0
     transient_rounds: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
+    went_back: tuple[tuple[int, int], ...] = ()
     done: bool = False
     failed: bool = False
 
@@ -81,6 +82,7 @@ class JobCoordinator:
             standing = self._standing.get((result.topic, result.partition))
             if standing is None:
                 continue
+            standing.went_back += self._went_back(standing.result, result)
             standing.result = result
             standing.records += result.records
             standing.copied_bytes += result.copied_bytes
@@ -92,6 +94,14 @@ class JobCoordinator:
             self._judge(standing, result)
         if time.monotonic() - self._written_at >= _PROGRESS_SECONDS or self.finished:
             self.write_progress()
+
+    @staticmethod
+    def _went_back(before: PartitionResult | None, now: PartitionResult) -> tuple[tuple[int, int], ...]:
+        """Where the target's log end went back: within the slice, and since the slice before it."""
+        since: tuple[tuple[int, int], ...] = ()
+        if before is not None and 0 <= now.resumed_offset < before.target_offset:
+            since = ((before.target_offset, now.resumed_offset),)
+        return (*since, *now.went_back)
 
     def _judge(self, standing: _Standing, result: PartitionResult) -> None:
         if result.error is None:
@@ -141,6 +151,8 @@ class JobCoordinator:
             "source_offset": -1 if last is None else last.source_offset,
             "target_offset": -1 if last is None else last.target_offset,
             "lag": -1 if last is None else last.lag,
+            "held_back": 0 if last is None else last.held_back,
+            "went_back": [list(item) for item in standing.went_back],
             "verdict": "" if last is None else str(last.verdict),
             "error": None if last is None else last.error,
         }

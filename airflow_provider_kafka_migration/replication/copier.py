@@ -45,6 +45,8 @@ CLOSING_SECONDS = 0.5
 STOP_POLL_SECONDS = 0.5
 #: A broker that leaves a request unanswered for so long is given up; its partitions look for their leaders again.
 STALLED_SECONDS = 10.0
+#: An open transaction that holds records back for so long is named.
+OPEN_TRANSACTION_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,29 @@ class LaneCopier:
             return
         self._next_look = now + STOP_POLL_SECONDS
         self._asked_to_stop = self._limits.stop()
+        for copy in self.copies:
+            self._look_for_open_transactions(copy, now)
         for connection in self._connections():
             if connection.waiting_seconds(now) > STALLED_SECONDS:
                 self._on_broken(connection, connection.no_answer())
+
+    def _look_for_open_transactions(self, copy: PartitionCopy, now: float) -> None:
+        """Nothing is left to read but what an open transaction holds back: said once, when it lasts."""
+        if not copy.held_back or copy.fetch_offset < copy.source_end_offset or self._is_read(copy):
+            copy.held_since = None
+            return
+        if copy.held_since is None:
+            copy.held_since = now
+        elif 0 < now - copy.held_since >= OPEN_TRANSACTION_SECONDS:
+            copy.held_since = float("inf")
+            log.warning(
+                "%s-%s: an open transaction holds %s records of the source back (last stable offset %s, "
+                "high watermark %s)",
+                *copy.key,
+                copy.held_back,
+                copy.source_end_offset,
+                copy.source_high_watermark,
+            )
 
     def _pause(self, now: float) -> float:
         due = [

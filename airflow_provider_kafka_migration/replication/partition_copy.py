@@ -81,7 +81,11 @@ class PartitionCopy:
     fetch_offset: int = 0
     #: bytes read and not decided yet
     reading_bytes: int = 0
+    #: last stable offset and high watermark of the source, as last seen
     source_end_offset: int = -1
+    source_high_watermark: int = -1
+    #: since when nothing but an open transaction stands in the way
+    held_since: float | None = None
     confirmed_offset: int = 0
     #: target offset where the next step will land, after all that is pending
     projected_offset: int = 0
@@ -134,6 +138,11 @@ class PartitionCopy:
     def target_key(self) -> tuple[str, int]:
         """(target topic, partition)."""
         return (self.spec.target_topic, self.spec.partition)
+
+    @property
+    def held_back(self) -> int:
+        """Records of the source that an open transaction holds back."""
+        return max(0, self.source_high_watermark - self.source_end_offset) if self.source_end_offset >= 0 else 0
 
     @property
     def due_at(self) -> float:
@@ -264,6 +273,7 @@ class PartitionCopy:
             done=done,
             verdict=self.verdict,
             gaps=list(self.gaps),
+            held_back=self.held_back,
             resumed_offset=self.resumed_offset,
             went_back=list(self.went_back),
             error=None if self.error is None else self.error.as_dict(),

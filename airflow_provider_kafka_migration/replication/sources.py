@@ -215,6 +215,7 @@ class KafkaSource:
 
     def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, alone: bool) -> None:
         copy.source_end_offset = item.last_stable_offset
+        copy.source_high_watermark = item.high_watermark
         batches, consumed = read_batches(item.records)
         if batches:
             until = batches[-1].next_offset

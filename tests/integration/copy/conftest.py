@@ -49,6 +49,7 @@ def old_source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluste
         "inter.broker.protocol.version": "2.8",
         "log.message.format.version": "2.8",
         "log.retention.check.interval.ms": "300",
+        "log.initial.task.delay.ms": "500",
         "log.segment.delete.delay.ms": "100",
     }
     folder = tmp_path_factory.mktemp("old-source")
