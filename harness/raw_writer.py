@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.kafka import produce
 from airflow_provider_kafka_migration.kafka.batches import HEAD_BYTES, Record, encode_batch
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, Wire, api_version
-from harness.processes import HarnessError
+from harness.processes import HarnessError, wait_for
 
 LEADER_MOVED = frozenset({3, 5, 6})
 INVALID_TXN_STATE = 48
@@ -78,6 +78,7 @@ class RawTransactions:
         self.transactional_id = transactional_id
         self.producer_id, self.producer_epoch = writer.wire.init_producer_id(transactional_id)
         self._sequences: dict[tuple[str, int], int] = {}
+        self._added: set[tuple[str, int]] = set()
 
     def _coordinator(self) -> int:
         return self.writer.wire.coordinator(self.transactional_id, TRANSACTION_COORDINATOR)
@@ -107,6 +108,7 @@ class RawTransactions:
         return base_offset
 
     def _add(self, topic: str, partition: int) -> None:
+        self._added.add((topic, partition))
         entry = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         for _ in range(500):
             request = AddPartitionsToTxnRequest(
@@ -124,7 +126,8 @@ class RawTransactions:
             raise HarnessError(f"AddPartitionsToTxn: {code}")
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort."""
+        """Commit or abort, and wait for the markers: the coordinator answers before they are written."""
+        before = self.writer.wire.list_offsets(self._added, "log_end")
         for _ in range(500):
             request = EndTxnRequest(
                 transactional_id=self.transactional_id,
@@ -138,3 +141,10 @@ class RawTransactions:
             time.sleep(0.01)
         if code:
             raise HarnessError(f"EndTxn: {code}")
+        added, self._added = self._added, set()
+
+        def marked() -> bool:
+            now = self.writer.wire.list_offsets(added, "log_end")
+            return all(now[key] > before[key] for key in added)
+
+        wait_for("transaction markers", marked, 20, every_seconds=0.005)
