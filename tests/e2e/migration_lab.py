@@ -26,6 +26,8 @@ SIGNING_KEY = "5e" * 32
 #: Long: on a busy machine Spark alone takes a minute to start.
 WAIT_SECONDS = 900.0
 
+LAUNCHER = "org.apache.spark.launcher.Main"
+
 _CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
 
 
@@ -151,7 +153,8 @@ class DagRun:
                     command = process.cmdline()
                 except psutil.Error:
                     continue
-                if name in command and "java" in Path(command[0]).name:
+                # A first, short-lived JVM only makes the command line of the driver's.
+                if name in command and "java" in Path(command[0]).name and LAUNCHER not in command:
                     found.append(process)
                     return True
             return False
