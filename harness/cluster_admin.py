@@ -111,6 +111,22 @@ class ClusterAdmin:
         """Forbid a user something; takes the same as :meth:`allow` and beats it."""
         self._add_acls(AclPermissionType.DENY, user, resource, name, operations, prefixed)
 
+    def forget_rights(self, user: str) -> None:
+        """Take all rights of a user back: what earlier users of the cluster gave or forbade counts no more."""
+        admin = self.admin()
+        every = AclBindingFilter(
+            ResourceType.ANY,
+            None,
+            ResourcePatternType.ANY,
+            f"User:{user}",
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        for future in admin.delete_acls([every], request_timeout=20).values():
+            future.result()
+        wait_for(f"no ACLs of {user}", lambda: not admin.describe_acls(every).result(), 20)
+
     def _add_acls(
         self,
         permission: AclPermissionType,

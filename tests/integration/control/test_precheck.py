@@ -80,6 +80,8 @@ def test_all_findings_come_at_once_and_block(control: Control) -> None:
 def test_missing_permissions_are_named_one_by_one(
     make_control: Callable[..., Control], source_cluster: KafkaCluster, target_cluster: KafkaCluster
 ) -> None:
+    for cluster in (source_cluster, target_cluster):
+        cluster.forget_rights("alice")
     control = make_control(user="alice")
     name = f"{control.prefix}orders"
     group = f"{control.prefix}readers"

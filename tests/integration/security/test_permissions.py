@@ -203,6 +203,7 @@ def test_precheck_says_that_empty_transactions_will_be_used(
 
 def test_nothing_but_permissions_is_a_migration_error(granted: Copying) -> None:
     """Without any right on the cluster and the topics the first question tells."""
+    granted.target.forget_rights("bob")
     with (
         wire_of(granted.target.client_config("bob", "SCRAM-SHA-512")) as wire,
         pytest.raises(MigrationError, match="Write on Topic") as caught,

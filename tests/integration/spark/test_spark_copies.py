@@ -117,7 +117,14 @@ def target_ends(copy: Copying) -> Callable[[], int]:
     return lambda: sum(wire.list_offsets(list(copy.partitions), "latest").values())
 
 
-@pytest.mark.parametrize("whom", ["jvm", "python driver", "spark-submit tree, softly"])
+@pytest.mark.parametrize(
+    "whom",
+    [
+        "jvm",
+        pytest.param("python driver", marks=pytest.mark.soak),
+        pytest.param("spark-submit tree, softly", marks=pytest.mark.soak),
+    ],
+)
 def test_a_killed_driver_leaves_nobody_behind_and_the_next_one_goes_on(
     copying: Callable[..., Copying],
     submit: Callable[..., SparkRun],
@@ -154,6 +161,7 @@ def test_a_killed_driver_leaves_nobody_behind_and_the_next_one_goes_on(
     copy.compare().check()
 
 
+@pytest.mark.soak
 def test_wrong_password_is_the_last_line(
     copying: Callable[..., Copying],
     submit: Callable[..., SparkRun],
@@ -175,6 +183,7 @@ def test_wrong_password_is_the_last_line(
     assert "[AUTHENTICATION_FAILED]" in run.text()
 
 
+@pytest.mark.soak
 def test_two_drivers_at_once_take_turns(
     copying: Callable[..., Copying],
     submit: Callable[..., SparkRun],
