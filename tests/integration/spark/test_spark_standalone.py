@@ -19,7 +19,7 @@ from harness.spark_cluster import SparkCluster
 from tests.integration.copy.copying import Copying, wait_for
 from tests.integration.spark.spark_runs import SparkRun
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
