@@ -70,6 +70,7 @@ class AirflowStandalone:
         self._ports: list[int] = []
         self._process: Process | None = None
         self._token = ""
+        self._events_answered: dict[tuple[str, str, str, int], int] = {}
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -274,8 +275,12 @@ class AirflowStandalone:
         """
         self.wait_for(dag_id, run_id, task_id, ["awaiting_input"], timeout_seconds)
         number = self.task(dag_id, run_id, task_id)["try_number"]
+        # A task that asks again parks again under the same number: each answer waits for one event more.
+        attempt = (dag_id, run_id, task_id, number)
+        before = self._events_answered.get(attempt, 0)
         with contextlib.suppress(HarnessError):
-            wait_for("executor event", lambda: self._has_parked(dag_id, run_id, task_id, number), _PARKED_SECONDS, 0.2)
+            wait_for("executor event", lambda: self._times_parked(*attempt) > before, _PARKED_SECONDS, 0.2)
+        self._events_answered[attempt] = max(self._times_parked(*attempt), before)
         body = {"chosen_options": list(options), "params_input": dict(params or {})}
         given: dict[str, Any] = self.request("PATCH", f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails", body)
         return given
@@ -376,10 +381,10 @@ class AirflowStandalone:
         parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
         return all((health.get(part) or {}).get("status") == "healthy" for part in parts)
 
-    def _has_parked(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> bool:
+    def _times_parked(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> int:
         text = self.log.read_text(encoding="utf-8", errors="replace")
         wanted = f"dag_id='{dag_id}', task_id='{task_id}', run_id='{run_id}', try_number={try_number},"
-        return any("executor event with state success" in line and wanted in line for line in text.splitlines())
+        return sum("executor event with state success" in line and wanted in line for line in text.splitlines())
 
     @property
     def _database(self) -> Path:
