@@ -174,7 +174,13 @@ class Decider:
             if self._goes_raw(batch):
                 yield from self._steps(batch, rebuilt=False)
                 continue
-            for part in self._rebuild(batch):
+            try:
+                parts = self._rebuild(batch)
+            except RecordTooLarge:
+                # Nothing of this batch can go, but what lies before it is known.
+                yield from self._hole_before(batch)
+                raise
+            for part in parts:
                 yield from self._steps(part, rebuilt=True)
         yield from legacy.flush()
         if covered > self.next_offset:
@@ -182,13 +188,17 @@ class Decider:
             self.next_offset = covered
             yield hole
 
+    def _hole_before(self, batch: RawBatch) -> Iterator[Step]:
+        """The hole between what was given so far and a batch, if there is one."""
+        if batch.base_offset > self.next_offset:
+            hole = Hole(self.next_offset, batch.base_offset - self.next_offset)
+            self.next_offset = batch.base_offset
+            yield hole
+
     def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[Step]:
         """The hole before a batch, if there is one, and the batch."""
         offset = batch.base_offset
-        if offset > self.next_offset:
-            hole = Hole(self.next_offset, offset - self.next_offset)
-            self.next_offset = offset
-            yield hole
+        yield from self._hole_before(batch)
         self.next_offset = batch.next_offset
         yield Append(batch, offset, batch.record_count, rebuilt)
 
