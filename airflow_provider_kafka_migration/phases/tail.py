@@ -31,6 +31,9 @@ def run(context: PhaseContext) -> PhaseResult:
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     job = _write_job(context, job)
     progress, stop = _run_to_stop(context)
+    if context.journal.tip_state is State.ROLLED_BACK:
+        # Stopped by the rollback, as it should be: nothing is left to verify, and the journal has ended.
+        return PhaseResult(PHASE, "stopped by the rollback", {"summary": "stopped by the rollback"})
     if stop is None:
         raise CopyFailed(
             "the tail has ended though nobody told it where to stop",
