@@ -130,6 +130,7 @@ def test_partitions_that_are_over_are_not_given_to_tasks_again(spark: SparkSessi
     assert [partitions for _, _, partitions in began(stored, 0)] == [2, 1]
 
 
+@pytest.mark.soak
 def test_a_killed_worker_is_tried_again_by_spark(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=2, partitions=1, until_offset=50)
 
@@ -141,6 +142,7 @@ def test_a_killed_worker_is_tried_again_by_spark(spark: SparkSession, tmp_path: 
     assert [attempt for _, attempt, _ in began(stored, 1)] == [0, 1]
 
 
+@pytest.mark.soak
 def test_a_worker_that_always_dies_ends_the_job_with_a_named_error(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=1, partitions=1, until_offset=50)
 
@@ -152,6 +154,7 @@ def test_a_worker_that_always_dies_ends_the_job_with_a_named_error(spark: SparkS
     assert [attempt for _, attempt, _ in began(stored, 0)] == [0, 1, 2, 3] * 2
 
 
+@pytest.mark.soak
 def test_a_transient_error_of_a_lane_is_tried_again_in_the_next_slice(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=1, partitions=1, until_offset=50)
 
@@ -163,6 +166,7 @@ def test_a_transient_error_of_a_lane_is_tried_again_in_the_next_slice(spark: Spa
     assert [attempt for _, attempt, _ in began(stored, 0)] == [0, 0, 0]
 
 
+@pytest.mark.soak
 def test_a_terminal_error_fails_its_lane_and_the_others_go_on(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=2, partitions=2, until_offset=120)
 
@@ -177,6 +181,7 @@ def test_a_terminal_error_fails_its_lane_and_the_others_go_on(spark: SparkSessio
     assert len(began(stored, 0)) == 1
 
 
+@pytest.mark.soak
 def test_a_mistake_in_a_task_is_named(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=1, partitions=1)
 
@@ -187,6 +192,7 @@ def test_a_mistake_in_a_task_is_named(spark: SparkSession, tmp_path: Path) -> No
         seed(spark, stored, mistake)
 
 
+@pytest.mark.soak
 def test_references_that_vanish_fail_all_lanes_by_name(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=2, partitions=1)
     (tmp_path / "references.json").unlink()
@@ -215,6 +221,7 @@ def stop_after(slices: int, at_offset: int) -> Behaviour:
     return behave
 
 
+@pytest.mark.soak
 def test_tail_runs_slices_until_the_stop_offsets_and_ends_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=3, partitions=2, until_offset=None)
     progress = tail(spark, stored, stop_after(3, 170))
@@ -223,6 +230,7 @@ def test_tail_runs_slices_until_the_stop_offsets_and_ends_by_itself(spark: Spark
     assert not spark.streams.active
 
 
+@pytest.mark.soak
 def test_lanes_of_one_slot_are_driven_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=4, partitions=1, until_offset=None)
 
@@ -237,6 +245,7 @@ def test_lanes_of_one_slot_are_driven_at_the_same_time(spark: SparkSession, tmp_
     assert tail(spark, stored, meet)["partitions_done"] == 4
 
 
+@pytest.mark.soak
 def test_a_killed_tail_worker_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=2, partitions=1, until_offset=None)
 
@@ -251,6 +260,7 @@ def test_a_killed_tail_worker_is_tried_again(spark: SparkSession, tmp_path: Path
     assert [attempt for _, attempt, _ in began(stored, 1)][:4] == [0, 0, 1, 0]
 
 
+@pytest.mark.soak
 def test_failed_partitions_do_not_stop_the_tail_of_the_others(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=2, partitions=1, until_offset=None)
     stop = stop_after(3, 170)
@@ -265,6 +275,7 @@ def test_failed_partitions_do_not_stop_the_tail_of_the_others(spark: SparkSessio
     assert (stored.folder / "offset-1").read_text() == "170"
 
 
+@pytest.mark.soak
 def test_a_tail_that_spark_gives_up_is_a_named_error(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=1, partitions=1, until_offset=None)
 
@@ -282,6 +293,7 @@ def planners() -> list[psutil.Process]:
     return [item for item in psutil.Process().children(recursive=True) if mark in " ".join(item.cmdline())]
 
 
+@pytest.mark.soak
 def test_a_tail_survives_the_loss_of_its_planner(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=1, partitions=1, until_offset=None)
     killed = []
@@ -305,6 +317,7 @@ def test_a_tail_survives_the_loss_of_its_planner(spark: SparkSession, tmp_path: 
     assert killed
 
 
+@pytest.mark.soak
 def test_a_finished_tail_starts_no_query(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, "tail", lanes=1, partitions=1, until_offset=None)
     coordinator = stored.coordinator()
@@ -322,6 +335,7 @@ def test_a_finished_tail_starts_no_query(spark: SparkSession, tmp_path: Path) ->
 # --- session --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_job_groups_end_with_their_block(spark: SparkSession) -> None:
     context = spark.sparkContext
     with job_group(context, "a-group", "what it does"):
@@ -330,6 +344,7 @@ def test_job_groups_end_with_their_block(spark: SparkSession) -> None:
     assert context.getLocalProperty("spark.jobGroup.id") is None
 
 
+@pytest.mark.soak
 def test_a_worker_dies_with_its_parent(spark: SparkSession, tmp_path: Path) -> None:
     stored = store_job(tmp_path, lanes=1, partitions=1, until_offset=50)
 
@@ -349,6 +364,7 @@ def test_a_worker_dies_with_its_parent(spark: SparkSession, tmp_path: Path) -> N
     assert not (stored.folder / "outlived").exists()
 
 
+@pytest.mark.soak
 def test_refused_settings_leave_no_session_behind(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = []
     monkeypatch.setattr(SparkSession, "stop", lambda self: stopped.append(self))
