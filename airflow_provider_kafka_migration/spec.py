@@ -107,7 +107,10 @@ class TopologySection(Section):
     on_config_drift: Literal["overwrite_with_source", "keep_target", "refuse"] = Field(
         "overwrite_with_source", description="When a target topic exists with other configs."
     )
-    follow_new: bool = Field(True, description="Take up topics and partitions that appear while the tail runs.")
+    follow_new: bool = Field(
+        True,
+        description="Reserved: taking up topics and partitions that appear while the tail runs; has no effect yet.",
+    )
     refresh_interval: Duration = Field("30s", description="How often the tail looks for new topics and partitions.")  # type: ignore[assignment]
 
 
