@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases import permissions
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Parts of the plan that could not be looked at and are needed unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
@@ -31,13 +32,16 @@ def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     items = permissions.needed(context.spec, plan)
     for side, cluster in (("source", context.source), ("target", context.target)):
         mine = [item for item in items if item.side == side]
-        yield from _cluster_permissions(cluster, [item for item in mine if item.resource_type == "CLUSTER"], plan)
+        on_cluster = [item for item in mine if item.resource_type == "CLUSTER"]
+        yield from _cluster_permissions(context.spec, cluster, on_cluster, plan)
     yield from _source_topics(context, plan)
     yield from _target_topics(context, plan)
     yield from _groups(context, plan)
 
 
-def _cluster_permissions(cluster: Cluster, items: list[permissions.Needed], plan: Plan) -> Iterator[Finding]:
+def _cluster_permissions(
+    spec: MigrationSpec, cluster: Cluster, items: list[permissions.Needed], plan: Plan
+) -> Iterator[Finding]:
     operations = cluster.admin.cluster_operations()
     if operations is None:
         yield finding("I006", "brokers do not tell what may be done on the cluster", subject=cluster.role)
@@ -45,24 +49,31 @@ def _cluster_permissions(cluster: Cluster, items: list[permissions.Needed], plan
     have = with_implied(operations)
     for item in items:
         for operation in item.operations:
-            if operation in have or not _is_needed(cluster.role, operation, plan):
+            if operation in have or (cluster.role == "target" and not _target_needs(operation, spec, plan)):
                 continue
-            if operation == "ALTER" and cluster.role == "target" and not _changes_access(plan):
-                continue  # for markers alone: the probe tells, and empty transactions do without
             yield _missing(cluster.role, operation, "Cluster", item.why)
 
 
-def _changes_access(plan: Plan) -> bool:
-    return any(acl.action in ("create", "deferred") for acl in plan.acls) or any(
-        user.action == "create" for user in plan.users
-    )
-
-
-def _is_needed(side: str, operation: str, plan: Plan) -> bool:
-    """Whether this plan does anything that needs an operation on a cluster."""
-    if side == "target" and operation == "ALTER_CONFIGS":
-        return any(quota.action in ("create", "overwrite") for quota in plan.quotas)
+def _target_needs(operation: str, spec: MigrationSpec, plan: Plan) -> bool:
+    """Whether this plan does anything that needs an operation on the target cluster."""
+    if operation == "ALTER":
+        # For markers alone it is not needed: the probe tells, and empty transactions do without.
+        return _changes_access(spec, plan)
+    if operation == "ALTER_CONFIGS":
+        return _unknown(plan, "client quotas") or any(quota.action in ("create", "overwrite") for quota in plan.quotas)
     return True
+
+
+def _changes_access(spec: MigrationSpec, plan: Plan) -> bool:
+    """Whether ACLs or users are made on the target. ACLs that may not be listed are not "no ACLs"."""
+    copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka"
+    if copies and (_unknown(plan, "ACLs") or any(acl.action in ("create", "deferred") for acl in plan.acls)):
+        return True
+    return any(user.action == "create" for user in plan.users)
+
+
+def _unknown(plan: Plan, what: str) -> bool:
+    return any(name.startswith(what) for name in plan.unknown)
 
 
 def _missing(side: str, operation: str, resource: str, why: str, names: list[str] | None = None) -> Finding:
