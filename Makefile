@@ -15,6 +15,9 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 export NO_MKDOCS_2_WARNING := 1
 PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
+# Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadgroup
 
 .PHONY: help
 help: ## Show this help
@@ -41,15 +44,15 @@ demo: env java ## Migrate a live cluster on this machine, end to end (APPROVE=ma
 
 .PHONY: test
 test: env java ## All tests but the soak runs
-	$(PYTEST) -m "not soak" $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "not soak" $(PYTEST_ARGS)
 
 .PHONY: test-fast
 test-fast: env ## Unit tests only: no broker, under two minutes
-	$(PYTEST) -m "not integration and not e2e and not soak" $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "not integration and not e2e and not soak" $(PYTEST_ARGS)
 
 .PHONY: test-integration
 test-integration: env java ## Tests against real brokers
-	$(PYTEST) -m "integration and not soak" $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m "integration and not soak" $(PYTEST_ARGS)
 
 .PHONY: test-e2e
 test-e2e: env java ## The DAG in a real Airflow

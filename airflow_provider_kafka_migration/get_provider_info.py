@@ -83,6 +83,16 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "example": "10",
         "default": "5",
     },
+    "preload": {
+        "description": "Import what a migration's tasks need when Airflow's components start, not in each task. With "
+        "the LocalExecutor, whose workers are forks of the scheduler, a task then starts about a second sooner, and "
+        "producers stay frozen for that much less at each of the five tasks of the cutover. Costs each component "
+        "about 100 MB of memory, most of it shared, and a second at its start.",
+        "version_added": "0.1.0",
+        "type": "boolean",
+        "example": "True",
+        "default": "False",
+    },
     "object_url_template": {
         "description": "Address by which people open an object in a browser; {uri}, {bucket} and {key} are filled in. "
         "Used by the links of the tasks.",

@@ -66,6 +66,8 @@ _HOW = """\
 - Time runs from the first to the last record that is readable on the target, looked at every 10 ms over a connection
   of the benchmark's own; start-up is not counted, for no copier. A copy that takes too long is cut off, and its rate is
   that of what it has done.
+- Before each scenario comes a copy that does not count: the first one of all pays for the compilers of the brokers'
+  JVMs and for cold memory.
 - CPU is that of all processes of the copier (user and system, from `/proc`) in the same time, for the whole topic.
   Memory is the resident size of all its processes; "worker" is what the largest one needed above its idle size.
 - Source records are written by librdkafka and their batches multiplied; compacted and transactional topics are written

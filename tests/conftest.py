@@ -62,3 +62,20 @@ def unique_name(request: pytest.FixtureRequest) -> Callable[[str], str]:
 def topic(unique_name: Callable[[str], str]) -> str:
     """A topic name of this test's own; the test creates the topic."""
     return unique_name("topic")
+
+
+#: Where the long runs are: they start first, so that no worker is left with one at the end.
+_LONGEST_FIRST = ("tests/e2e/", "tests/integration/spark/", "tests/integration/cutover/", "tests/integration/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For runs with several workers (``-n 2 --dist loadgroup``): a file stays on one worker, and so does Airflow."""
+
+    def rank(item: pytest.Item) -> int:
+        starts = (number for number, start in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(start))
+        return next(starts, len(_LONGEST_FIRST))
+
+    items.sort(key=rank)  # stable: the order within a folder stays
+    for item in items:
+        file = item.nodeid.split("::", 1)[0]
+        item.add_marker(pytest.mark.xdist_group("e2e" if file.startswith("tests/e2e/") else file))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.plugins_manager import AirflowPlugin
 
+from airflow_provider_kafka_migration.hooks import preload
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
 
 
@@ -12,3 +15,9 @@ class KafkaMigrationPlugin(AirflowPlugin):
 
     name = "kafka_migration"
     operator_extra_links = [EvidenceLink(), JournalLink(), PlanLink()]
+
+    @classmethod
+    def on_load(cls, *_args: Any, **_kwargs: Any) -> None:
+        """Called once per component of Airflow, in the scheduler before its executor forks the workers."""
+        if preload.wanted():
+            preload.preload()

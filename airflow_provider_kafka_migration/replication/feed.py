@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.replication.takeover_check import ReadChun
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Bytes that a lane gathers for its segments and has on their way into the archive; beyond it nothing more is read.
-ARCHIVE_BUFFER_BYTES = 96 * 1024 * 1024
+ARCHIVE_BUFFER_BYTES = 64 * 1024 * 1024
 ARCHIVE_THREADS = 8
 #: Puts of one partition on their way; their chunks are given on in order, whichever ends first.
 PUTS_PER_PARTITION = 2
