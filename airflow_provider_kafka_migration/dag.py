@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.operators.cutover import (
     KafkaMigrationSyncGroupsOperator,
 )
 from airflow_provider_kafka_migration.operators.evidence import KafkaMigrationEvidenceOperator
+from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.plan import KafkaMigrationPlanOperator
 from airflow_provider_kafka_migration.operators.precheck import KafkaMigrationPrecheckOperator
 from airflow_provider_kafka_migration.operators.rollback import KafkaMigrationRollbackOperator
@@ -140,7 +141,7 @@ def _build(tasks: _Tasks, *, two_people: bool) -> None:
     plan >> precheck >> topology >> seed >> [tail, ready]
 
     approved = _approval(tasks, CutoverApprovalOperator, "approve_cutover", ready, two_people=two_people)
-    freeze, commit_groups, guard = _cutover(tasks)
+    freeze, commit_groups, guard = _cutover(tasks, ready)
     rollback = tasks(KafkaMigrationRollbackOperator, "rollback")
     # A failed cutover leaves the tail running: it is above commit_groups only, and nothing is above it but the seed.
     tail >> commit_groups
@@ -166,9 +167,11 @@ def _approval(tasks: _Tasks, operator: Any, task_id: str, above: Any, *, two_peo
     return second
 
 
-def _cutover(tasks: _Tasks) -> tuple[Any, Any, Any]:
+def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
     """The group ``cutover``; its first task, the one that waits for the tail's end, and its last one."""
     group = TaskGroup("cutover", tooltip="Freeze, sentinels, final drain, consumer groups, floor guard")
+    # Below drain_ready, so that it stands there, deferred, when the freeze begins: its start costs no frozen time.
+    ready >> tasks(KafkaMigrationFreezeLimitOperator, "freeze_limit", group)
     freeze = tasks(KafkaMigrationFreezeOperator, "freeze", group)
     sentinels = tasks(KafkaMigrationSentinelsOperator, "sentinels", group)
     drain = tasks(KafkaMigrationFinalDrainOperator, "final_drain", group)

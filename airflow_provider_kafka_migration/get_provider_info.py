@@ -22,6 +22,7 @@ def get_provider_info() -> dict[str, Any]:
                     f"{_PACKAGE}.operators.approval",
                     f"{_PACKAGE}.operators.cutover",
                     f"{_PACKAGE}.operators.evidence",
+                    f"{_PACKAGE}.operators.freeze_limit",
                     f"{_PACKAGE}.operators.plan",
                     f"{_PACKAGE}.operators.precheck",
                     f"{_PACKAGE}.operators.rollback",
@@ -34,7 +35,12 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "sensors": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.sensors.drain"]}],
         "hooks": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.hooks.kafka_cluster"]}],
-        "triggers": [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.triggers.drain"]}],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [f"{_PACKAGE}.triggers.drain", f"{_PACKAGE}.triggers.freeze_limit"],
+            }
+        ],
         "extra-links": [
             f"{_PACKAGE}.links.storage.EvidenceLink",
             f"{_PACKAGE}.links.storage.JournalLink",

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     MigrationError,
     SameCluster,
+    WaitsForOperator,
     Where,
 )
 from airflow_provider_kafka_migration.journal.claim import Owner
@@ -30,7 +31,7 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import answers, drain
+from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
@@ -43,6 +44,9 @@ from airflow_provider_kafka_migration.storage.s3_config import S3Config
 from airflow_provider_kafka_migration.storage.uri import open_store
 
 log = logging.getLogger(__name__)
+
+#: Errors after which the migration is what it was before: it is another's, has moved on, or waits for a person.
+_NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, WaitsForOperator)
 
 
 def _ignore(_progress: Progress) -> None:
@@ -280,7 +284,7 @@ class Migration:
         return result
 
     def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
-        if entry.fails_migration and not isinstance(error, ClaimLost | IllegalTransition | Interrupted):
+        if entry.fails_migration and not isinstance(error, _NO_FAILURE):
             self.context.journal.fail(error)
 
     def already_done(self, phase: str) -> PhaseResult | None:
@@ -395,9 +399,44 @@ class DrainWatch:
         self._migration.close()
 
 
+class FreezeWatch:
+    """Looks at a migration's freeze in its journal, again and again; holds no claim. For triggers."""
+
+    def __init__(self, migration: Migration) -> None:
+        self._migration = migration
+        self._reading = ExitStack()
+        self._context: PhaseContext | None = None
+
+    @classmethod
+    def open(cls, spec: MigrationSpec, resolver: Resolver) -> FreezeWatch:
+        """Open without I/O."""
+        return cls(Migration.open(spec, "freeze-watch", resolver, actor="cutover.freeze_limit"))
+
+    def look(self) -> dict[str, Any]:
+        """One look: ``{"ready", "summary"}``. Only what the journal has got since the last one is read."""
+        if self._context is None:
+            self._context = self._reading.enter_context(self._migration.reading())
+        return freeze_limit.look(self._context)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reading.close()
+        self._migration.close()
+
+
+class Watch(Protocol):
+    """What a trigger looks with."""
+
+    def look(self) -> dict[str, Any]:
+        """One look: ``{"ready", "summary", ...}``."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
 def _before(state: State) -> State | None:
     index = position(state)
     return None if not index else list(State)[index - 1]
 
 
-__all__ = ["DrainWatch", "Migration", "Status", "answers"]
+__all__ = ["DrainWatch", "FreezeWatch", "Migration", "Status", "Watch", "answers"]

@@ -53,6 +53,10 @@ TASK_DOCS: dict[str, str] = {
     "shows its first text; the log has the present one.",
     "approve_cutover_second": "The second person confirms the cutover. It must be somebody else.\n\n**Red?** Clear it "
     "and answer again.",
+    "cutover.freeze_limit": "Stands beside the cutover and lifts a freeze that lasts longer than "
+    "`max_producer_freeze` when no other task does it. Purple (deferred) is normal.\n\n**Red?** It had to lift a "
+    "freeze: producers write to the source again. Look at the red task of the cutover, then clear `drain_ready` and "
+    "everything below (`tail`, too, if it has ended).",
     "cutover.freeze": "Stops the producers and verifies that they stand still.\n\n**Red?** Producers are let go again. "
     "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below.",
     "cutover.sentinels": "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",

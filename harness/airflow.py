@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 from harness.processes import HarnessError, Process, free_port, release_ports, start, tail_of, wait_for
 
 _READY_SECONDS = 180.0
@@ -304,6 +306,26 @@ class AirflowStandalone:
         """Mark a task ``success`` or ``failed`` as the UI does."""
         self.request("PATCH", _task(dag_id, run_id, task_id), {"new_state": state})
 
+    def delete_run(self, dag_id: str, run_id: str, timeout_seconds: float = 120) -> None:
+        """Delete a run as an operator does: Airflow refuses to delete one that is running (409), so it is marked
+        failed first, which ends its tasks; its rows go when the last task's process has ended.
+
+        :raises HarnessError: a process of one of its tasks did not end in time.
+        """
+        found = self.request("GET", f"{_run(dag_id, run_id)}/taskInstances", limit=500)["task_instances"]
+        pids = [int(item["pid"]) for item in found if item["state"] == "running" and item["pid"]]
+        self.request("PATCH", _run(dag_id, run_id), {"state": "failed"})
+        unfinished = {"running", "restarting", "deferred", "awaiting_input", "queued", "up_for_retry"}
+
+        def ended() -> bool:
+            self._check_running()
+            return not any(_is_alive(pid) for pid in pids) and not unfinished & set(
+                self.task_states(dag_id, run_id).values()
+            )
+
+        wait_for(f"the end of all tasks of {run_id}", ended, timeout_seconds, every_seconds=0.5)
+        self.request("DELETE", _run(dag_id, run_id))
+
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int | None = None) -> str:
         """Log of an attempt (default: the last one) as text, one line per event."""
         number = try_number or self.task(dag_id, run_id, task_id)["try_number"]
@@ -435,6 +457,13 @@ def _airflow_versions() -> str:
         if distribution.name.lower().startswith("apache-airflow")
     }
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:16]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _quoted(text: str) -> str:

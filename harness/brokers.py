@@ -63,6 +63,7 @@ class KafkaCluster(ClusterAdmin):
     :param tls: have an SSL listener that demands client certificates, and (with ``sasl``) a SASL_SSL listener.
     :param users: name -> password, for all SASL mechanisms; ``admin`` is added when it is missing.
     :param jvm: JVM options of the brokers.
+    :param features: KRaft only: feature levels to format with, for instance ``{"share.version": 1}``.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class KafkaCluster(ClusterAdmin):
         tls: bool = False,
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
+        features: Mapping[str, int] | None = None,
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError("brokers: 1 or 3")
@@ -91,6 +93,7 @@ class KafkaCluster(ClusterAdmin):
         self._config = dict(config or {})
         self._authorizer = authorizer
         self._jvm = tuple(jvm)
+        self._features = [f"--feature={name}={level}" for name, level in sorted((features or {}).items())]
         self._ports: dict[str, list[int]] = {}
         self._zookeeper_port = 0
         self._zookeeper: Process | None = None
@@ -295,6 +298,18 @@ class KafkaCluster(ClusterAdmin):
                 )
         return batches
 
+    def tool(self, main: str, *arguments: str, timeout_seconds: float = _READY_SECONDS) -> str:
+        """What one of Kafka's own command line tools prints, for instance
+        ``org.apache.kafka.tools.consumer.ConsoleConsumer``. ``--bootstrap-server`` is given.
+
+        :raises HarnessError: it fails; with what it printed.
+        """
+        command = self._java(SMALL_JVM, main, "--bootstrap-server", self.bootstrap, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)
+        if done.returncode != 0:
+            raise HarnessError(f"{main} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.stdout
+
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _indexes(self, broker_index: int | None) -> list[int]:
@@ -379,7 +394,10 @@ class KafkaCluster(ClusterAdmin):
             properties = str(self._properties_path(index))
             # With "=": an id may begin with a dash.
             command = self._java(
-                SMALL_JVM, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", properties
+                SMALL_JVM,
+                "kafka.tools.StorageTool",
+                *("format", f"--cluster-id={cluster_id}", "-c", properties),
+                *self._features,
             )
             formatting.append(start(f"format of {self.data_folder(index)}", command, self.broker_log(index)))
         try:

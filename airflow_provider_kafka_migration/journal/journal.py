@@ -281,12 +281,15 @@ class Journal:
         details: Mapping[str, Any] | None = None,
         *,
         from_states: Collection[State] | None = None,
+        unless_step: tuple[str, str | None] | None = None,
     ) -> JournalEntry:
         """Go to a state. If the migration is there already, nothing is written; the entry that led there is returned.
 
         :param from_states: states from which this caller may go there; by default the one before it on the forward
             path, and ``failed`` if ``to`` is what failed. Ways back (to tail) have to be named, so that a task that
             was thought dead cannot undo a cutover.
+        :param unless_step: name and key of a step: once it is journaled, this transition comes too late.
+        :raises PhaseOver: that step is there.
         :raises IllegalTransition: the state machine, or ``from_states``, does not allow it.
         :raises ClaimLost: this journal does not hold the migration.
         """
@@ -303,6 +306,12 @@ class Journal:
                     where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
                     next_step="the migration has moved on: clear this task, and it will act on the present state",
                     details={"from": tip.to_state.value, "to": to.value},
+                )
+            if unless_step is not None and any((e.step, e.step_key) == unless_step for e in ledger.entries):
+                raise PhaseOver(
+                    f"{unless_step[0]} is journaled: it is too late to go to {to}",
+                    where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
+                    next_step="none: the migration has gone on",
                 )
             return draft
 

@@ -16,8 +16,8 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_acls import AclsAdmin
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigsAdmin
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupsAdmin
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotasAdmin
+from airflow_provider_kafka_migration.kafka.admin_share_groups import ShareGroupsAdmin
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicsAdmin
 from airflow_provider_kafka_migration.kafka.admin_transactions import TransactionsAdmin
 from airflow_provider_kafka_migration.kafka.admin_users import UsersAdmin
@@ -29,7 +29,7 @@ class Admin(
     TopicsAdmin,
     ConfigsAdmin,
     AclsAdmin,
-    GroupsAdmin,
+    ShareGroupsAdmin,
     TransactionsAdmin,
     QuotasAdmin,
     UsersAdmin,

@@ -133,7 +133,8 @@ class GroupsAdmin(AdminBase):
         self.in_batches(sorted(set(groups)), send)
         return found
 
-    def _by_coordinator(self, groups: Sequence[str]) -> tuple[dict[int, list[str]], dict[str, ItemError]]:
+    def by_coordinator(self, groups: Sequence[str]) -> tuple[dict[int, list[str]], dict[str, ItemError]]:
+        """(groups by the broker that coordinates them, error by group without one)."""
         grouped: dict[int, list[str]] = defaultdict(list)
         failed: dict[str, ItemError] = {}
         for group, answer in sorted(self.coordinators(groups).items()):
@@ -151,7 +152,7 @@ class GroupsAdmin(AdminBase):
         :param listings: an answer of :meth:`list_groups`, if at hand; tells the groups' types.
         """
         known = self.list_groups() if listings is None else listings
-        grouped, failed = self._by_coordinator(groups)
+        grouped, failed = self.by_coordinator(groups)
         found = {group: GroupDescription(group, "unknown", "", error=error) for group, error in failed.items()}
         for broker, members in sorted(grouped.items()):
             by_type: dict[str, list[str]] = defaultdict(list)
@@ -183,7 +184,7 @@ class GroupsAdmin(AdminBase):
 
         Version 5 of DescribeGroups answers for groups that do not exist, too; later ones do not.
         """
-        grouped, failed = self._by_coordinator(groups)
+        grouped, failed = self.by_coordinator(groups)
         found: dict[str, frozenset[str] | None] = {
             group: frozenset() if error.unauthorized else None for group, error in failed.items()
         }
@@ -210,11 +211,11 @@ class GroupsAdmin(AdminBase):
         found: dict[str, GroupOffsets] = {}
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            grouped, failed = self._by_coordinator(batch)
+            grouped, failed = self.by_coordinator(batch)
             found.update({group: GroupOffsets(group, error=error) for group, error in failed.items()})
             for broker, members in sorted(grouped.items()):
                 found.update(self._fetch_offsets(members, broker, require_stable))
-            return {group: _worst(found[group]) for group in batch if group in found}
+            return {group: worst_error(found[group]) for group in batch if group in found}
 
         self.in_batches(sorted(set(groups)), send, size=100)
         return dict(sorted(found.items()))
@@ -268,7 +269,7 @@ class GroupsAdmin(AdminBase):
         """Delete empty groups; needs Delete on each."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            grouped, failed = self._by_coordinator(batch)
+            grouped, failed = self.by_coordinator(batch)
             answers: dict[str, ItemError | None] = dict(failed)
             for broker, members in sorted(grouped.items()):
                 response = self.wire.request(DeleteGroupsRequest(groups_names=members), broker_id=broker)
@@ -346,7 +347,7 @@ def _offsets(group: str, item: Any) -> GroupOffsets:
     return GroupOffsets(group, dict(sorted(offsets.items())), dict(sorted(errors.items())))
 
 
-def _worst(offsets: GroupOffsets) -> ItemError | None:
+def worst_error(offsets: GroupOffsets) -> ItemError | None:
     """A retriable error of the group or of one of its partitions, so that it is asked again."""
     if offsets.error is not None:
         return offsets.error

@@ -1,6 +1,6 @@
-"""DescribeGroups of the newer group types (KIP-848, KIP-932, KIP-1071) as kafka-python messages.
+"""Requests for the newer group types (KIP-848, KIP-932, KIP-1071) as kafka-python messages.
 
-The schemas beside this module are Apache Kafka's own of release 4.2, comments taken out.
+The schemas beside this module are Apache Kafka's own of releases 4.1 and 4.2, comments taken out.
 """
 
 from __future__ import annotations
@@ -34,3 +34,19 @@ class StreamsGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignor
 
 class StreamsGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
     """Answer of api 89."""
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Where share groups start on each partition (api 90)."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 90."""
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Set where an empty share group starts (api 91)."""
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 91."""

@@ -14,6 +14,8 @@ from airflow_provider_kafka_migration.links.storage import JournalLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_kafka_migration.migration import Migration
+
 
 class MigrationOperator(MigrationTask, BaseOperator):
     """Runs one phase of a migration.
@@ -49,4 +51,8 @@ class MigrationOperator(MigrationTask, BaseOperator):
         with self.open_migration(context) as migration:
             result = migration.run(self.phase, **self.options)
             self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
+            self.announce(context, migration)
             return self.pointers(migration, result)
+
+    def announce(self, context: Context, migration: Migration) -> None:
+        """Tell others that the phase is done; by default nobody."""

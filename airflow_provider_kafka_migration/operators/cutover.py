@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, Context
 
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
+from airflow_provider_kafka_migration.state import State
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.migration import Migration
 
 #: Alias of the asset events that say: this migration's target is ready for its clients.
 CUTOVER_ALIAS = "kafka-migration-cutover"
+
+#: A guard that is cleared now tells nothing new: DAGs that wait for the event have had it.
+_SWITCHED = frozenset({State.VALIDATING, State.FINALIZED, State.ROLLED_BACK})
 
 
 def cutover_asset(migration_id: str) -> Asset:
@@ -76,12 +83,12 @@ class KafkaMigrationFloorGuardOperator(MigrationOperator):
         kwargs.setdefault("outlets", [AssetAlias(CUTOVER_ALIAS)])
         super().__init__(**kwargs)
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Run the guard, then say that the target is ready."""
-        pointers = super().execute(context)
+    def announce(self, context: Context, migration: Migration) -> None:
+        """Say that the target is ready: at least once, and not any more when the clients have switched."""
+        if migration.context.journal.tip_state in _SWITCHED:
+            return
         events = context["outlet_events"][AssetAlias(CUTOVER_ALIAS)]
-        events.add(cutover_asset(pointers["migration_id"]), extra={"journal": pointers["journal"]})
-        return pointers
+        events.add(cutover_asset(migration.spec.migration_id), extra={"journal": self.storage_uris["journal"]})
 
 
 class KafkaMigrationSyncGroupsOperator(MigrationOperator):

@@ -62,6 +62,7 @@ PHASES: dict[str, PhaseEntry] = {
     "cutover.snapshot_groups": PhaseEntry("groups:snapshot_groups", State.CUTOVER),
     "cutover.commit_groups": PhaseEntry("groups:commit_groups", State.CUTOVER),
     "cutover.floor_guard": PhaseEntry("floor_guard:run", State.CUTOVER, leads_to=State.AWAITING_CLIENT_SWITCH),
+    "cutover.freeze_limit": PhaseEntry("freeze_limit:run", None, fails_migration=False),
     "sync_groups": PhaseEntry("groups:sync_until_switch", None, fails_migration=False),
     "client_switch": PhaseEntry("client_switch:run", State.AWAITING_CLIENT_SWITCH),
     "validate": PhaseEntry("validate:run", State.VALIDATING),

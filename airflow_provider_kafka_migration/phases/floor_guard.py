@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import load_document
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
 STEP = "floor_guard"
@@ -134,7 +135,9 @@ def run(context: PhaseContext) -> PhaseResult:
         )
         frozen_time = _frozen_time(context, attempt)
         put_result(context, "frozen-time", frozen_time)
-        context.journal.step(frozen.READY, key=attempt.key, details=frozen_time.model_dump(mode="json"))
+        # Not after the freeze was given up by the watch on its limit.
+        ready = frozen_time.model_dump(mode="json")
+        context.journal.step(frozen.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "

@@ -180,11 +180,24 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
     return details
 
 
-def back_to_tail(context: PhaseContext, reason: str, details: dict[str, Any] | None = None) -> None:
-    """From ``cutover`` to ``tail``: the copy goes on, and a new cutover begins with drain_ready and an approval."""
-    context.journal.refresh()
-    if context.journal.tip_state is State.CUTOVER:
-        context.journal.transition(State.TAIL, reason, details, from_states={State.CUTOVER})
+def back_to_tail(
+    context: PhaseContext,
+    reason: str,
+    details: dict[str, Any] | None = None,
+    *,
+    unless_ready: FreezeAttempt | None = None,
+) -> None:
+    """From ``cutover`` to ``tail``: the copy goes on, and a new cutover begins with drain_ready and an approval.
+
+    :raises PhaseOver: the attempt ``unless_ready`` has become READY_FOR_CLIENT_SWITCH meanwhile.
+    """
+    journal = context.journal
+    journal.refresh()
+    if journal.tip_state is State.FAILED and journal.working_state is State.CUTOVER:
+        journal.transition(State.CUTOVER, reason)
+    if journal.tip_state is State.CUTOVER:
+        unless = (READY, unless_ready.key) if unless_ready else None
+        journal.transition(State.TAIL, reason, details, from_states={State.CUTOVER}, unless_step=unless)
 
 
 def clear_tail_stop(context: PhaseContext) -> None:

@@ -30,8 +30,18 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka import admin_groups
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.kafka.admin_share_groups import is_unsupported
 from airflow_provider_kafka_migration.phases import frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.group_offsets import (
+    MOVED,
+    NO_SHARE_GROUPS,
+    OTHER_PROTOCOL,
+    TargetGroup,
+    read_offsets,
+    target_states,
+    write_offsets,
+)
 from airflow_provider_kafka_migration.phases.group_translation import count_translations, translate_group
 from airflow_provider_kafka_migration.phases.migrated import (
     TopicPartition,
@@ -52,12 +62,6 @@ COMMIT_STEP = "commit_groups"
 SNAPSHOT = "groups-snapshot"
 RESULT = "groups"
 
-#: Kinds whose offsets are not plain committed offsets; see docs/groups.md.
-OTHER_APIS = {
-    "share": "a share group keeps its state per record, not as a committed offset",
-    "unknown": "its members speak a protocol other than the consumer's",
-}
-
 
 # -- snapshot --------------------------------------------------------------------------------------------------------
 
@@ -68,7 +72,7 @@ def read_groups(context: PhaseContext) -> list[GroupSnapshot]:
     listings = {name: item for name, item in admin.list_groups().items() if context.spec.groups.selects(name)}
     names = sorted(listings)
     descriptions = admin.describe_groups(names, listings=listings) if names else {}
-    offsets = admin.groups_offsets(names) if names else {}
+    offsets = read_offsets(admin, {name: listings[name] for name in names})
     topics = {topic for topic, _ in migrated_partitions(context)}
     return [_snapshot(context, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
 
@@ -81,7 +85,7 @@ def _snapshot(
     topics: set[str],
 ) -> GroupSnapshot:
     committed = offsets.offsets if offsets is not None else {}
-    failure = _read_failure(context, listing.group, offsets, topics)
+    failure = _read_failure(context, listing, offsets, topics)
     return GroupSnapshot(
         group=listing.group,
         type=listing.type,
@@ -100,15 +104,19 @@ def _snapshot(
 
 
 def _read_failure(
-    context: PhaseContext, group: str, offsets: admin_groups.GroupOffsets | None, topics: set[str]
+    context: PhaseContext,
+    listing: admin_groups.GroupListing,
+    offsets: admin_groups.GroupOffsets | None,
+    topics: set[str],
 ) -> MigrationError | None:
+    group = listing.group
     if offsets is None:
         return FreezeFailed(
             "the group's offsets were not answered", where=_where(context, group), next_step="clear the task"
         )
     errors = [error for key, error in offsets.errors.items() if key[0] in topics]
     error = offsets.error or next(iter(errors), None)
-    if error is None:
+    if error is None or (listing.type == "share" and is_unsupported(error)):
         return None
     return error.exception(
         "the group's offsets cannot be read on the source",
@@ -203,7 +211,7 @@ def preview(context: PhaseContext) -> list[GroupResult]:
     """What a commit would do now, without writing: for approvals."""
     snapshots = read_groups(context)
     translator = Translator.live(context)
-    states = target_states(context, [item.group for item in snapshots])
+    states = target_states(context, {item.group: item.type for item in snapshots})
     return [
         GroupResult(
             group=item.group,
@@ -221,50 +229,17 @@ def preview(context: PhaseContext) -> list[GroupResult]:
 # -- commit ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TargetGroup:
-    """A group on the target: may it be written, and what does it have?"""
-
-    state: str
-    is_empty: bool
-    offsets: dict[TopicPartition, admin_groups.CommittedOffset]
-    error: ItemError | None = None
-
-
-def target_states(context: PhaseContext, names: Iterable[str]) -> dict[str, TargetGroup]:
-    """State and offsets of groups on the target; groups that do not exist there are empty."""
-    names = sorted(names)
-    if not names:
-        return {}
-    admin = context.target.admin
-    listings = admin.list_groups()
-    # Describe says "Dead" for unknown classic groups, and newer brokers an error: the listing is the simple truth.
-    known = [name for name in names if name in listings]
-    descriptions = admin.describe_groups(known, listings=listings) if known else {}
-    offsets = admin.groups_offsets(known) if known else {}
-    found = {}
-    for name in names:
-        if name not in listings:
-            found[name] = TargetGroup("NotFound", True, {})
-            continue
-        description, committed = descriptions.get(name), offsets.get(name)
-        error = (description.error if description else None) or (committed.error if committed else None)
-        found[name] = TargetGroup(
-            state=description.state if description else listings[name].state,
-            is_empty=description.is_empty if description else False,
-            offsets=committed.offsets if committed else {},
-            error=error,
-        )
-    return found
-
-
 def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
     """Why a whole group is not written; empty if it may be."""
     if group.error is not None:
         return "its offsets could not be read on the source"
-    if group.type in OTHER_APIS:
-        return OTHER_APIS[group.type]
+    if group.type not in MOVED:
+        return OTHER_PROTOCOL
+    if target.cannot:
+        return target.cannot
     if not group.offsets:
+        if group.type == "share":
+            return f"no start offset is known: it has read nothing yet, or {NO_SHARE_GROUPS.format(role='source')}"
         return "it has no committed offsets in the migrated topics"
     if not target.is_empty and target.error is None:
         return f"it has members on the target (state {target.state})"
@@ -277,7 +252,7 @@ def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: T
     The caller has checked that it holds the migration.
     """
     groups = sorted(groups, key=lambda item: item.group)
-    states = target_states(context, [item.group for item in groups])
+    states = target_states(context, {item.group: item.type for item in groups})
     results = []
     for number, group in enumerate(groups, start=1):
         results.append(_commit_group(context, group, translator, states[group.group]))
@@ -299,7 +274,7 @@ def _commit_group(
         return GroupResult(**base, offsets=translated, skipped_reason=reason, failures=failures)
     wanted, final = _decide(translated, target.offsets)
     try:
-        errors = context.target.admin.alter_group_offsets(group.group, wanted) if wanted else {}
+        errors = write_offsets(context.target.admin, group.group, group.type, wanted) if wanted else {}
     except MigrationError as error:
         return GroupResult(**base, offsets=final, failures=[error.as_dict()])
     failures = [

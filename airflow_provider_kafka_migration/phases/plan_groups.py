@@ -8,8 +8,10 @@ from typing import Literal, cast
 from airflow_provider_kafka_migration.documents.plan import GroupPlan
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_groups import GroupListing, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin_share_groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.group_offsets import read_offsets
 
 GroupType = Literal["classic", "consumer", "simple", "share", "streams", "unknown"]
 
@@ -32,8 +34,7 @@ def plan_groups(
         unknown["groups on the source"] = error.what
         return []
     names = [name for name in sorted(listings) if context.spec.groups.selects(name)]
-    readable = [name for name in names if listings[name].type != "share"]
-    offsets = context.source.admin.groups_offsets(readable, require_stable=False)
+    offsets = read_offsets(context.source.admin, {name: listings[name] for name in names}, require_stable=False)
     return [_group(listings[name], offsets.get(name), topics, ends, unknown) for name in names]
 
 
@@ -44,7 +45,7 @@ def _group(
     ends: Mapping[TopicPartition, int],
     unknown: dict[str, str],
 ) -> GroupPlan:
-    if offsets is not None and offsets.error is not None:
+    if offsets is not None and offsets.error is not None and not is_unsupported(offsets.error):
         unknown[f"offsets of group {listing.group}"] = offsets.error.name
     committed = offsets.offsets if offsets is not None else {}
     read = sorted({topic for topic, _ in committed})

@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.documents.validation import (
     worst,
 )
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import client_switch, groups, topology
+from airflow_provider_kafka_migration.phases import client_switch, group_offsets, groups, topology
 from airflow_provider_kafka_migration.phases import validate_checks as checks
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
@@ -240,7 +240,7 @@ def _groups(context: PhaseContext) -> CheckResult:
             name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no result of groups"]
         )
     result = GroupsResult.parse(data)
-    states = groups.target_states(context, [item.group for item in result.groups])
+    states = group_offsets.target_states(context, {item.group: item.type for item in result.groups})
     commits = {
         name: checks.TargetCommits(
             state=state.state,

@@ -13,7 +13,9 @@ from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, pr
 from airflow_provider_kafka_migration.spec import parse_spec
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.migration import DrainWatch
+    from airflow_provider_kafka_migration.migration import Watch
+    from airflow_provider_kafka_migration.references import Resolver
+    from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Looks that may fail one after the other (an unreachable broker, throttled storage) before the wait ends.
 MAX_FAILED_LOOKS = 30
@@ -40,7 +42,7 @@ class DrainTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
         return (
-            f"{DrainTrigger.__module__}.{DrainTrigger.__qualname__}",
+            f"{type(self).__module__}.{type(self).__qualname__}",
             {"spec": self.spec, "poll_seconds": self.poll_seconds},
         )
 
@@ -57,14 +59,18 @@ class DrainTrigger(BaseTrigger):
             # Off the loop too: closing waits for sockets.
             await asyncio.shield(asyncio.to_thread(watch.close))
 
-    async def _open(self) -> DrainWatch:
-        from airflow_provider_kafka_migration.migration import DrainWatch
-
+    async def _open(self) -> Watch:
         spec = parse_spec(self.spec)
         resolver = airflow_resolver(await prefetch(spec))
-        return await asyncio.to_thread(DrainWatch.open, spec, resolver)
+        return await asyncio.to_thread(self.open_watch, spec, resolver)
 
-    async def _watch(self, watch: DrainWatch) -> TriggerEvent:
+    def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
+        """What looks."""
+        from airflow_provider_kafka_migration.migration import DrainWatch
+
+        return DrainWatch.open(spec, resolver)
+
+    async def _watch(self, watch: Watch) -> TriggerEvent:
         failures = looks = 0
         while True:
             pause = self.poll_seconds

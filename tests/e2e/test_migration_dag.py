@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from urllib.parse import quote
 
 import psutil
 import pytest
@@ -155,6 +154,8 @@ def test_abort_rolls_back(lab: Lab, prefix: str) -> None:
     states = run.states()
     assert states["rollback"] == "success"
     assert states["tail"] == "success", "the rollback ends the tail"
+    watch = states.pop("cutover.freeze_limit")
+    assert watch == "success", "it has nothing to watch any more"
     assert {states[name] for name in states if name.startswith("cutover.") or name == "evidence"} == {"skipped"}
     assert _journal(run)[-1]["to"] == "rolled_back"
     assert any(key.endswith("rollback-report.json") for key in run.objects(EVIDENCE_BUCKET))
@@ -167,7 +168,8 @@ def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, p
     spec = lab.spec("deleted", prefix)
     first = lab.trigger(spec)
     first.wait("approve_cutover", "awaiting_input")
-    lab.airflow.request("DELETE", f"/dags/{first.dag_id}/dagRuns/{quote(first.run_id, safe='')}")
+    first.wait("tail", "running")
+    lab.airflow.delete_run(first.dag_id, first.run_id, WAIT_SECONDS)
 
     refused = lab.trigger(spec)
     refused.wait("plan", "failed")

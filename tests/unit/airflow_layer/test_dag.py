@@ -41,7 +41,7 @@ TASK_IDS = [
     "validate",
     "evidence",
 ]
-SIDE_TASKS = ["rollback", "sync_groups"]
+SIDE_TASKS = ["cutover.freeze_limit", "rollback", "sync_groups"]
 
 
 def _serialised(dag: DAG) -> str:
@@ -65,6 +65,7 @@ def test_order_of_the_tasks() -> None:
     assert _upstream(dag, "drain_ready") == {"seed"}
     assert _upstream(dag, "cutover.commit_groups") == {"cutover.snapshot_groups", "tail"}
     assert _upstream(dag, "rollback") == {"approve_cutover"}
+    assert _upstream(dag, "cutover.freeze_limit") == {"drain_ready"}
     assert _upstream(dag, "sync_groups") == {"cutover.floor_guard"}
 
 
@@ -117,6 +118,7 @@ def test_spark_and_deferrable_and_approval_classes() -> None:
     for task_id in ("approve_cutover", "approve_client_switch"):
         assert isinstance(dag.get_task(task_id), ApprovalOperator)
     assert dag.get_task("drain_ready").deferrable
+    assert dag.get_task("cutover.freeze_limit").deferrable
 
 
 @pytest.mark.parametrize("kind", ["generic", "spec", "rollback"])

@@ -158,6 +158,17 @@ def test_ready_target_is_an_asset_event(fake: FakeMigration, minimal_spec: dict[
     assert guard.outlets == [AssetAlias(CUTOVER_ALIAS)]
 
 
+@pytest.mark.parametrize("state", [State.VALIDATING, State.FINALIZED])
+def test_a_guard_cleared_after_the_switch_starts_no_other_dag_again(
+    fake: FakeMigration, minimal_spec: dict[str, Any], state: State
+) -> None:
+    added: list[Any] = []
+    events = {AssetAlias(CUTOVER_ALIAS): SimpleNamespace(add=lambda asset, extra: added.append((asset, extra)))}
+    fake.context.journal.tip_state = state
+    KafkaMigrationFloorGuardOperator(task_id="floor_guard", spec=minimal_spec).execute(_context(outlet_events=events))
+    assert added == []
+
+
 # ---- approvals
 
 

@@ -107,7 +107,7 @@ class FakeAdmin:
             found[name] = GroupDescription(name, group.kind, group.state, members)
         return found
 
-    def groups_offsets(self, names: Iterable[str]) -> dict[str, GroupOffsets]:
+    def groups_offsets(self, names: Iterable[str], *, require_stable: bool = True) -> dict[str, GroupOffsets]:
         found = {}
         for name in names:
             group = self.groups[name]

@@ -1,0 +1,79 @@
+"""The limit of a freeze when nobody is left to keep it: ``max_producer_freeze`` holds although every task has died.
+
+The steps of the cutover lift a freeze that lasts too long themselves (:mod:`~.frozen`), as long as one of them runs.
+A step that failed for good with time left, was killed, or waits for its retry, does not. This watch stands beside
+them, writes nothing while all is well, and lifts the freeze a few seconds after its deadline.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver
+from airflow_provider_kafka_migration.phases import frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.state import State
+
+PHASE = "freeze_limit"
+#: The steps lift at the deadline; the watch comes after them.
+LATE_SECONDS = 5.0
+
+REASON = "max_producer_freeze is over, and no step of the cutover has lifted the freeze"
+
+
+def look(context: PhaseContext) -> dict[str, Any]:
+    """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch."""
+    context.journal.refresh()
+    attempt = frozen.current_attempt(context)
+    if _is_over(context):
+        return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
+    if attempt is None or not attempt.is_open:
+        return {"ready": False, "summary": "nothing is frozen"}
+    left = frozen.seconds_left(context, attempt)
+    if left > 0:
+        return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
+    summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
+    return {"ready": _overdue(context, attempt), "summary": summary}
+
+
+def run(context: PhaseContext) -> PhaseResult:
+    """Lift a freeze that is overdue. ``details["watch"]``: whether to go on watching.
+
+    :raises FreezeFailed: a freeze was lifted, so that somebody looks; or the producers could not be unfrozen, and
+        the next call tries again.
+    """
+    context.journal.refresh()
+    if _is_over(context):
+        return _result(f"nothing is frozen any more: {context.journal.tip_state}", watch=False)
+    attempt = frozen.current_attempt(context)
+    if attempt is None or not attempt.is_open or not _overdue(context, attempt):
+        return _result("no freeze is overdue", watch=True)
+    try:
+        # First out of ``cutover``, then unfreeze: no step can say READY after that.
+        frozen.back_to_tail(context, REASON, unless_ready=attempt)
+    except PhaseOver:
+        # READY_FOR_CLIENT_SWITCH was reached in this very moment: from there on nobody unfreezes the source.
+        return _result("the cutover is done", watch=True)
+    details = frozen.lift(context, attempt, reason=REASON)
+    raise FreezeFailed(
+        f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
+        where=context.where(PHASE),
+        next_step="producers write to the source again. Look at the red task of the cutover; then clear drain_ready "
+        "and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
+        details={"attempt": attempt.number, **details},
+    )
+
+
+def _is_over(context: PhaseContext) -> bool:
+    state = context.journal.tip_state
+    return context.journal.is_past(State.CUTOVER) or (state is not None and state.is_terminal)
+
+
+def _overdue(context: PhaseContext, attempt: FreezeAttempt) -> bool:
+    return (context.now() - attempt.deadline).total_seconds() > LATE_SECONDS
+
+
+def _result(summary: str, *, watch: bool) -> PhaseResult:
+    return PhaseResult(PHASE, summary, {"watch": watch}, already_done=not watch)

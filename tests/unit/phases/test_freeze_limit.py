@@ -1,0 +1,126 @@
+"""The limit of a freeze holds when no step of the cutover is left to keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import Clock, make_context
+
+from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver
+from airflow_provider_kafka_migration.phases import freeze_limit, frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.state import State
+
+
+def frozen_context(folder: Path, clock: Clock) -> PhaseContext:
+    """In ``cutover``; producers were frozen just now, for 60 s at most."""
+    context = make_context(folder, state=State.CUTOVER, clock=clock, cutover={"freeze": "manual"})
+    now = context.now()
+    details = {
+        "method": "manual",
+        "requested_at": iso(now),
+        "deadline": iso(now + context.spec.cutover.max_producer_freeze),
+    }
+    context.journal.step(frozen.REQUESTED, key="1", details=details)
+    context.journal_store.put(
+        context.key(frozen.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
+    )
+    return context
+
+
+def pass_deadline(context: PhaseContext, clock: Clock, more: float = freeze_limit.LATE_SECONDS + 1) -> None:
+    clock.sleep(context.spec.cutover.max_producer_freeze.total_seconds() + more)
+
+
+def test_it_waits_while_there_is_time_and_leaves_the_steps_theirs(tmp_path: Path) -> None:
+    clock = Clock()
+    context = frozen_context(tmp_path, clock)
+    assert not freeze_limit.look(context)["ready"]
+    assert "left" in freeze_limit.look(context)["summary"]
+    pass_deadline(context, clock, more=1)
+    assert not freeze_limit.look(context)["ready"], "the step that runs lifts at the deadline itself"
+    assert freeze_limit.run(context).details == {"watch": True}
+    assert context.journal.tip_state is State.CUTOVER
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_overdue_freeze_is_lifted_and_somebody_is_told(tmp_path: Path, failed: bool) -> None:
+    clock = Clock()
+    context = frozen_context(tmp_path, clock)
+    if failed:  # a group that could not be committed: the step failed for good, with time left
+        context.journal.fail(ValueError("a step"))
+    pass_deadline(context, clock)
+    assert freeze_limit.look(context)["ready"]
+    with pytest.raises(FreezeFailed, match="was lifted") as caught:
+        freeze_limit.run(context)
+    assert "drain_ready" in caught.value.next_step
+    assert context.journal.tip_state is State.TAIL, "from where it can be rolled back, or cut over again"
+    attempt = frozen.current_attempt(context)
+    assert attempt is not None
+    assert attempt.lifted
+    assert StopAt.in_force(context.journal_store.get(context.key(frozen.TAIL_STOP))) is None
+    assert freeze_limit.run(context).details == {"watch": True}, "cleared, it watches the next attempt"
+
+
+def test_a_lift_that_was_interrupted_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after the state went back, before the producers were unfrozen."""
+    clock = Clock()
+    context = frozen_context(tmp_path, clock)
+    pass_deadline(context, clock)
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(frozen, "lift", killed)
+        with pytest.raises(KeyboardInterrupt):
+            freeze_limit.run(context)
+    assert context.journal.tip_state is State.TAIL
+    assert freeze_limit.look(context)["ready"]
+    with pytest.raises(FreezeFailed, match="was lifted"):
+        freeze_limit.run(context)
+
+
+def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
+    clock = Clock()
+    context = frozen_context(tmp_path, clock)
+    attempt = frozen.current_attempt(context)
+    assert attempt is not None
+    pass_deadline(context, clock)
+    context.journal.step(frozen.READY, key="1", only_in={State.CUTOVER})
+    with pytest.raises(PhaseOver):
+        frozen.back_to_tail(context, "late", unless_ready=attempt)
+    assert freeze_limit.run(context).details == {"watch": True}
+    assert context.journal.tip_state is State.CUTOVER
+
+
+def test_ready_is_refused_when_the_freeze_was_given_up_first(tmp_path: Path) -> None:
+    clock = Clock()
+    context = frozen_context(tmp_path, clock)
+    pass_deadline(context, clock)
+    with pytest.raises(FreezeFailed):
+        freeze_limit.run(context)
+    with pytest.raises(PhaseOver):
+        context.journal.step(frozen.READY, key="1", only_in={State.CUTOVER})
+
+
+@pytest.mark.parametrize("state", [State.AWAITING_CLIENT_SWITCH, State.FINALIZED, State.ROLLED_BACK])
+def test_it_ends_when_nothing_can_be_frozen_any_more(tmp_path: Path, state: State) -> None:
+    if state is State.ROLLED_BACK:
+        context = make_context(tmp_path)
+        context.journal.transition(State.ROLLED_BACK, "test")
+    else:
+        context = make_context(tmp_path, state=state)
+    assert freeze_limit.look(context)["ready"]
+    assert freeze_limit.run(context).details == {"watch": False}
+
+
+@pytest.mark.parametrize("state", [State.TAIL, State.DRAIN_READY, State.CUTOVER])
+def test_it_stands_by_before_the_freeze(tmp_path: Path, state: State) -> None:
+    context = make_context(tmp_path, state=state)
+    assert freeze_limit.look(context) == {"ready": False, "summary": "nothing is frozen"}
+    assert freeze_limit.run(context).details == {"watch": True}
