@@ -175,6 +175,38 @@ class DagRun:
         return b"\n".join(parts)
 
 
+def lab_airflow(
+    folder: Path,
+    dags: Path,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    s3_server: S3Server,
+    env: Mapping[str, str] | None = None,
+) -> AirflowStandalone:
+    """An Airflow, not started, with connections to everything."""
+    s3 = s3_server.config()
+    connections = {
+        "kafka_source": {"conn_type": "kafka", "extra": source_cluster.client_config("admin")},
+        "kafka_target": {"conn_type": "kafka", "extra": target_cluster.client_config("admin")},
+        "aws_e2e": {
+            "conn_type": "aws",
+            "login": s3["aws_access_key_id"],
+            "password": s3["aws_secret_access_key"],
+            "extra": {"endpoint_url": s3["endpoint_url"], "region_name": s3["region_name"]},
+        },
+        "spark_default": {"conn_type": "spark", "host": "local[2,4]"},
+        "e2e_webhook": {"conn_type": "generic", "password": WEBHOOK_SECRET},
+        "e2e_signing_key": {"conn_type": "generic", "password": SIGNING_KEY},
+    }
+    settings = {
+        "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
+        "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **(env or {}),
+    }
+    return AirflowStandalone(folder / "airflow", dags, connections, settings)
+
+
 def kill_all(process: psutil.Process) -> list[int]:
     """SIGKILL for a task's process group and every process of Spark below it, Python workers included."""
     task = process.parent()

@@ -18,9 +18,10 @@ import yaml
 from nacl.signing import SigningKey
 
 from harness.brokers import KafkaCluster
-from harness.clients import commit_offsets, committed_offsets, positions
+from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
 from harness.compare import compare
 from harness.load import Kind, TopicLoad, load, tiny_topics
+from harness.webhook import FreezeWebhook
 
 pytestmark = pytest.mark.integration
 
@@ -191,6 +192,49 @@ def test_kill_and_resume_ends_well_and_rollback_leaves_the_target(trial: Trial, 
     assert command("rollback", spec, "--yes", status=0)["already_done"] is True
     assert command("status", spec, status=0)["state"] == "rolled_back"
     assert set(target_cluster.admin().list_topics(timeout=10).topics) >= {topic.name for topic in trial.topics}
+
+
+@pytest.mark.parametrize("end", ["forward", "rollback"])
+def test_a_cutover_that_fails_is_back_in_the_tail(
+    trial: Trial, source_cluster: KafkaCluster, target_cluster: KafkaCluster, end: str
+) -> None:
+    """Seed 001's rules for failures: failed, from tail; resumed from there with a new approval, or rolled back."""
+    command, spec = trial.command, trial.spec
+    topics = [topic.name for topic in trial.topics]
+    orders = next(name for name in topics if name.endswith("orders"))
+    content = yaml.safe_load(spec.read_text(encoding="utf-8"))
+    with FreezeWebhook() as webhook:  # it says "done" and stops nobody
+        content["cutover"] |= {"freeze": "webhook", "producer_freeze_webhook": webhook.url}
+        spec.write_text(yaml.safe_dump(content), encoding="utf-8")
+        asked = command("run", spec, status=10)
+        with LiveProducer(source_cluster.client_config(), {orders: [0]}, records_per_second=50) as producer:
+            refused = command("resume", spec, "--approve", asked["waiting"]["code"], status=1)
+        assert refused["error"]["code"] == "FREEZE_FAILED"
+        assert f"{orders}-0" in refused["error"]["what"]
+        assert [call.action for call in webhook.calls] == ["freeze", "unfreeze"]
+        found = command("status", spec, status=0)
+        assert (found["state"], found["working_state"]) == ("failed", "tail")
+        assert found["resume"]["action"] == "reenter"
+        assert _states(trial)[-3:] == ["cutover", "tail", "failed"]
+        if end == "rollback":
+            command("rollback", spec, "--yes", status=0)
+            assert _states(trial)[-1] == "rolled_back"
+            return
+        again = command("resume", spec, status=10)
+        assert again["waiting"]["approval"] == "cutover", "the first approval is used up"
+        switch = command("resume", spec, "--approve", again["waiting"]["code"], status=10)
+        done = command("resume", spec, "--approve", switch["waiting"]["code"], status=0)
+    assert done["state"] == "finalized"
+    compacted = [topic.name for topic in trial.topics if topic.kind is Kind.COMPACTED]
+    compare(source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted).check()
+    assert lost_records(target_cluster.client_config(), producer.acknowledged) == []
+
+
+def _states(trial: Trial) -> list[str]:
+    """The states that the migration has gone through, from the journal's view."""
+    view = next((trial.folder / "journal").glob("*/journal.jsonl"))
+    entries = [json.loads(line) for line in view.read_text(encoding="utf-8").splitlines()]
+    return [entry["to"] for entry in entries if entry["from"] != entry["to"]]
 
 
 def _state(trial: Trial) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -27,10 +28,12 @@ from airflow_provider_kafka_migration.phases import (
     cutover_freeze,
     cutover_sentinels,
     evidence_bundle,
+    freeze_limit,
     frozen,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
+from harness import clients
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.webhook import FreezeWebhook
@@ -108,6 +111,47 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     counts = {check["name"]: check for check in bundle.validation["checks"]}["counts_and_offsets"]
     assert any("not copied" in finding for finding in counts["findings"])
     assert {check["name"]: check["outcome"] for check in bundle.validation["checks"]}["content"] == "PASSED"
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
+    make_lab: MakeLab, fill: Fill, unique_name: Name, stops: bool
+) -> None:
+    topic = unique_name("t")
+    fill({topic: 2})
+    with FreezeWebhook() as webhook:
+        lab = make_lab(
+            [topic],
+            cutover={
+                "freeze": "webhook",
+                "producer_freeze_webhook": webhook.url,
+                "on_bypass": "wait",
+                "max_producer_freeze": "60s" if stops else "5s",
+            },
+        )
+        context = lab.begin()
+        lab.start_tail()
+        producer = LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=100)
+        begun = time.monotonic()
+        with producer:
+            lab.enter_cutover(context)
+            if stops:
+                # Longer than any policy but "wait" bears it.
+                Timer(5.0, producer.freeze).start()
+                assert not cutover_freeze.run(context).already_done
+                assert time.monotonic() - begun >= 5.0
+            else:
+                with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+                    cutover_freeze.run(context)
+        if not stops:
+            assert actions(webhook) == ["freeze", "unfreeze"]
+            assert context.journal.tip_state is State.TAIL
+            assert lab.sentinels(lab.source_cluster) == {(topic, 0): [], (topic, 1): []}
+            return
+        lab.advance(context)
+        assert actions(webhook) == ["freeze"]
+        assert clients.lost_records(lab.target_cluster.client_config(), producer.acknowledged) == []
+        lab.check_equal()
 
 
 def test_an_open_transaction_is_named(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
@@ -290,6 +334,34 @@ def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []
     wait_for(lambda: may_write(lab.source_cluster, "alice", topic))
+
+
+def test_a_freeze_that_nobody_keeps_is_lifted_by_the_watch_on_its_limit(acl_lab: Lab) -> None:
+    """The freezing task has died, its retry never comes: the DENY ACLs go all the same."""
+    lab = acl_lab
+    topic = lab.topics[0]
+    context = lab.begin()
+    lab.start_tail()
+    lab.enter_cutover(context)
+    cutover_freeze.run(context)
+    wait_for(lambda: not may_write(lab.source_cluster, "alice", topic))
+    watch = lab.context(actor="watch")
+    assert freeze_limit.run(watch).details == {"watch": True}
+    assert denials(lab.source_cluster, context, topic) == ["User:alice"]
+    watch.now = lambda: datetime.now(UTC) + timedelta(hours=1)
+    with pytest.raises(FreezeFailed, match="was lifted"):
+        freeze_limit.run(watch)
+    assert denials(lab.source_cluster, context, topic) == []
+    wait_for(lambda: may_write(lab.source_cluster, "alice", topic))
+    context.journal.refresh()
+    assert context.journal.tip_state is State.TAIL
+    with pytest.raises(FreezeFailed, match="was lifted"):
+        cutover_sentinels.run(context)
+    assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
+
+    lab.enter_cutover(context)
+    lab.advance(context)
+    lab.check_equal()
 
 
 def test_acls_cannot_stop_everybody(acl_lab: Lab) -> None:
