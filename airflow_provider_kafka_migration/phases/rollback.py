@@ -61,8 +61,8 @@ def _instead(state: State) -> str:
     if state is State.CUTOVER:
         return (
             "producers are frozen: either let the cutover go on (clear its red task), or let the freeze be lifted "
-            "(it is when max_producer_freeze is over and a task of the cutover runs); then the migration is in tail "
-            "and can be rolled back"
+            "(task cutover.freeze_limit does it when max_producer_freeze is over; from the command line resume does); "
+            "then the migration is in tail and can be rolled back"
         )
     if state in (State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import time
@@ -62,10 +63,26 @@ class Lab:
             "cutover": {"freeze": "manual", "max_producer_freeze": "10m"},
             "evidence": {"retention": "1d", "signing_key": "airflow:e2e_signing_key"},
             "spark": {"conf": {"spark.driver.memory": "512m", "spark.ui.enabled": "false"}},
+            "notifications": {
+                "notifier": "e2e_notifier.FileNotifier",
+                "kwargs": {
+                    "path": str(self._told),
+                    "text": "{{ migration_id }} {{ migration_event }} {{ ti.task_id }}",
+                },
+            },
         }
         for name, section in sections.items():
             base[name] = {**base.get(name, {}), **section} if isinstance(section, Mapping) else section
         return base
+
+    @property
+    def _told(self) -> Path:
+        return self.folder / "notifications.txt"
+
+    def told(self, migration_id: str) -> list[str]:
+        """What the notifier was told about a migration: ``<event> <task id>``, in order."""
+        lines = self._told.read_text(encoding="utf-8").splitlines() if self._told.exists() else []
+        return [line.partition(" ")[2] for line in lines if line.partition(" ")[0] == migration_id]
 
     def trigger(self, spec: Mapping[str, Any], dag_id: str = GENERIC, *, takeover: bool = False) -> DagRun:
         """Start a run of the generic DAG for a spec."""
@@ -202,6 +219,7 @@ def lab_airflow(
         "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
         "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "notifiers"), os.environ.get("PYTHONPATH", "")]),
         **(env or {}),
     }
     return AirflowStandalone(folder / "airflow", dags, connections, settings)

@@ -113,3 +113,11 @@ def test_abort_runs_the_rollback_and_nothing_else(airflow: AirflowStandalone, fo
         "go": "skipped",
         "rollback": "success",
     }
+
+
+def test_nobody_answers_in_time(airflow: AirflowStandalone) -> None:
+    run = airflow.trigger("approvals_timeout")
+    airflow.wait_for("approvals_timeout", run, None, ["failed"])
+    states = airflow.task_states("approvals_timeout", run)
+    assert states == {"approve_cutover": "failed", "go": "upstream_failed"}
+    assert airflow.task("approvals_timeout", run, "approve_cutover")["try_number"] == 1, "it is not asked again"

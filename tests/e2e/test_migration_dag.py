@@ -84,6 +84,12 @@ def _check_what_airflow_shows(lab: Lab, run: DagRun) -> None:
     assert "partitions" in airflow.state_store(run.dag_id, run.run_id, "seed")["progress"]["message"]
     links = airflow.request("GET", f"/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/evidence/links")
     assert links["extra_links"]["Evidence"].endswith("/evidence.json")
+    assert sorted(lab.told(run.migration_id)) == [
+        "approval_wanted approve_client_switch",
+        "approval_wanted approve_cutover",
+        "drain_ready drain_ready",
+        "finalized evidence",
+    ]
     events = airflow.request("GET", "/assets/events", limit=100)["asset_events"]
     assert [event["uri"] for event in events if run.migration_id in event["uri"]] == [
         f"kafka-migration://{run.migration_id}/cutover"
@@ -108,6 +114,8 @@ def _check_clearing_everything_is_quick_and_changes_nothing(lab: Lab, run: DagRu
     assert {name for name, state in states.items() if state != "success"} == {"rollback"}
     assert run.objects() == before
     assert bounds(lab.target.client_config(), []) == ends
+    events = lab.airflow.request("GET", "/assets/events", limit=100)["asset_events"]
+    assert len([event for event in events if run.migration_id in event["uri"]]) == 1, "no other DAG is started again"
 
 
 def test_killed_seed_is_cleared_and_goes_on_from_the_target_s_end(lab: Lab, prefix: str, secrets_folder: Path) -> None:
@@ -175,6 +183,8 @@ def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, p
     refused.wait("plan", "failed")
     assert "CLAIM_HELD" in refused.log("plan")
     assert first.run_id in refused.log("plan"), "the error names the holder"
+    assert lab.airflow.task(refused.dag_id, refused.run_id, "plan")["try_number"] == 1, "nothing a retry could change"
+    assert "failed plan" in lab.told("deleted")
 
     second = lab.trigger(spec, takeover=True)
     second.finish()
@@ -183,6 +193,28 @@ def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, p
     journal = _journal(second)
     assert sum(entry["step"] == "seed_done" for entry in journal) == 1, "nothing was copied twice"
     assert journal[-1]["to"] == "finalized"
+
+
+@pytest.mark.soak
+def test_rollback_by_its_own_dag(lab: Lab, prefix: str) -> None:
+    """It takes the migration over; the run that held it writes nothing more, and rolling back again changes nothing."""
+    topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
+    load(lab.source, topics)
+    spec = lab.spec("rolled", prefix)
+    first = lab.trigger(spec)
+    first.wait("approve_cutover", "awaiting_input")
+    rollback = lab.trigger(spec, "kafka_migration_rollback", takeover=True)
+    rollback.wait(None, "success")
+    assert _journal(rollback)[-1]["to"] == "rolled_back"
+    report = next(body for key, body in first.objects(EVIDENCE_BUCKET).items() if key.endswith("rollback-report.json"))
+    assert json.loads(report)["problems"] == []
+    first.wait("tail", "success", "failed", "up_for_retry")
+    before = first.objects()
+    again = lab.trigger(spec, "kafka_migration_rollback", takeover=True)
+    again.wait(None, "success")
+    assert first.objects() == before
+    assert first.objects(EVIDENCE_BUCKET)[next(k for k in first.objects(EVIDENCE_BUCKET) if "rollback" in k)] == report
+    lab.airflow.delete_run(first.dag_id, first.run_id, WAIT_SECONDS)
 
 
 @pytest.mark.soak

@@ -85,3 +85,7 @@ with DAG("approvals", schedule=None, max_active_runs=10) as dag:
     switch = ClientSwitch(task_id="approve_client_switch", spec=SPEC)
     approve >> [Note(task_id="go"), Note(task_id="rollback")]
     dag.get_task("go") >> switch >> Note(task_id="end")
+
+with DAG("approvals_timeout", schedule=None):
+    hurried = {**SPEC, "approvals": {"response_timeout": "3s"}}
+    Cutover(task_id="approve_cutover", spec=hurried) >> Note(task_id="go")

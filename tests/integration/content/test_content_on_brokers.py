@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,57 @@ def test_what_somebody_else_wrote_is_found(
     assert left.is_equal
     assert [(item.kind, item.target_offset) for item in right.differences] == [("extra", 50)]
     assert right.source_digest != right.target_digest
+
+
+def flipped(records: list[Record]) -> list[Record]:
+    value = records[30].value
+    assert value is not None
+    changed = bytes([value[0] ^ 1]) + value[1:]
+    return [*records[:30], replace(records[30], value=changed), *records[31:]]
+
+
+def lost(records: list[Record]) -> list[Record]:
+    return [*records[:30], *records[31:]]
+
+
+def duplicated(records: list[Record]) -> list[Record]:
+    return [*records[:31], records[30], *records[31:]]
+
+
+def swapped(records: list[Record]) -> list[Record]:
+    return [*records[:30], records[31], records[30], *records[32:]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [(flipped, "changed"), (lost, "missing"), (duplicated, "duplicate"), (swapped, "order")],
+)
+def test_each_kind_of_damage_is_found_on_the_target(
+    copying: Callable[..., Copying],
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+    damage: Callable[[list[Record]], list[Record]],
+    kind: str,
+) -> None:
+    """A target log that a broker takes as good, with one thing wrong in it."""
+    name = unique_name("c")
+    source_cluster.create_topic(name, 1)
+    now = int(time.time() * 1000)
+    records = [Record(-1, now + number, b"k", b"value %d" % number) for number in range(100)]
+    write({"bootstrap.servers": source_cluster.bootstrap}, name, [(0, record) for record in records])
+    copy = copying([name])
+    copy.run()
+    assert verify(copy)[0].is_equal
+    target_cluster.delete_topics([name])
+    target_cluster.create_topic(name, 1)
+    write({"bootstrap.servers": target_cluster.bootstrap}, name, [(0, record) for record in damage(records)])
+    (found,) = LocalContentRunner(copy.clients).run(content_job(copy, attempt=2))
+    assert not found.is_equal
+    assert found.source_digest != found.target_digest
+    first = found.differences[0]
+    assert first.kind == kind, found.differences
+    assert {first.source_offset, first.target_offset} & {30, 31}, found.differences
 
 
 def test_a_source_that_goes_on_compacting_and_deleting_is_not_blamed(
