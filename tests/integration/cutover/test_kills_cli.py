@@ -166,8 +166,9 @@ def allow_alice(cluster: KafkaCluster, topic: str) -> None:
             operation,
             AclPermissionType.ALLOW,
         )
-        for future in cluster.admin().create_acls([binding]).values():
-            future.result()
+        admin = cluster.admin()  # must outlive the call
+        for future in admin.create_acls([binding]).values():
+            future.result(20)
 
 
 def sentinels(cluster: KafkaCluster, topics: list[str], migration_id: str) -> dict[tuple[str, int], list[int]]:

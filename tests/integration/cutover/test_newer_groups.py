@@ -77,8 +77,9 @@ def write(cluster: KafkaCluster, topic: str, count: int, *, shift: int = 0) -> N
         producer.produce(topic, b"value-%d" % number, partition=0)
     assert producer.flush(20) == 0
     if shift:
-        for future in cluster.admin().delete_records([TopicPartition(topic, 0, shift)]).values():
-            future.result()
+        admin = cluster.admin()  # must outlive the call
+        for future in admin.delete_records([TopicPartition(topic, 0, shift)]).values():
+            future.result(20)
 
 
 def share_read(cluster: KafkaCluster, group: str, topic: str, count: int) -> list[str]:
