@@ -61,6 +61,8 @@ def write_job(
             archive_location=archive or f"file://{task.folder}/archive",
             via=via,
             producers=_producers(clients),
+            # All partitions at a time, as every other copier does; the product's default is gentle to the source (4).
+            max_concurrent_partitions=max(4, task.partitions),
             lanes=_lanes(clients, task, lanes, verdict),
             **fields,
         )

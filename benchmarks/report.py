@@ -73,7 +73,8 @@ _HOW = """\
 - Source records are written by librdkafka and their batches multiplied; compacted and transactional topics are written
   record by record, and the log cleaner has been through.
 - **Raw limit**: a hand-made loop of one process that fetches, patches batch headers and produces, without any check.
-- **Ours, direct / via S3**: the lane's loop in one process, one thread, with the product's default settings.
+- **Ours, direct / via S3**: the lane's loop in one process, one thread, with the product's default settings but
+  `seed.max_concurrent_partitions`: all partitions at a time, as the other copiers do.
   **Through Spark**: `spark-submit seed.py` on `local[2,4]`, two lanes; JVM and driver are counted, too.
 - **MirrorMaker 2**: Kafka's own artifacts as a dedicated node, only records (no checkpoints, heartbeats, syncs).
   Tuned: two tasks, and `target.producer.{compression.type=lz4, batch.size=65536, linger.ms=5,

@@ -68,6 +68,7 @@ def topic(unique_name: Callable[[str], str]) -> str:
 _LONGEST_FIRST = ("tests/e2e/", "tests/integration/spark/", "tests/integration/cutover/", "tests/integration/")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For runs with several workers (``-n 2 --dist loadgroup``): a file stays on one worker, and so does Airflow."""
 
