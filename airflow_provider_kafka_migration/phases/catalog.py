@@ -23,7 +23,7 @@ class PhaseEntry:
     :param function: ``module:function`` below ``phases``, called with the context and the options.
     :param state: state that it belongs to; None: it runs in whatever state there is.
     :param leads_to: state after it; None: the next phase goes on from ``state``.
-    :param done_once_past: the phase is over, and is not run again, when the migration is beyond its state. Phases
+    :param done_past: the phase is over, and is not run again, when the migration is beyond this state. Phases
         without it are idempotent and look at journal and clusters themselves.
     :param fails_migration: whether its failure is the migration's.
     """
@@ -31,7 +31,7 @@ class PhaseEntry:
     function: str
     state: State | None
     leads_to: State | None = None
-    done_once_past: bool = False
+    done_past: State | None = None
     fails_migration: bool = True
 
     def call(self, context: PhaseContext, options: Mapping[str, Any]) -> PhaseResult:
@@ -42,17 +42,18 @@ class PhaseEntry:
 
     def done(self, context: PhaseContext) -> PhaseResult | None:
         """The phase is over; None: run it."""
-        if not self.done_once_past or self.state is None or not context.journal.is_past(self.state):
+        if self.done_past is None or not context.journal.is_past(self.done_past):
             return None
         summary = f"done before: the migration is in state {context.journal.working_state}"
         return PhaseResult(self.function.partition(":")[0], summary, {}, already_done=True)
 
 
 PHASES: dict[str, PhaseEntry] = {
-    "plan": PhaseEntry("plan:run", State.PLANNED, done_once_past=True),
-    "precheck": PhaseEntry("precheck:run", State.PRECHECK, done_once_past=True),
+    # As long as nothing was touched a migration may be planned anew: after blockers, or with a changed spec.
+    "plan": PhaseEntry("plan:run", State.PLANNED, done_past=State.PRECHECK),
+    "precheck": PhaseEntry("precheck:run", State.PRECHECK, done_past=State.PRECHECK),
     # After its state, running it again would put copy-time settings on topics that have their own ones back.
-    "topology_copy": PhaseEntry("topology_copy:run", State.TOPOLOGY_COPY, done_once_past=True),
+    "topology_copy": PhaseEntry("topology_copy:run", State.TOPOLOGY_COPY, done_past=State.TOPOLOGY_COPY),
     "seed": PhaseEntry("seed:run", State.SEED),
     "tail": PhaseEntry("tail:run", State.TAIL),
     "drain_ready": PhaseEntry("drain:run_or_confirm", State.TAIL, leads_to=State.DRAIN_READY),

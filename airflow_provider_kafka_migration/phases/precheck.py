@@ -8,13 +8,14 @@ from typing import Any
 
 from pydantic import Field
 
-from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ClaimLost,
+    IllegalTransition,
     Interrupted,
     MigrationError,
     PermissionMissing,
@@ -22,6 +23,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     StorageUnavailable,
 )
+from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import (
     precheck_access,
     precheck_source,
@@ -30,7 +32,7 @@ from airflow_provider_kafka_migration.phases import (
     precheck_topics,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.migrated import put_result
+from airflow_provider_kafka_migration.phases.migrated import get_result, put_result
 from airflow_provider_kafka_migration.phases.precheck_codes import CODES, finding
 
 log = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises PrecheckBlocked: with all findings, after all checks have run.
     """
-    plan = context.load_plan()
+    plan = _present_plan(context)
     context.journal.check_holds()
     findings = [_waived(context, item) for item in look(context, plan)]
     result = PrecheckResult(migration_id=context.migration_id, plan_digest=plan.digest(), findings=findings)
@@ -90,6 +92,29 @@ def run(context: PhaseContext) -> PhaseResult:
         )
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if name != Severity.BLOCKER)
     return PhaseResult(PHASE, f"precheck passed: {summary}", details)
+
+
+def _present_plan(context: PhaseContext) -> Plan:
+    """The plan; made anew when the spec was changed after it, which nobody may check or carry out any more."""
+    plan = context.load_plan()
+    if plan.spec_digest and plan.spec_digest != canonical_digest(context.spec.model_dump(mode="json")):
+        log.info("the spec has changed since it was planned: %s", plan_phase.run(context).summary)
+        return context.load_plan()
+    return plan
+
+
+def check_is_of(context: PhaseContext, plan: Plan) -> None:
+    """Refuse to carry out a plan that was not checked.
+
+    :raises IllegalTransition: it was made after the precheck.
+    """
+    data = get_result(context, RESULT)
+    if data is None or PrecheckResult.parse(data).plan_digest != plan.digest():
+        raise IllegalTransition(
+            "the plan is newer than its precheck",
+            where=context.where(PHASE),
+            next_step="clear precheck and everything below it",
+        )
 
 
 def look(context: PhaseContext, plan: Plan) -> list[Finding]:

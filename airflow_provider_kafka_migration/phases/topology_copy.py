@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.phases import acls, topology
+from airflow_provider_kafka_migration.phases import acls, precheck, topology
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 
 PHASE = "topology_copy"
@@ -11,8 +11,10 @@ PHASE = "topology_copy"
 def run(context: PhaseContext) -> PhaseResult:
     """Both parts; each is idempotent.
 
+    :raises IllegalTransition: the plan was made anew and not checked.
     :raises TopologyRefused: the target differs in a way that the policy refuses.
     """
+    precheck.check_is_of(context, context.load_plan())
     topics = topology.run(context)
     access = acls.run(context)
     return PhaseResult(

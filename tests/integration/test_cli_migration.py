@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,6 +43,7 @@ class Command:
         return subprocess.Popen(
             [program, *map(str, arguments)],
             env={**os.environ, **self.environment},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -140,6 +143,7 @@ def test_a_migration_by_the_command_line(
     compare(source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted).check()
 
     _check_documents(trial)
+    _check_runbook(trial)
     again = command("resume", spec, status=0)
     assert all(phase["already_done"] for phase in again["phases"])
 
@@ -158,6 +162,39 @@ def _check_documents(trial: Trial) -> None:
     secret = _KEY.encode().hex().encode()
     for path in trial.folder.rglob("*"):
         assert path.is_dir() or secret not in path.read_bytes(), path
+
+
+#: Commands of the runbook -> their exit status once the migration is finalized. All of them are run.
+_RUNBOOK = {
+    "kafka-migration status migration.yaml": 0,
+    "kafka-migration journal show migration.yaml": 0,
+    "kafka-migration resume migration.yaml": 0,
+    "kafka-migration resume migration.yaml --takeover": 0,
+    'kafka-migration rollback migration.yaml --reason "postponed to next week"': 1,
+    "kafka-migration verify-evidence s3://evidence/orders/orders-2026/evidence.json --public-key evidence.pub": 0,
+    "kafka-migration journal verify migration.yaml": 0,
+}
+
+
+def _check_runbook(trial: Trial) -> None:
+    """What the runbook tells people to type works as it stands there; what it prints is kept for the page."""
+    page = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    told = {line for line in lines if line.startswith("kafka-migration ")}
+    told |= set(re.findall(r"`(kafka-migration [^`]+)`", page))
+    assert told == set(_RUNBOOK)
+    evidence = next((trial.folder / "evidence").rglob("evidence.json"))
+    folder = Path(__file__).parents[2] / "build" / "runbook"
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, (line, status) in enumerate(_RUNBOOK.items()):
+        places = {"migration.yaml": str(trial.spec), "evidence.pub": str(trial.folder / "evidence.pub")}
+        words = [places.get(word, word) for word in shlex.split(line)[1:]]
+        words = [str(evidence) if word.startswith("s3://") else word for word in words]
+        process = trial.command.start(*words)
+        out, err = process.communicate("y\n", timeout=_SECONDS)
+        (folder / f"{number}.txt").write_text(f"$ {line}\n{out}{err}", encoding="utf-8")
+        assert process.returncode == status, f"{line}: {out}{err}"
 
 
 def test_ctrl_c_is_no_failure_and_resume_goes_on(trial: Trial) -> None:

@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = {Kind.PLAIN: Verdict.EQUAL, Kind.TRANSACTIONAL: Verdict.MAPPED, Kind.HEAD_DELETED: Verdict.SHIFTED}
 
+#: How long nothing comes before the consumer ends. With KIP-848 the assignment comes with a later heartbeat (5 s each).
+IDLE_MS = {"classic": "6000", "consumer": "15000"}
+
 #: (partition, offset, value)
 Line = tuple[int, int, str]
 
@@ -27,7 +30,7 @@ def console(cluster: KafkaCluster, group: str, topic: str, protocol: str) -> lis
     """What ``kafka-console-consumer`` prints until nothing more comes; without a committed offset it would fail."""
     text = cluster.tool(
         CONSOLE_CONSUMER,
-        *("--topic", topic, "--group", group, "--timeout-ms", "6000", "--isolation-level", "read_committed"),
+        *("--topic", topic, "--group", group, "--timeout-ms", IDLE_MS[protocol], "--isolation-level", "read_committed"),
         *("--property", "print.partition=true", "--property", "print.offset=true"),
         *("--consumer-property", "auto.offset.reset=none"),
         *("--consumer-property", f"group.protocol={protocol}"),

@@ -1,0 +1,72 @@
+"""As long as nothing was touched a migration can be planned anew, and only what was checked is carried out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import make_context, make_plan
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.errors import IllegalTransition
+from airflow_provider_kafka_migration.phases import plan, precheck, topology_copy
+from airflow_provider_kafka_migration.phases.catalog import PHASES
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.migrated import put_result
+from airflow_provider_kafka_migration.state import FORWARD, State
+
+
+@pytest.mark.parametrize("state", [State.PLANNED, State.PRECHECK])
+def test_clearing_plan_plans_anew_until_the_precheck_has_passed(tmp_path: Path, state: State) -> None:
+    """After blockers a person corrects a cluster or the spec: the former plan must not stay."""
+    assert PHASES["plan"].done(make_context(tmp_path, state=state)) is None
+
+
+@pytest.mark.parametrize("state", FORWARD[2:], ids=str)
+def test_afterwards_the_plan_is_what_it_is(tmp_path: Path, state: State) -> None:
+    done = PHASES["plan"].done(make_context(tmp_path, state=state))
+    assert done is not None
+    assert done.already_done
+
+
+def _planner(monkeypatch: pytest.MonkeyPatch) -> list[PhaseContext]:
+    made: list[PhaseContext] = []
+
+    def run(context: PhaseContext) -> PhaseResult:
+        made.append(context)
+        return PhaseResult("plan", "planned", {})
+
+    monkeypatch.setattr(plan, "run", run)
+    monkeypatch.setattr(precheck, "look", lambda *_: [])
+    return made
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_precheck_never_looks_at_the_plan_of_another_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: bool
+) -> None:
+    made = _planner(monkeypatch)
+    context = make_context(tmp_path, state=State.PRECHECK)
+    digest = "0" * 64 if changed else canonical_digest(context.spec.model_dump(mode="json"))
+    found = make_plan().model_copy(update={"spec_digest": digest})
+    context.journal_store.put(context.key("plan.json"), found.canonical())
+    precheck.run(context)
+    assert made == ([context] if changed else [])
+
+
+def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(topology_copy.topology, "run", lambda _: done.append(1) or PhaseResult("t", "", {}))
+    monkeypatch.setattr(topology_copy.acls, "run", lambda _: PhaseResult("a", "", {}))
+    context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
+    with pytest.raises(IllegalTransition, match="newer than its precheck"):
+        topology_copy.run(context)
+    checked = precheck.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
+    put_result(context, precheck.RESULT, checked)
+    topology_copy.run(context)
+    assert done == [1]
+    context.journal_store.put(context.key("plan.json"), make_plan({"invoices": 1}).canonical())
+    with pytest.raises(IllegalTransition) as caught:
+        topology_copy.run(context)
+    assert "clear precheck" in caught.value.next_step
