@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.certificates import Authority
@@ -21,6 +21,7 @@ class Layout:
     :param zookeeper_port: None: KRaft mode.
     :param users: name -> password of SASL/PLAIN; None: no SASL.
     :param authority: None: no TLS.
+    :param advertised: listener name -> port that clients are told for each broker, where it is another one.
     """
 
     node_id: int
@@ -31,6 +32,7 @@ class Layout:
     authorizer: bool
     users: Mapping[str, str] | None
     authority: Authority | None
+    advertised: Mapping[str, list[int]] = field(default_factory=dict)
 
     @property
     def brokers(self) -> int:
@@ -74,10 +76,16 @@ def _base(layout: Layout) -> dict[str, str]:
 
 def _listeners(layout: Layout) -> dict[str, str]:
     addresses = {name: f"{name}://127.0.0.1:{ports[layout.index]}" for name, ports in layout.ports.items()}
-    protocols = (f"{name}:{'PLAINTEXT' if name == 'CONTROLLER' else name}" for name in addresses)
+    told = {
+        name: f"{name}://127.0.0.1:{layout.advertised.get(name, ports)[layout.index]}"
+        for name, ports in layout.ports.items()
+        if name != "CONTROLLER"
+    }
+    plaintext = ("CONTROLLER", "PROXIED")
+    protocols = (f"{name}:{'PLAINTEXT' if name in plaintext else name}" for name in addresses)
     return {
         "listeners": ",".join(addresses.values()),
-        "advertised.listeners": ",".join(address for name, address in addresses.items() if name != "CONTROLLER"),
+        "advertised.listeners": ",".join(told.values()),
         "listener.security.protocol.map": ",".join(protocols),
         "inter.broker.listener.name": "PLAINTEXT",
     }

@@ -37,6 +37,7 @@ from harness.processes import (
     tail_of,
     wait_for,
 )
+from harness.proxy import ClusterProxy
 
 Mode = Literal["zookeeper", "kraft"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"]
@@ -64,6 +65,7 @@ class KafkaCluster(ClusterAdmin):
     :param users: name -> password, for all SASL mechanisms; ``admin`` is added when it is missing.
     :param jvm: JVM options of the brokers.
     :param features: KRaft only: feature levels to format with, for instance ``{"share.version": 1}``.
+    :param proxied: have a plaintext listener behind a proxy (:attr:`proxy`), for faults of the network.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class KafkaCluster(ClusterAdmin):
         users: Mapping[str, str] | None = None,
         jvm: Sequence[str] = SMALL_JVM,
         features: Mapping[str, int] | None = None,
+        proxied: bool = False,
     ) -> None:
         if brokers not in (1, 3):
             raise ValueError("brokers: 1 or 3")
@@ -95,6 +98,9 @@ class KafkaCluster(ClusterAdmin):
         self._jvm = tuple(jvm)
         self._features = [f"--feature={name}={level}" for name, level in sorted((features or {}).items())]
         self._ports: dict[str, list[int]] = {}
+        self._proxied = proxied
+        self._proxy_ports: list[int] = []
+        self._proxy: ClusterProxy | None = None
         self._zookeeper_port = 0
         self._zookeeper: Process | None = None
         self._processes: list[Process | None] = [None] * brokers
@@ -139,9 +145,13 @@ class KafkaCluster(ClusterAdmin):
             process.kill()
         if self._zookeeper is not None:
             self._zookeeper.kill()
+        if self._proxy is not None:
+            self._proxy.stop()
         self._processes = [None] * self.brokers
         self._zookeeper = None
-        release_ports([port for ports in self._ports.values() for port in ports] + [self._zookeeper_port])
+        self._proxy = None
+        ports = [port for ports in self._ports.values() for port in ports]
+        release_ports([*ports, *self._proxy_ports, self._zookeeper_port])
         self._ports = {}
 
     def remove(self) -> None:
@@ -153,6 +163,11 @@ class KafkaCluster(ClusterAdmin):
     def kill(self, broker_index: int) -> None:
         """SIGKILL a broker. Its data and ports stay for :meth:`restart`."""
         self._process(broker_index).kill()
+
+    def is_running(self, broker_index: int) -> bool:
+        """Whether a broker's process lives; stopped ones do."""
+        process = self._processes[broker_index]
+        return process is not None and process.running
 
     def stop_broker(self, broker_index: int) -> None:
         """Stop one broker in order (controlled shutdown)."""
@@ -206,6 +221,18 @@ class KafkaCluster(ClusterAdmin):
     def bootstrap(self) -> str:
         """Addresses of the plaintext listeners: no authentication, super user."""
         return self._addresses("PLAINTEXT")
+
+    @property
+    def proxy(self) -> ClusterProxy:
+        """What stands before the brokers of :attr:`proxied_bootstrap`."""
+        if self._proxy is None:
+            raise HarnessError("this cluster does not run or was made without proxied=True")
+        return self._proxy
+
+    @property
+    def proxied_bootstrap(self) -> str:
+        """Addresses of the proxy: no authentication, super user."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._proxy_ports)
 
     @property
     def sasl_bootstrap(self) -> str:
@@ -339,6 +366,8 @@ class KafkaCluster(ClusterAdmin):
             names.append("SSL")
             if self.sasl:
                 names.append("SASL_SSL")
+        if self._proxied:
+            names.append("PROXIED")
         if self.mode == "kraft":
             names.append("CONTROLLER")
         return names
@@ -346,6 +375,10 @@ class KafkaCluster(ClusterAdmin):
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ports = {name: [free_port() for _ in range(self.brokers)] for name in self._listeners()}
+        if self._proxied:
+            self._proxy_ports = [free_port() for _ in range(self.brokers)]
+            self._proxy = ClusterProxy(dict(zip(self._proxy_ports, self._ports["PROXIED"], strict=True)))
+            self._proxy.start()
         if self.mode == "zookeeper":
             self._zookeeper_port = free_port()
         if self.authority is not None:
@@ -458,6 +491,7 @@ class KafkaCluster(ClusterAdmin):
             authorizer=self._authorizer,
             users=self.users if self.sasl else None,
             authority=self.authority,
+            advertised={"PROXIED": self._proxy_ports} if self._proxied else {},
         )
         path = self._properties_path(index)
         path.touch(mode=0o600)

@@ -1,6 +1,7 @@
 """A copier process of its own, to be killed: slices of one lane until its partitions are done.
 
-``python -m harness.copy_worker REFERENCES JOURNAL_LOCATION JOB_KEY LANE [--slice-seconds S] [--slices N]``
+``python -m harness.copy_worker REFERENCES JOURNAL_LOCATION JOB_KEY LANE [--slice-seconds S] [--slices N]
+[--without NET,...] [--at ACTION:POINT:N]``; see :mod:`harness.nets` and :mod:`harness.fault_points`.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Sequence
 
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.slices import run_slice
+from harness.fault_points import FaultPoint
+from harness.nets import switch_off
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Copy; the last line of the output is the results as JSON."""
     parser = argparse.ArgumentParser()
     parser.add_argument("references")
@@ -25,7 +29,12 @@ def main() -> int:
     parser.add_argument("lane", type=int)
     parser.add_argument("--slice-seconds", type=float, default=None)
     parser.add_argument("--slices", type=int, default=1_000_000)
-    options = parser.parse_args()
+    parser.add_argument("--without", default="", help="nets to switch off")
+    parser.add_argument("--at", default="", help="kill or stop this process at an exact moment")
+    options = parser.parse_args(arguments)
+    switch_off([name for name in options.without.split(",") if name])
+    if options.at:
+        FaultPoint(options.at).install()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     clients = Clients.from_file(options.references)
     for _ in range(options.slices):

@@ -1,0 +1,126 @@
+"""Counts damage after a run of faults: what plain consumers read on both sides, and what the offset map says of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.replication.maps import LaneMaps
+from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
+from harness.compare import PartitionContent, read
+from harness.copying import Copying
+
+
+@dataclass
+class Damage:
+    """What differs. Records that the source has compacted away since are no damage.
+
+    ``downgraded``: partitions that are ``mapped`` though they were to be equal: reported, and their map is exact,
+    unless ``wrong_offsets`` says otherwise. ``named``: errors that stopped partitions.
+    """
+
+    records: int = 0
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    wrong_offsets: int = 0
+    downgraded: int = 0
+    named: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+
+    @property
+    def silent(self) -> bool:
+        """Content or offsets are not what they are said to be."""
+        return bool(self.lost or self.duplicated or self.reordered or self.wrong_offsets)
+
+    @property
+    def found(self) -> bool:
+        """Anything at all has happened that nets are there to prevent."""
+        return bool(self.silent or self.downgraded or self.named)
+
+    def add(self, other: Damage) -> None:
+        """Sum up."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+
+def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
+    """Compare all partitions of a copy.
+
+    :param compacted: topics that the source goes on compacting.
+    """
+    source = read({"bootstrap.servers": copy.source.bootstrap}, copy.topics, with_keys=compacted)
+    target = read({"bootstrap.servers": copy.target.bootstrap}, copy.topics, with_keys=compacted)
+    maps = LaneMaps(copy.clients.store(copy.journal), copy.migration_id)
+    total = Damage()
+    for key, spec in sorted(copy.partitions.items()):
+        ours, theirs = target[key[0]][key[1]], source[key[0]][key[1]]
+        offset_map = maps.load(spec, ours.end).closed(theirs.end, ours.end)
+        found = _judge_partition(theirs, ours, offset_map, key[0] in compacted)
+        if offset_map.verdict is Verdict.MAPPED:
+            found.downgraded = 1
+        if found.found:
+            found.where.append(f"{key[0]}-{key[1]}: {_counts(found)}")
+        total.add(found)
+    return total
+
+
+def _counts(damage: Damage) -> Mapping[str, int]:
+    return {
+        item.name: getattr(damage, item.name)
+        for item in fields(damage)
+        if isinstance(getattr(damage, item.name), int) and getattr(damage, item.name)
+    }
+
+
+def _judge_partition(
+    source: PartitionContent, target: PartitionContent, offset_map: PartitionMap, compacted: bool
+) -> Damage:
+    damage = Damage(records=len(source.offsets))
+    source_offset = {source.digest(index): offset for index, offset in enumerate(source.offsets)}
+    latest = _latest_keys(source) if compacted else {}
+    placed: list[tuple[int, int]] = []  # (source offset, target offset), in the target's order
+    seen: set[bytes] = set()
+    highest = -1
+    for index, offset in enumerate(target.offsets):
+        digest = target.digest(index)
+        if digest in seen:
+            damage.duplicated += 1
+            continue
+        seen.add(digest)
+        known = source_offset.get(digest)
+        if known is None:
+            # Compacted away on the source since: fine if a later record there has its key.
+            if latest.get(target.key_digest(index) if compacted else b"", -1) <= offset_map.source_of(offset):
+                damage.duplicated += 1
+            continue
+        damage.reordered += known < highest
+        highest = max(highest, known)
+        damage.wrong_offsets += offset_map.source_of(offset) != known
+        placed.append((known, offset))
+    damage.lost = sum(digest not in seen for digest in source_offset)
+    if not damage.reordered:
+        damage.wrong_offsets += _wrong_translations(source, offset_map, placed)
+    if offset_map.verdict is Verdict.EQUAL and (source.log_start, source.end) != (target.log_start, target.end):
+        damage.wrong_offsets += 1
+    return damage
+
+
+def _latest_keys(content: PartitionContent) -> dict[bytes, int]:
+    return {content.key_digest(index): offset for index, offset in enumerate(content.offsets)}
+
+
+def _wrong_translations(source: PartitionContent, offset_map: PartitionMap, placed: list[tuple[int, int]]) -> int:
+    """For each source offset, by brute force: does a consumer at its translation read the right record next?"""
+    source_offsets = [item[0] for item in placed]
+    target_offsets = [item[1] for item in placed]
+    wrong = 0
+    for offset in range(source.log_start, source.end + 1):
+        translated = offset_map.translate(offset).target_offset
+        if translated is None:
+            wrong += 1
+            continue
+        wrong += bisect_left(target_offsets, translated) != bisect_left(source_offsets, offset)
+    return wrong

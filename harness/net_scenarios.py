@@ -1,0 +1,235 @@
+"""For each net a situation in which it is the one that holds: run with it, and without it.
+
+With all nets the result is exact, or the damage (which comes from outside) is named; without the net there is damage,
+and the harness finds it. The target's brokers must forget producers soon (:data:`SWEEPING`).
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from harness.copier_pool import Copier
+from harness.copying import Copying
+from harness.fault_judge import Damage, judge
+from harness.fault_lab import FaultLab
+from harness.fault_writers import THREE_YEARS_SECONDS
+from harness.processes import HarnessError, wait_for
+from harness.proxy import PRODUCE, WRITE_TXN_MARKERS, HeldRequest
+from harness.raw_writer import RawTransactions, RawWriter, plain
+
+#: Target brokers look every fifth of a second for producers whose last record is older than a day.
+SWEEPING = {"producer.id.expiration.check.interval.ms": "200"}
+_SWEEP_SECONDS = 1.0
+_WAIT_SECONDS = 30.0
+_SLICE_SECONDS = 3
+_HOLE_RECORDS = 300
+
+
+class Stage:
+    """One topic with one partition, its copy, and what happens to it.
+
+    :param without: nets that are off in all copiers.
+    """
+
+    def __init__(self, lab: FaultLab, without: list[str], *, age_seconds: float = 0) -> None:
+        self.lab = lab
+        self.topic = lab.name("stage")
+        lab.source.create_topic(self.topic, 1, config={"retention.ms": "-1"})
+        self.writer = RawWriter(lab.source.bootstrap)
+        self._transactions: RawTransactions | None = None
+        self._timestamp = int((time.time() - age_seconds) * 1000)
+        self._number = 0
+        self._options = ["--without", ",".join(without)] if without else []
+        self._copy: Copying | None = None
+        self._named: list[str] = []
+
+    @property
+    def copy(self) -> Copying:
+        """Made when the first copier starts."""
+        if self._copy is None:
+            self._copy = self.lab.copying([self.topic], job_fields={"slice_seconds": _SLICE_SECONDS})
+        return self._copy
+
+    def batches(self, count: int, records: int = 5) -> Stage:
+        """Write batches of records to the source."""
+        for _ in range(count):
+            values = [b"%d" % (self._number + index) for index in range(records)]
+            self._number += records
+            self._timestamp += 1
+            self.writer.write(self.topic, 0, plain(*values, timestamp=self._timestamp))
+        return self
+
+    def hole(self, records: int = _HOLE_RECORDS) -> Stage:
+        """An aborted transaction: a hole of so many offsets, and its marker."""
+        if self._transactions is None:
+            self._transactions = RawTransactions(self.writer, f"stage-{self.topic}")
+        values = [b"aborted-%d" % index for index in range(records)]
+        self._transactions.write(self.topic, 0, plain(*values, timestamp=self._timestamp))
+        self._transactions.end(commit=False)
+        return self
+
+    def copier(self, *options: str) -> Copier:
+        """A copier for all that the source has now."""
+        self.copy.write_job("seed")
+        return self.lab.copier(self.copy, 0, "seed", *self._options, *options)
+
+    def copied(self, *options: str) -> Stage:
+        """All that the source has now is copied, or there is a named error."""
+        copier = self.copier(*options)
+        if copier.wait(90) != 0:
+            errors = [item.error for item in copier.results() if item.error is not None]
+            self._named.append(str(errors[0]["what"]) if errors else copier.text()[-1500:])
+        return self
+
+    def caught(self, api_key: int, skip: int) -> HeldRequest:
+        """A copier begins, its request is caught on the way, it dies."""
+        catch = self.lab.target.proxy.hold([api_key], skip)
+        copier = self.copier()
+        held = catch(_WAIT_SECONDS)
+        if held is None:
+            raise HarnessError(f"no request {api_key} was caught: {copier.text()[-1000:]}")
+        copier.kill()
+        return held
+
+    def stopped(self, at: str) -> Copier:
+        """A copier begins, and stops itself at a point."""
+        copier = self.copier("--at", f"stop:{at}")
+        wait_for(f"copier stops at {at}", lambda: copier.stopped or not copier.running, _WAIT_SECONDS)
+        if not copier.running:
+            raise HarnessError(f"the copier ended before {at}: {copier.text()[-1000:]}")
+        return copier
+
+    def deliver(self, held: HeldRequest) -> Stage:
+        """What was caught arrives."""
+        held.deliver()
+        if not held.answered.wait(_WAIT_SECONDS):
+            raise HarnessError("a request that was caught is not answered")
+        return self
+
+    def wake(self, copier: Copier) -> Stage:
+        """It goes on, and has time to do what it was about to; then it is killed."""
+        copier.signal(signal.SIGCONT)
+        end = time.monotonic() + 1.0
+        while copier.running and time.monotonic() < end:
+            time.sleep(0.01)
+        copier.kill()
+        return self
+
+    def sweep(self) -> Stage:
+        """The target's brokers forget producers whose records are old."""
+        time.sleep(_SWEEP_SECONDS)
+        return self
+
+    def judge(self) -> Damage:
+        """What came of it."""
+        self.writer.wire.close()
+        damage = judge(self.copy)
+        damage.named += self._named
+        return damage
+
+
+def late_append(lab: FaultLab, without: list[str]) -> Damage:
+    """An append of a dead copier arrives when its successor is far ahead."""
+    stage = Stage(lab, without).batches(40)
+    held = stage.caught(PRODUCE, 10)
+    return stage.copied().deliver(held).batches(10).copied().judge()
+
+
+def late_append_after_sweep(lab: FaultLab, without: list[str]) -> Damage:
+    """The same with records of three years ago, when the brokers have forgotten the producer."""
+    stage = Stage(lab, without, age_seconds=THREE_YEARS_SECONDS).batches(40)
+    held = stage.caught(PRODUCE, 10)
+    return stage.copied().sweep().deliver(held).batches(10).copied().judge()
+
+
+def late_markers(lab: FaultLab, without: list[str]) -> Damage:
+    """Markers of a dead copier arrive when its successor has filled the hole and gone on."""
+    stage = Stage(lab, without).batches(2).hole().batches(2).hole().batches(2)
+    held = stage.caught(WRITE_TXN_MARKERS, 1)
+    return stage.copied().deliver(held).batches(10).copied().judge()
+
+
+def zombie_after_sweep(lab: FaultLab, without: list[str]) -> Damage:
+    """A stopped copier wakes beyond its slice, just after the brokers have forgotten the producer of old records."""
+    stage = Stage(lab, without, age_seconds=THREE_YEARS_SECONDS).batches(40)
+    zombie = stage.stopped("append:6")
+    return stage.copied().sweep().wake(zombie).batches(10).copied().judge()
+
+
+def two_fillers(lab: FaultLab, without: list[str]) -> Damage:
+    """A copier stops in the middle of a hole; the next one has looked at the log when the first one goes on."""
+    stage = Stage(lab, without).batches(2).hole().batches(10)
+    first = stage.stopped("markers:2")
+    second = stage.stopped("markers-gap:1")
+    stage.wake(first)
+    second.signal(signal.SIGCONT)
+    second.wait(_WAIT_SECONDS)
+    return stage.batches(10).copied().judge()
+
+
+def foreign_writer(lab: FaultLab, without: list[str]) -> Damage:
+    """Somebody else writes a record to a target partition while it is copied."""
+    stage = Stage(lab, without).batches(40)
+    catch = lab.target.proxy.hold([PRODUCE], 5)
+    copier = stage.copier()
+    held = catch(_WAIT_SECONDS)
+    if held is None:
+        raise HarnessError("no append was caught")
+    with RawWriter(lab.target.bootstrap) as writer:
+        writer.append(stage.topic, 0, encode_batch(plain(b"not yours"), 0))
+    stage.deliver(held)
+    copier.wait(_WAIT_SECONDS)
+    return stage.batches(10).copied().judge()
+
+
+def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
+    """A copier dies when its markers are on the leader alone; the next one comes before the followers have them."""
+    stage = Stage(lab, without).batches(2).hole().batches(10)
+    leader = stage.copy.clients.wire("target").leaders([(stage.topic, 0)])[(stage.topic, 0)]
+    followers = [index for index in range(3) if lab.target.node_id(index) != leader]
+    zombie = stage.stopped("markers:2")
+    for index in followers:
+        lab.target.pause(index)
+    try:
+        zombie.signal(signal.SIGCONT)
+        time.sleep(0.3)  # the markers are on the leader now, and nobody fetches them
+        zombie.kill()
+        second = stage.copier()
+        time.sleep(0.7)
+    finally:
+        for index in followers:
+            lab.target.resume(index)
+    second.wait(60)
+    return stage.batches(10).copied().judge()
+
+
+def without_owner(lab: FaultLab, without: list[str]) -> Damage:
+    """Four copiers at once, with old records that brokers forget: what a race comes to when nothing holds."""
+    rng = random.Random(lab.name("race"))
+    stage = Stage(lab, without, age_seconds=THREE_YEARS_SECONDS)
+    for _ in range(20):
+        stage.batches(rng.randrange(1, 5)).hole(rng.randrange(1, 5))
+    copiers = [stage.copier() for _ in range(4)]
+    for copier in copiers:
+        copier.wait(90)
+    return stage.sweep().batches(10).copied().judge()
+
+
+#: net -> (what is switched off, the situation, brokers that the target must have)
+Scenario = Callable[[FaultLab, list[str]], Damage]
+SCENARIOS: Mapping[str, tuple[list[str], Scenario, int]] = {
+    "lease": (["lease"], two_fillers, 1),
+    "deadline": (["deadline"], zombie_after_sweep, 1),
+    "sequence": (["sequence"], late_append, 1),
+    "resume_check": (["resume_check"], late_append_after_sweep, 1),
+    "answer_check": (["answer_check"], foreign_writer, 1),
+    "marker_fence": (["marker_fence"], late_markers, 1),
+    "high_watermark": (["high_watermark"], unreplicated_markers, 3),
+    "all": (["lease", "deadline", "sequence", "resume_check", "marker_fence"], without_owner, 1),
+}
+#: With all nets these end with a named error: the damage comes from outside, and can only be found.
+NAMED_WITH_ALL_NETS = frozenset({"resume_check", "answer_check"})

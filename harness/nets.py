@@ -1,0 +1,117 @@
+"""Switches single nets of the data plane off, in a copier process: a harness that cannot fail proves nothing.
+
+This is done to the process from outside of the product, which has no such switches.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka import batches, produce
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.replication import appender as appending
+from airflow_provider_kafka_migration.replication import ends, resume
+from airflow_provider_kafka_migration.replication.leases import Lease, LeaseKeeper
+from airflow_provider_kafka_migration.replication.trouble import Troubles
+
+_NEVER_SECONDS = 10_000_000.0
+_MARKER_PRODUCER_ID = 7_000_000_000
+
+
+class _AnyOffset(int):
+    """An offset that is always the expected one."""
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def _without_lease() -> None:
+    """Nobody waits for anybody."""
+    LeaseKeeper._is_free = lambda *_: True  # type: ignore[method-assign]
+
+
+def _without_deadline() -> None:
+    """A slice never ends: whoever wakes up goes on sending."""
+    acquire = LeaseKeeper.acquire
+
+    def endless(self: LeaseKeeper, give_up: Callable[[], bool] = lambda: False) -> Lease | None:
+        lease = acquire(self, give_up)
+        return None if lease is None else replace(lease, deadline=time.monotonic() + _NEVER_SECONDS)
+
+    LeaseKeeper.acquire = endless  # type: ignore[method-assign]
+
+
+def _without_sequence() -> None:
+    """Each copier has a producer id of its own: brokers compare it with nothing."""
+    own_id = 8_000_000_000 + os.getpid() * 1_000 + time.monotonic_ns() % 1_000
+
+    def patched(raw: Any, _producer_id: int, epoch: int, sequence: int, **options: Any) -> Any:
+        return batches.patched_header(raw, own_id, epoch, sequence, **options)
+
+    appending.patched_header = patched  # type: ignore[assignment, attr-defined]
+    resume.Resumer._check_owner = lambda *_: None  # type: ignore[method-assign]
+    Troubles._look_for_others = lambda *_: None  # type: ignore[method-assign]
+
+
+def _without_resume_check() -> None:
+    """The end of the target's log is believed."""
+    resume.Resumer._check = lambda *_: None  # type: ignore[method-assign]
+
+
+def _without_answer_check() -> None:
+    """Wherever an append was written is fine."""
+    decode = produce.decode
+
+    def believing(body: Any, version: int) -> Any:
+        answer = decode(body, version)
+        changed = [item._replace(base_offset=_AnyOffset(item.base_offset)) for item in answer.partitions]
+        return answer._replace(partitions=changed)
+
+    produce.decode = believing
+
+
+def _without_marker_fence() -> None:
+    """All incarnations of all lanes write markers as one and the same producer."""
+    identity = appending.MarkerIdentity(_MARKER_PRODUCER_ID, 0)
+    appending.Appender._marker_identity = lambda _: identity  # type: ignore[method-assign, assignment]
+
+
+def _without_high_watermark() -> None:
+    """What is replicated is taken for all that there is."""
+
+    def hasty(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition, ends.LogEnds | MigrationError]:
+        return {
+            key: item
+            if isinstance(item, MigrationError)
+            else ends.LogEnds(item.log_start_offset, item.high_watermark, item.high_watermark)
+            for key, item in ends.read_ends(wire, keys).items()
+        }
+
+    resume.read_ends = hasty  # type: ignore[attr-defined]
+
+
+NETS: Mapping[str, Callable[[], None]] = {
+    "lease": _without_lease,
+    "deadline": _without_deadline,
+    "sequence": _without_sequence,
+    "resume_check": _without_resume_check,
+    "answer_check": _without_answer_check,
+    "marker_fence": _without_marker_fence,
+    "high_watermark": _without_high_watermark,
+}
+
+
+def switch_off(names: Sequence[str]) -> None:
+    """Switch nets off in this process."""
+    for name in names:
+        NETS[name]()

@@ -1,0 +1,172 @@
+"""Many random faults, and each net switched off: ``python -m harness.soak --faults 300 --seed N [--brokers 3]``.
+
+Writes ``build/soak/summary.json`` after each piece, so that a run that is interrupted has said what it found. Exit code
+0: no damage with all nets, and damage found without each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from harness.fault_judge import Damage
+from harness.fault_lab import FaultLab
+from harness.fault_writers import THREE_YEARS_SECONDS
+from harness.faults import FaultResult, FaultRun
+from harness.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS, SWEEPING
+
+SUMMARY = Path("build/soak/summary.json")
+FAULTS_PER_RUN = 40
+
+
+class Summary:
+    """What was found so far.
+
+    :param path: where it is written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._damage = Damage()
+        self._kinds: Counter[str] = Counter()
+        self._seeds: list[int] = []
+        self._nets: dict[str, bool] = {}
+        self._with_nets: dict[str, str] = {}
+        self._runs: list[dict[str, Any]] = []
+        self._seconds = 0.0
+
+    def add(self, result: FaultResult, brokers: int, age_seconds: float, via: str) -> None:
+        """A random run."""
+        self._damage.add(result.damage)
+        self._kinds += result.kinds
+        self._seeds.append(result.seed)
+        self._seconds += result.seconds
+        self._runs.append(
+            {
+                "seed": result.seed,
+                "brokers": brokers,
+                "age_days": round(age_seconds / 86_400),
+                "via": via,
+                "faults": result.faults,
+                "records": result.damage.records,
+                "seconds": round(result.seconds, 1),
+            }
+        )
+        self.write()
+
+    def add_net(self, name: str, with_it: Damage, without_it: Damage) -> None:
+        """A net, switched on and off."""
+        self._nets[name] = without_it.found
+        self._with_nets[name] = "damage" if with_it.silent else "named" if with_it.named else "exact"
+        self.write()
+
+    @property
+    def is_good(self) -> bool:
+        """No damage with all nets, damage found without each."""
+        wrong = {name: said for name, said in self._with_nets.items() if said != _expected(name)}
+        return not (self._damage.silent or self._damage.named or wrong) and all(self._nets.values())
+
+    def write(self) -> None:
+        """The present state."""
+        damage = self._damage
+        content = {
+            "faults": self._kinds.total(),
+            "lost": damage.lost,
+            "duplicated": damage.duplicated,
+            "reordered": damage.reordered,
+            "wrong_offsets": damage.wrong_offsets,
+            "downgraded": damage.downgraded,
+            "named": damage.named,
+            "records": damage.records,
+            "seconds": round(self._seconds, 1),
+            "seeds": self._seeds,
+            "kinds": dict(sorted(self._kinds.items())),
+            "runs": self._runs,
+            "nets": self._nets,
+            "with_nets": self._with_nets,
+            "where": damage.where,
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _expected(net: str) -> str:
+    return "named" if net in NAMED_WITH_ALL_NETS else "exact"
+
+
+def random_runs(lab: FaultLab, summary: Summary, seed: int, faults: int, deadline: float) -> None:
+    """Runs of some faults each: records of today and of three years ago in turn, direct and through an archive."""
+    made, number = 0, 0
+    while made < faults and time.monotonic() < deadline:
+        age_seconds = THREE_YEARS_SECONDS if number % 2 else 0.0
+        via = "s3" if number % 4 >= 2 else "direct"
+        run = FaultRun(
+            lab,
+            seed + number,
+            min(FAULTS_PER_RUN, faults - made),
+            age_seconds=age_seconds,
+            via=via,
+            with_topics=number % 3 == 2,
+            max_seconds=max(1.0, deadline - time.monotonic()),
+        )
+        result = run.run()
+        print(result.line(), flush=True)
+        for line in result.damage.where:
+            print("  ", line, flush=True)
+        summary.add(result, lab.brokers, age_seconds, via)
+        made += result.faults
+        number += 1
+
+
+def nets(lab: FaultLab, summary: Summary) -> None:
+    """Each net switched off in turn."""
+    for name, (off, scenario, brokers) in SCENARIOS.items():
+        if brokers != lab.brokers:
+            continue
+        with_it, without_it = scenario(lab, []), scenario(lab, off)
+        print(f"net {name}: with it {with_it}; without it {without_it}", flush=True)
+        summary.add_net(name, with_it, without_it)
+
+
+def main() -> int:
+    """Run; the seed is printed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faults", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="of the target")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin no more faults after that")
+    parser.add_argument("--no-nets", action="store_true", help="only random faults")
+    parser.add_argument("--summary", type=Path, default=SUMMARY)
+    parser.add_argument("--keep", action="store_true", help="keep the folder of brokers and copiers")
+    options = parser.parse_args()
+    seed = random.randrange(2**31) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    summary = Summary(options.summary)
+    deadline = time.monotonic() + options.minutes * 60
+    folder = Path(tempfile.mkdtemp(prefix="kafka-migration-soak-"))
+    try:
+        if not options.no_nets:
+            with FaultLab(folder / "nets", brokers=options.brokers, target_config=SWEEPING) as lab:
+                nets(lab, summary)
+        if options.faults:
+            with FaultLab(folder / "faults", brokers=options.brokers) as lab:
+                random_runs(lab, summary, seed, options.faults, deadline)
+    finally:
+        if options.keep:
+            print(f"kept: {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"{options.summary}: {'good' if summary.is_good else 'damage, or a net that was not missed'}")
+    return 0 if summary.is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

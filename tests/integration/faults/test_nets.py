@@ -1,0 +1,30 @@
+"""Each net of the data plane holds where it is the one that counts, and the harness finds the damage without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.fault_lab import FaultLab
+from harness.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ONE_BROKER = [name for name, (_, _, brokers) in SCENARIOS.items() if brokers == 1]
+
+
+@pytest.mark.parametrize("name", ONE_BROKER)
+def test_with_all_nets(lab: FaultLab, name: str) -> None:
+    _, scenario, _ = SCENARIOS[name]
+    damage = scenario(lab, [])
+    assert bool(damage.named) == (name in NAMED_WITH_ALL_NETS), damage
+    assert damage.named or not damage.found, damage
+
+
+@pytest.mark.parametrize("name", ONE_BROKER)
+def test_without_one_net(lab: FaultLab, name: str) -> None:
+    off, scenario, _ = SCENARIOS[name]
+    damage = scenario(lab, off)
+    assert damage.found, damage
+    if name in NAMED_WITH_ALL_NETS:
+        assert damage.silent, damage
+        assert not damage.named, damage
