@@ -18,6 +18,10 @@ PYTEST_ARGS ?=
 # Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadgroup
+# Random faults of `make soak`, on a target of one broker and of three.
+FAULTS ?= 300
+FAULTS_ON_THREE ?= 60
+SEED ?=
 
 .PHONY: help
 help: ## Show this help
@@ -67,7 +71,10 @@ bench-groups: env java ## Consumer groups through MirrorMaker 2 and through us: 
 	$(BIN)/python -m benchmarks.groups
 
 .PHONY: soak
-soak: env java ## Long random fault runs (hours)
+soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N changes how many
+	$(BIN)/python -m harness.soak --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m harness.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
+	  --summary build/soak/summary-3-brokers.json
 	$(PYTEST) -m soak $(PYTEST_ARGS)
 
 .PHONY: lint

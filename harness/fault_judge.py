@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.replication.maps import LaneMaps
+from airflow_provider_kafka_migration.errors import OffsetMapInvalid
+from airflow_provider_kafka_migration.replication.maps import LaneMaps, base_run
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
 from harness.compare import PartitionContent, read
 from harness.copying import Copying
@@ -57,8 +58,14 @@ def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
     total = Damage()
     for key, spec in sorted(copy.partitions.items()):
         ours, theirs = target[key[0]][key[1]], source[key[0]][key[1]]
-        offset_map = maps.load(spec, ours.end).closed(theirs.end, ours.end)
+        problem: list[str] = []
+        try:
+            offset_map = maps.load(spec, ours.end).closed(theirs.end, ours.end)
+        except OffsetMapInvalid as error:
+            problem = [error.what]
+            offset_map = PartitionMap([base_run(spec)]).closed(theirs.end, ours.end)
         found = _judge_partition(theirs, ours, offset_map, key[0] in compacted)
+        found.named += problem
         if offset_map.verdict is Verdict.MAPPED:
             found.downgraded = 1
         if found.found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,12 +32,14 @@ class TargetEnds:
         config = ClientConfig.from_librdkafka({"bootstrap.servers": bootstrap}, "target")
         self._wire = Wire(config, timeout_seconds=0.5, patience_seconds=0.0)
         self._known: dict[TopicPartition, int] = {}
+        self._lock = threading.Lock()
 
     def ends(self, keys: Sequence[TopicPartition]) -> int:
         """Sum of the high watermarks."""
-        with contextlib.suppress(MigrationError):
-            self._known.update(self._wire.list_offsets(keys, "latest"))
-        return sum(self._known.get(key, 0) for key in keys)
+        with self._lock:
+            with contextlib.suppress(MigrationError):
+                self._known.update(self._wire.list_offsets(keys, "latest"))
+            return sum(self._known.get(key, 0) for key in keys)
 
 
 class FaultLab:

@@ -21,7 +21,8 @@ from harness.fault_kinds import FaultMaker
 from harness.fault_lab import FaultLab
 from harness.fault_points import POINTS
 from harness.fault_writers import Writers
-from harness.load import load, tiny_topics
+from harness.load import Kind, load, tiny_topics
+from harness.processes import wait_for
 
 LANES = 3
 SLICE_SECONDS = 2
@@ -96,10 +97,12 @@ class FaultRun:
         self._writers = Writers(lab.source, prefix, seed, age_seconds=age_seconds)
         self._writers.create_topics()
         topics = list(self._writers.names.values())
+        self._compacted = [self._writers.names["compact"]]
         if with_topics:
             more = tiny_topics(prefix + "lies.")
             load(lab.source, more, seed=seed)
             topics += [topic.name for topic in more]
+            self._compacted += [topic.name for topic in more if topic.kind is Kind.COMPACTED]
         self._writers.start()
         self._writers.wait_for_records(300)
         self.copy = lab.copying(topics, lanes=LANES, via=via, job_fields={"slice_seconds": SLICE_SECONDS})
@@ -146,7 +149,7 @@ class FaultRun:
         result.kinds = Counter(maker.made) + self._hit
         result.faults = result.kinds.total()
         result.went_back = sum(len(item.went_back) for item in results)
-        result.damage = judge(self.copy, [self._writers.names["compact"]])
+        result.damage = judge(self.copy, self._compacted)
         result.damage.named += self._named
         self._check_reported(result.damage, results)
         result.seconds = time.monotonic() - began
@@ -215,6 +218,14 @@ class FaultRun:
 
     def _finish(self) -> list[PartitionResult]:
         """Healthy copiers copy what is left, up to the source's ends."""
+        wire = self.copy.clients.wire("source")
+        keys = list(self.copy.partitions)
+        # A transaction that a writer has lost ends by its timeout.
+        wait_for(
+            "open transactions end",
+            lambda: wire.list_offsets(keys, "stable") == wire.list_offsets(keys, "latest"),
+            60,
+        )
         self.copy.write_job("seed", segment_max_bytes=50_000)
         options = ["--without", ",".join(self._without)] if self._without else []
         copiers = [self.lab.copier(self.copy, lane, "seed", *options) for lane in range(LANES)]

@@ -79,7 +79,10 @@ class Stage:
 
     def copied(self, *options: str) -> Stage:
         """All that the source has now is copied, or there is a named error."""
-        copier = self.copier(*options)
+        return self.ended(self.copier(*options))
+
+    def ended(self, copier: Copier) -> Stage:
+        """A copier has come to its end, or there is a named error."""
         if copier.wait(90) != 0:
             errors = [item.error for item in copier.results() if item.error is not None]
             self._named.append(str(errors[0]["what"]) if errors else copier.text()[-1500:])
@@ -181,9 +184,7 @@ def foreign_writer(lab: FaultLab, without: list[str]) -> Damage:
         raise HarnessError("no append was caught")
     with RawWriter(lab.target.bootstrap) as writer:
         writer.append(stage.topic, 0, encode_batch(plain(b"not yours"), 0))
-    stage.deliver(held)
-    copier.wait(_WAIT_SECONDS)
-    return stage.batches(10).copied().judge()
+    return stage.deliver(held).ended(copier).judge()
 
 
 def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
