@@ -23,9 +23,9 @@ from harness.raw_writer import RawTransactions, RawWriter, plain
 
 #: Target brokers look every fifth of a second for producers whose last record is older than a day.
 SWEEPING = {"producer.id.expiration.check.interval.ms": "200"}
-_SWEEP_SECONDS = 1.0
+_SWEEP_SECONDS = 0.7
 _WAIT_SECONDS = 30.0
-_SLICE_SECONDS = 3
+_SLICE_SECONDS = 2
 _HOLE_RECORDS = 300
 
 

@@ -92,6 +92,7 @@ def test_markers_that_are_partly_dropped_are_written_again(lab: FaultLab) -> Non
     assert lab.target.proxy.requests[WRITE_TXN_MARKERS] - before > 15
 
 
+@pytest.mark.soak
 def test_a_zombie_in_the_gap_behind_the_check_is_compared(lab: FaultLab) -> None:
     """Stopped exactly between the check of the deadline and the send: what no slice prevents. Brokers compare."""
     stage = Stage(lab, []).batches(30).hole(60).batches(5)
@@ -100,6 +101,7 @@ def test_a_zombie_in_the_gap_behind_the_check_is_compared(lab: FaultLab) -> None
     assert not damage.found, damage
 
 
+@pytest.mark.soak
 def test_a_zombie_in_the_gap_behind_the_check_is_fenced(lab: FaultLab) -> None:
     stage = Stage(lab, []).batches(3).hole(60).batches(5)
     zombie = stage.stopped("markers-gap:2")

@@ -9,10 +9,17 @@ from harness.net_scenarios import NAMED_WITH_ALL_NETS, SCENARIOS
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-ONE_BROKER = [name for name, (_, _, brokers) in SCENARIOS.items() if brokers == 1]
+#: Others show in `make test` that these hold.
+LONG = {"lease", "sequence", "all"}
 
 
-@pytest.mark.parametrize("name", ONE_BROKER)
+def one_broker(soak: set[str]) -> list[object]:
+    """Names of the situations; the long ones are for soak runs."""
+    names = [name for name, (_, _, brokers) in SCENARIOS.items() if brokers == 1]
+    return [pytest.param(name, marks=pytest.mark.soak if name in soak else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", one_broker(LONG))
 def test_with_all_nets(lab: FaultLab, name: str) -> None:
     _, scenario, _ = SCENARIOS[name]
     damage = scenario(lab, [])
@@ -20,7 +27,7 @@ def test_with_all_nets(lab: FaultLab, name: str) -> None:
     assert damage.named or not damage.found, damage
 
 
-@pytest.mark.parametrize("name", ONE_BROKER)
+@pytest.mark.parametrize("name", one_broker({"all"}))
 def test_without_one_net(lab: FaultLab, name: str) -> None:
     off, scenario, _ = SCENARIOS[name]
     damage = scenario(lab, off)

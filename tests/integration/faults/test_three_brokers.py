@@ -20,12 +20,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 LEADERS = ["kill_target_broker", "freeze_target_broker", "stop_target_broker", "move_leaders", "kill_copier"]
 
 
+@pytest.mark.soak
 def test_leaders_killed_stopped_and_moved(three_brokers: FaultLab) -> None:
     seed = random.randrange(2**31)
     print(f"seed {seed}")
-    result = FaultRun(three_brokers, seed, 5, kinds=LEADERS, points=False, max_seconds=120).run()
+    result = FaultRun(three_brokers, seed, 12, kinds=LEADERS, points=False, max_seconds=200).run()
     print(result.line())
-    assert result.faults >= 5
+    assert result.faults >= 12
     assert not result.damage.named
     assert not result.damage.silent, result.damage.where
 
