@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
-from confluent_kafka import ElectionType, TopicPartition
-from kafka import KafkaAdminClient
-from kafka import TopicPartition as KafkaTopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
 from harness.brokers import KafkaCluster
@@ -21,6 +19,8 @@ from harness.fault_lab import FaultLab
 from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
 
 _PAUSE_SECONDS = 3.0
+#: ElectLeaders: the kind of the election.
+_PREFERRED = 0
 
 
 class Run(Protocol):
@@ -160,7 +160,7 @@ def reassign(cluster: KafkaCluster, replicas: Mapping[tuple[str, int], list[int]
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
         admin.alter_partition_reassignments(
-            {KafkaTopicPartition(*key): brokers for key, brokers in replicas.items()}, timeout_ms=10_000
+            {TopicPartition(*key): brokers for key, brokers in replicas.items()}, timeout_ms=10_000
         )
     except KafkaError:
         pass  # an earlier one is on its way, or the controller moves
@@ -170,9 +170,16 @@ def reassign(cluster: KafkaCluster, replicas: Mapping[tuple[str, int], list[int]
 
 def elect_preferred(cluster: KafkaCluster, partitions: list[tuple[str, int]]) -> None:
     """Let the first replicas lead; those that lead already are no error."""
-    admin = cluster.admin()
-    places = [TopicPartition(*key) for key in partitions]
-    admin.elect_leaders(ElectionType.PREFERRED, places, request_timeout=10).exception(15)
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        admin.elect_leaders(_PREFERRED, topics, timeout_ms=10_000, raise_errors=False)
+    except KafkaError:
+        pass  # the controller moves
+    finally:
+        admin.close()
 
 
 #: name -> (fault, weight, what it keeps busy)

@@ -17,8 +17,9 @@ from harness.brokers import KafkaCluster
 from harness.copier_pool import Copier, CopierPool
 from harness.copying import Copying
 
-#: Kafka ends a dead writer's transaction soon.
+#: Kafka ends a dead writer's transaction soon, and the source's own DeleteRecords outlives a crash.
 _SOURCE_CONFIG = {
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "60000",

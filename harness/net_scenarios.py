@@ -10,11 +10,13 @@ import random
 import signal
 import time
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from airflow_provider_kafka_migration.kafka.batches import encode_batch
 from harness.copier_pool import Copier
 from harness.copying import Copying
 from harness.fault_judge import Damage, judge
+from harness.fault_kinds import elect_preferred, reassign
 from harness.fault_lab import FaultLab
 from harness.fault_writers import THREE_YEARS_SECONDS
 from harness.processes import HarnessError, wait_for
@@ -190,14 +192,23 @@ def foreign_writer(lab: FaultLab, without: list[str]) -> Damage:
 def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
     """A copier dies when its markers are on the leader alone; the next one comes before the followers have them."""
     stage = Stage(lab, without).batches(2).hole().batches(10)
-    leader = stage.copy.clients.wire("target").leaders([(stage.topic, 0)])[(stage.topic, 0)]
-    followers = [index for index in range(3) if lab.target.node_id(index) != leader]
+    # The first broker leads: it is the one that a newcomer asks everything.
+    wire, key = stage.copy.clients.wire("target"), (stage.topic, 0)
+    reassign(lab.target, {key: [1, 2, 3]})
+    elect_preferred(lab.target, [key])
+    wait_for("the first broker leads", lambda: wire.metadata([key[0]])[key[0]].leaders.get(0) == 1, _WAIT_SECONDS)
+    followers = [1, 2]
+
+    def ends(which: Literal["latest", "log_end"]) -> int:
+        return wire.list_offsets([key], which)[key]
+
     zombie = stage.stopped("markers:2")
     for index in followers:
         lab.target.pause(index)
     try:
         zombie.signal(signal.SIGCONT)
-        time.sleep(0.3)  # the markers are on the leader now, and nobody fetches them
+        # The markers are on the leader now, and nobody fetches them.
+        wait_for("markers on the leader", lambda: ends("log_end") > ends("latest") + 1, _WAIT_SECONDS, 0.01)
         zombie.kill()
         second = stage.copier()
         time.sleep(0.7)

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.cutover import FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
-from airflow_provider_kafka_migration.phases import cutover_freeze, frozen, topology, write_grants
+from airflow_provider_kafka_migration.phases import cutover_freeze, frozen, topology, topology_log_starts, write_grants
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
 from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
@@ -114,8 +114,10 @@ def run(context: PhaseContext) -> PhaseResult:
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
             )
         timer = frozen.StepTimer.start(context, attempt, STEP)
-        restored = topology.restore_producer_visible(context)
         document = _document(context)
+        # Before compaction comes back: compacted topics refuse DeleteRecords.
+        topology_log_starts.restore_log_starts(context, document)
+        restored = topology.restore_producer_visible(context)
         violations = look(context, document)
         if violations:
             raise violated(context, violations)

@@ -9,11 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ForeignData, MigrationError
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.copy_jobs import producer_ids
 from airflow_provider_kafka_migration.replication.holes import fill_log_start
+from airflow_provider_kafka_migration.replication.log_starts import delete_fillers_again
 
 PHASE = "topology_copy"
 WORKERS = 4
@@ -21,6 +24,27 @@ PROGRESS_SECONDS = 2.0
 
 #: (target topic, partition, wanted log start)
 Wanted = tuple[str, int, int]
+
+
+def restore_log_starts(context: PhaseContext, document: OffsetMapDocument) -> int:
+    """Delete fillers again that a crashed broker has brought back; how many partitions it were.
+
+    :raises MigrationError: what stands in the way of the first one.
+    """
+    wanted = {
+        (item.target_topic, item.partition): item.target_start_offset
+        for item in document.partitions
+        if item.target_start_offset and item.verdict != Verdict.TRANSACTIONAL
+    }
+    if not wanted:
+        return 0
+    wire = context.target.wire
+    filler_producer_id = producer_ids(context).filler_producer_id
+    done = delete_fillers_again(wire, wire.list_offsets(list(wanted), "earliest"), wanted, filler_producer_id)
+    for found in done.values():
+        if isinstance(found, MigrationError):
+            raise found
+    return len(done)
 
 
 def set_log_starts(context: PhaseContext, plan: Plan, producers: ProducerIds) -> dict[str, int]:

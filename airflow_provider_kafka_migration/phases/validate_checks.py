@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.documents.groups import GroupResult, TranslatedOffset
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
-from airflow_provider_kafka_migration.documents.plan import TopicPlan
+from airflow_provider_kafka_migration.documents.plan import TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, PartitionContent, worst
 
 TopicPartition = tuple[str, int]
@@ -125,6 +125,20 @@ def check_counts(
     )
 
 
+def _target_problems(item: MappedPartition, target: Ends, first: int, last: int) -> list[str]:
+    errors = []
+    if target.start > first and last > first:
+        errors.append(f"the log starts at {target.start}, past the first copied offset {first}")
+    if target.start < first and item.verdict != Verdict.TRANSACTIONAL:
+        errors.append(
+            f"the log starts at {target.start}, below the start of the copied range, {first}: fillers can be read "
+            "again (a broker has crashed just after they were deleted); delete records below that offset"
+        )
+    if target.end < last:
+        errors.append(f"the log ends at {target.end}, before the end of the copied range {last}")
+    return errors
+
+
 def _count_problems(
     item: MappedPartition,
     boundary_end: int,
@@ -140,10 +154,7 @@ def _count_problems(
         return ["it has no offset map"], []
     if item.source_end_offset != boundary_end:
         errors.append(f"the map ends at {item.source_end_offset}, the source ended at {boundary_end}")
-    if target.start > first and last > first:
-        errors.append(f"the log starts at {target.start}, past the first copied offset {first}")
-    if target.end < last:
-        errors.append(f"the log ends at {target.end}, before the end of the copied range {last}")
+    errors += _target_problems(item, target, first, last)
     if source is None:
         warnings.append("the source partition is gone")
     elif source.end > boundary_end:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
     FloorViolated,
     ForeignData,
@@ -27,6 +28,7 @@ from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.ends import LogEnds, read_ends
+from airflow_provider_kafka_migration.replication.log_starts import delete_fillers_again
 from airflow_provider_kafka_migration.replication.log_tail import LogTail, read_tails
 from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
@@ -123,6 +125,7 @@ class Resumer:
     ) -> list[_Look]:
         """Partitions whose replicas have all that the leader has, with their maps taken over at the log end."""
         ends = read_ends(self._target, [copy.target_key for copy in copies])
+        self._restore_log_starts(copies, ends)
         looks = []
         for copy in copies:
             end = ends[copy.target_key]
@@ -136,6 +139,22 @@ class Resumer:
             except MigrationError as error:
                 found[copy] = error
         return looks
+
+    def _restore_log_starts(
+        self, copies: Sequence[PartitionCopy], ends: dict[TopicPartition, LogEnds | MigrationError]
+    ) -> None:
+        """A broker that crashed may have forgotten that fillers were deleted."""
+        starts: dict[TopicPartition, int] = {}
+        wanted: dict[TopicPartition, int] = {}
+        for copy in copies:
+            end, start = ends[copy.target_key], copy.spec.target_start_offset
+            if copy.spec.verdict is Verdict.EQUAL and isinstance(end, LogEnds) and end.log_end_offset >= start:
+                starts[copy.target_key], wanted[copy.target_key] = end.log_start_offset, start
+        done = delete_fillers_again(self._target, starts, wanted, self._job.producers.filler_producer_id)
+        for key, found in done.items():
+            end = ends[key]
+            assert isinstance(end, LogEnds)
+            ends[key] = found if isinstance(found, MigrationError) else replace(end, log_start_offset=found)
 
     def _find_last(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> None:
         """The tail of each log with at least one data batch, walking back from the end with growing windows."""

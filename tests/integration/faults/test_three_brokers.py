@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from harness.copier_pool import Copier
-from harness.fault_kinds import reassign
+from harness.fault_kinds import elect_preferred, reassign
 from harness.fault_lab import FaultLab
 from harness.faults import FaultRun
 from harness.net_scenarios import Stage, unreplicated_markers
@@ -51,10 +51,11 @@ def on_two_brokers(stage: Stage) -> None:
     admin = target.admin()
 
     def moved() -> bool:
+        elect_preferred(target, [(stage.topic, 0)])
         found = admin.list_topics(stage.topic, timeout=5).topics[stage.topic].partitions[0]
         return found.leader == 2 and sorted(found.isrs) == [2, 3]
 
-    wait_for("replicas on brokers 2 and 3", moved, 60)
+    wait_for("replicas on brokers 2 and 3", moved, 60, every_seconds=0.5)
 
 
 def isr(stage: Stage) -> list[int]:

@@ -86,6 +86,7 @@ def content(**changes: Any) -> PartitionContent:
     [
         (Ends(10, 100), Ends(10, 100), {}, 0, "PASSED"),
         (Ends(50, 100), Ends(10, 150), {}, 0, "PASSED"),  # retention on the source, clients on the target
+        (Ends(10, 100), Ends(0, 100), {}, 0, "FAILED"),  # a crash has brought fillers back
         (Ends(10, 101), Ends(10, 100), {}, 0, "WARNING"),  # somebody wrote to the source
         (Ends(10, 99), Ends(10, 100), {}, 0, "FAILED"),  # the source lost its end
         (Ends(10, 100), Ends(11, 100), {}, 0, "FAILED"),
