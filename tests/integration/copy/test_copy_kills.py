@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from harness.brokers import KafkaCluster
+from harness.compare import bounds, read_records
 from harness.copying import Copying, results_of
 from harness.load import load, tiny_topics
 
@@ -154,3 +155,40 @@ def test_a_stopped_copier_that_wakes_up_later_changes_nothing(
     copy.write_job("seed")
     assert all(item.done for item in results_of(finish(copy.worker())))
     copy.compare().check()
+
+
+@pytest.mark.soak
+def test_a_copier_that_wakes_up_when_applications_write_to_the_target_changes_nothing(
+    copying: Callable[..., Copying],
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+) -> None:
+    """After the client switch the target's end is nobody's position any more: not one byte may come from a zombie."""
+    topic = unique_name("zombie")
+    source_cluster.create_topic(topic, 2)
+    copy = copying([topic], job_fields={"slice_seconds": 5})
+    copy.write_job("tail")
+    with writing(source_cluster, topic, 3):
+        zombie = copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1")
+        time.sleep(2.0)
+        os.kill(zombie.pid, signal.SIGSTOP)
+    # The newcomer waits until the zombie's slice is over, and ends the copy; then the clients switch.
+    results_of(finish(copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1")))
+    copy.compare().check()
+    copied = {key: item.end for key, item in bounds(target_cluster.client_config(), [topic])[topic].items()}
+    producer = Producer(target_cluster.client_config())
+    for number in range(100):
+        producer.produce(topic, b"application %d" % number, partition=number % 2)
+    assert producer.flush(20) == 0
+    before = read_records(target_cluster.client_config(), topic)
+    os.kill(zombie.pid, signal.SIGCONT)
+    # Later records of the source, for which the zombie has a job without an end.
+    late = Producer(source_cluster.client_config())
+    for number in range(100):
+        late.produce(topic, b"late %d" % number, partition=number % 2)
+    assert late.flush(20) == 0
+    zombie.communicate(timeout=60)
+    after = read_records(target_cluster.client_config(), topic)
+    assert after == before
+    assert all(len(after[number]) >= 50 and copied[number] > 0 for number in (0, 1))
