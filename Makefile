@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 # Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
 WORKERS ?= 2
-PARALLEL := -n $(WORKERS) --dist loadgroup
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Random faults of `make soak`, on a target of one broker and of three.
 FAULTS ?= 300
 FAULTS_ON_THREE ?= 60

@@ -9,6 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -68,15 +69,23 @@ def topic(unique_name: Callable[[str], str]) -> str:
 _LONGEST_FIRST = ("tests/e2e/", "tests/integration/spark/", "tests/integration/cutover/", "tests/integration/")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For runs with several workers (``-n 2 --dist loadgroup``): a file stays on one worker, and so does Airflow."""
+    """Long runs first; the order within a folder stays."""
 
     def rank(item: pytest.Item) -> int:
         starts = (number for number, start in enumerate(_LONGEST_FIRST) if item.nodeid.startswith(start))
         return next(starts, len(_LONGEST_FIRST))
 
-    items.sort(key=rank)  # stable: the order within a folder stays
-    for item in items:
-        file = item.nodeid.split("::", 1)[0]
-        item.add_marker(pytest.mark.xdist_group("e2e" if file.startswith("tests/e2e/") else file))
+    items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several workers a file stays on one of them, and all that needs Airflow, too: it is started only once."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "e2e" if nodeid.startswith("tests/e2e/") else str(nodeid.split("::", 1)[0])
+
+    return Scheduling(config, log)
