@@ -374,6 +374,12 @@ class OffsetMapInvalid(Terminal):
     code = "OFFSET_MAP_INVALID"
 
 
+class PositionLost(Terminal):
+    """A source position that was committed on the target is gone, or the target's log ends below it (transactional)."""
+
+    code = "POSITION_LOST"
+
+
 class OffsetMapConflict(Transient):
     """Two copiers write runs for the same target offsets."""
 

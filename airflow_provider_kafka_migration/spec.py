@@ -169,10 +169,11 @@ class GroupsSection(Section):
 class OffsetsSection(Section):
     """How target offsets relate to source offsets."""
 
-    mode: Literal["auto", "equal", "shifted", "mapped"] = Field(
+    mode: Literal["auto", "equal", "shifted", "mapped", "transactional"] = Field(
         "auto",
-        description="auto decides per partition by budget; equal fails where the budget is not enough; "
-        "shifted never fills a log start; mapped never fills holes.",
+        description="auto decides per partition by budget, and takes transactional where the target does not compare "
+        "sequences; equal fails where the budget is not enough; shifted never fills a log start; mapped never fills "
+        "holes; transactional copies all partitions in transactions.",
     )
     on_mismatch: Literal["mapped", "fail"] = Field(
         "mapped", description="When a hole was filled twice: go on as mapped, or fail the partition."
@@ -184,8 +185,10 @@ class OffsetsSection(Section):
         10.0, ge=0, description="Holes per record of a partition that are filled; beyond it the partition is mapped."
     )
     max_markers: int = Field(50_000_000, ge=0, description="Holes per partition that are filled.")
-    on_foreign_writer: Literal["fail"] = Field(
-        "fail", description="A foreign producer on a target partition stops that partition."
+    on_foreign_writer: Literal["fail", "transactional"] = Field(
+        "fail",
+        description="A target topic that holds data of others, or has a foreign producer: fail, or copy into it in "
+        "transactions beside them (planned; a foreign producer that turns up while copying stops the partition).",
     )
     on_source_gap: Literal["fail", "record"] = Field(
         "fail", description="Source retention overtook the copy: fail, or record the gap (named in the evidence)."

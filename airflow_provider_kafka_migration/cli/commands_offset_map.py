@@ -134,9 +134,9 @@ def _runs(document: OffsetMapDocument, entry: MappedPartition) -> Answer:
 
 
 def _read(entry: MappedPartition) -> PartitionMap:
-    from airflow_provider_kafka_migration.replication.offset_map import read_partition_map
+    from airflow_provider_kafka_migration.replication.transactional_map import read_map
 
-    return read_partition_map(entry)
+    return read_map(entry)
 
 
 @app.command()
@@ -201,7 +201,7 @@ def _problems(entry: MappedPartition) -> Iterator[dict[str, str]]:
         yield {"partition": name, "problem": error.what}
         return
     own = str(partition_map.verdict or "")
-    if entry.verdict not in (own, "transactional"):
+    if entry.verdict != own:
         yield {"partition": name, "problem": f"the verdict is {entry.verdict!r}, the runs say {own!r}"}
     yield from ({"partition": name, "problem": text} for text in _backwards(partition_map))
 

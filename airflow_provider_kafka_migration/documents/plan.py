@@ -72,6 +72,7 @@ class TopicPlan(Part):
     )
     codecs: list[str] = Field(default_factory=list, description="of the batches sampled at both ends of each partition")
     exists_on_target: bool = False
+    shared: bool = Field(False, description="others write to it on the target; it is copied into beside them")
     drift: list[dict[str, Any]] = Field(default_factory=list, description="config differences of an existing topic")
 
 

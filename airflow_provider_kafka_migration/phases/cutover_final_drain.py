@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.phases.offset_maps import (
     OFFSET_MAP,
     SourcePositions,
     build_document,
+    keep_final_maps,
     only_holes,
 )
 
@@ -242,7 +243,7 @@ def _drained(
     settled: bool,
 ) -> Drained:
     position = positions.of(item, target_end)
-    verdict = str(positions.maps[item.key].verdict or item.verdict)
+    verdict = positions.verdict(item)
     lag = source_end - position
     if lag < 0 and context.spec.cutover.on_bypass != "continue":
         raise ForeignData(
@@ -254,11 +255,13 @@ def _drained(
         )
     if lag > 0 and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):
         lag = 0
-    return Drained(item.key, source_end, target_end, position, max(lag, 0 if settled else 1), verdict)
+    end = positions.target_end(item, target_end)
+    return Drained(item.key, source_end, end, position, max(lag, 0 if settled else 1), verdict)
 
 
 def _write_offset_map(context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]) -> dict[str, Any]:
     document = build_document(context, ends, {item.key: item.target_end for item in drained})
+    keep_final_maps(context, document)
     data = document.canonical()
     key = context.key(OFFSET_MAP)
     if context.evidence_store.get(key) != data:

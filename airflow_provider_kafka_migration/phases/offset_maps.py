@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
-from airflow_provider_kafka_migration.errors import DocumentUnreadable
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError
 from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
 from airflow_provider_kafka_migration.replication.decide import Append, Decider
 from airflow_provider_kafka_migration.replication.offset_map import (
     MapEntry,
     PartitionMap,
     Run,
     build_offset_map_document,
-    read_partition_map,
 )
 from airflow_provider_kafka_migration.replication.reading import fetch_span
 from airflow_provider_kafka_migration.replication.run_log import RunLog
 from airflow_provider_kafka_migration.replication.topic_key import topic_of_key
+from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap, read_map
+from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
+from airflow_provider_kafka_migration.replication.transactional_position import Position, group_name
+from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
 
 OFFSET_MAP = "offset-map.json"
+#: A position that is being committed is there within this time.
+_STABLE_SECONDS = 10.0
 
 
 def partitions_with_runs(context: PhaseContext) -> set[TopicPartition]:
@@ -43,8 +50,10 @@ def load_maps(
     """The map of every partition, open at its end."""
     partitions = migrated_partitions(context) if partitions is None else partitions
     with_runs = partitions_with_runs(context)
-    maps = {}
+    maps = _load_transactional(context, partitions)
     for key, item in partitions.items():
+        if key in maps:
+            continue
         base = Run(item.source_start_offset, item.target_start_offset)
         if key in with_runs:
             log = RunLog(context.journal_store, context.migration_id, *key, base, topic_id=item.topic_id)
@@ -54,24 +63,79 @@ def load_maps(
     return maps
 
 
+def _load_transactional(
+    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
+) -> dict[TopicPartition, PartitionMap]:
+    """The maps of partitions that are copied in transactions: their commits name them."""
+    maps: dict[TopicPartition, PartitionMap] = {}
+    for key, position in committed_positions(context, partitions).items():
+        if position is None:
+            maps[key] = TransactionalMap(Run(partitions[key].source_start_offset, 0))
+        else:
+            maps[key] = MapPages(context.journal_store, context.migration_id, *key).load(position)
+    return maps
+
+
+def committed_positions(
+    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
+) -> dict[TopicPartition, Position | None]:
+    """What the target says of the partitions that are copied in transactions; None: nothing was committed yet.
+
+    :raises Transient: transactions are being ended all the time.
+    :raises OffsetMapInvalid: a position was not written by this package.
+    """
+    left = {target_key(item): key for key, item in partitions.items() if item.verdict is Verdict.TRANSACTIONAL}
+    found: dict[TopicPartition, Position | None] = {}
+    deadline = time.monotonic() + _STABLE_SECONDS
+    while left:
+        answers = read_positions(context.target.wire, group_name(context.migration_id), left)
+        for place, answer in answers.items():
+            if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
+                continue  # a transaction is being ended at this moment
+            if isinstance(answer, MigrationError):
+                raise answer
+            found[left.pop(place)] = answer
+        if left:
+            time.sleep(0.005)
+    return found
+
+
 @dataclass(frozen=True)
 class SourcePositions:
-    """Source offset that a target's log end stands for."""
+    """Source offset that a target's log end stands for; for copies in transactions: what was committed with them."""
 
     maps: dict[TopicPartition, PartitionMap] = field(default_factory=dict)
+    committed: dict[TopicPartition, Position | None] = field(default_factory=dict)
 
     @classmethod
     def load(cls, context: PhaseContext) -> SourcePositions:
-        """From the journal's bases and the run log."""
-        return cls(load_maps(context))
+        """From the journal's bases and the run log, and from the target."""
+        partitions = migrated_partitions(context)
+        others = {key: item for key, item in partitions.items() if item.verdict is not Verdict.TRANSACTIONAL}
+        return cls(load_maps(context, others), committed_positions(context, partitions))
 
     def of(self, partition: CopyPartition, target_end: int) -> int:
         """Next source offset to copy when the target's log ends there."""
+        if partition.key in self.committed:
+            position = self.committed[partition.key]
+            return partition.source_start_offset if position is None else position.source_offset
         return self.maps[partition.key].source_position(target_end)
+
+    def target_end(self, partition: CopyPartition, log_end: int) -> int:
+        """Where the copy ends on the target: its log end, or our last record where others write, too."""
+        if partition.key in self.committed:
+            position = self.committed[partition.key]
+            return 0 if position is None else position.target_offset
+        return log_end
+
+    def verdict(self, partition: CopyPartition) -> str:
+        """What has become of the partition's offsets."""
+        found = self.maps.get(partition.key)
+        return str((found.verdict if found is not None else None) or partition.verdict)
 
     def is_mapped(self, key: TopicPartition) -> bool:
         """Whether the holes of a partition are not filled, so that its end says less."""
-        return len(self.maps[key]) > 1
+        return key in self.maps and len(self.maps[key]) > 1
 
 
 def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, until_offset: int) -> bool:
@@ -118,6 +182,15 @@ def build_document(
     return build_offset_map_document(context.migration_id, entries)
 
 
+def keep_final_maps(context: PhaseContext, document: OffsetMapDocument) -> None:
+    """Store the maps of partitions that were copied in transactions, for the comparison of contents."""
+    wanted = {(item.topic, item.partition): item for item in document.partitions}
+    partitions = {key: item for key, item in migrated_partitions(context).items() if key in wanted}
+    for key, found in _load_transactional(context, partitions).items():
+        if isinstance(found, TransactionalMap):
+            MapPages(context.journal_store, context.migration_id, *key).finish(found, wanted[key])
+
+
 def load_document(context: PhaseContext) -> OffsetMapDocument | None:
     """``offset-map.json`` from the evidence store, or ``None`` before the final drain."""
     data = context.evidence_store.get(context.key(OFFSET_MAP))
@@ -135,4 +208,4 @@ def load_document(context: PhaseContext) -> OffsetMapDocument | None:
 
 def closed_maps(document: OffsetMapDocument) -> dict[TopicPartition, PartitionMap]:
     """The maps of a document by (source topic, partition)."""
-    return {(item.topic, item.partition): read_partition_map(item) for item in document.partitions}
+    return {(item.topic, item.partition): read_map(item) for item in document.partitions}

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.phases import iam
 from airflow_provider_kafka_migration.phases.probe import SCRATCH_PREFIX
+from airflow_provider_kafka_migration.replication.transactional_position import group_name
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 CLUSTER_NAME = "kafka-cluster"
@@ -94,8 +95,11 @@ def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
         "PREFIXED",
         f"kafka-migration.{plan.migration_id}.",
         ("DESCRIBE", "WRITE"),
-        "fencing tokens of markers",
+        "fencing tokens of markers, transactions",
     )
+    if any(item.verdict is Verdict.TRANSACTIONAL for topic in plan.topics for item in topic.partitions):
+        group = group_name(plan.migration_id)
+        yield Needed("target", "GROUP", "LITERAL", group, ("DESCRIBE", "READ"), "positions of copies in transactions")
     for pattern, name in patterns(spec.groups.include, [group.group for group in plan.groups]):
         yield Needed("target", "GROUP", pattern, name, ("DESCRIBE", "READ"), "to commit offsets")
     for item in plan.group_configs:

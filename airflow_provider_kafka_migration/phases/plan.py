@@ -6,10 +6,18 @@ precheck makes findings of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs
-from airflow_provider_kafka_migration.phases import plan_look, plan_topics, topology_topics
+from airflow_provider_kafka_migration.phases import (
+    plan_look,
+    plan_topics,
+    probe,
+    topology_settings,
+    topology_topics,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.plan_access import plan_group_configs, plan_quotas, plan_users
 from airflow_provider_kafka_migration.phases.plan_acls import plan_acls
@@ -95,11 +103,34 @@ def _target(
                 operation="DescribeConfigs on Topic",
             )
     ids = topology_topics.journaled_ids(context)
+    ours = frozenset(name for name in there if ids.get(name) == described[name].topic_id)
+    shared = _shared(context, {name: len(described[name].partitions) for name in there if name not in ours})
     return plan_topics.TargetTopics(
         rules=_rules(context, facts, names, configs, unknown),
-        present={name: item.overrides for name, item in configs.items()},
-        ours=frozenset(name for name in there if ids.get(name) == described[name].topic_id),
+        present={name: _before_us(context, name, item.overrides, shared) for name, item in configs.items()},
+        ours=ours,
+        shared=shared,
+        no_compare=probe.no_compare(context),
     )
+
+
+def _shared(context: PhaseContext, partitions: dict[str, int]) -> frozenset[str]:
+    """Topics with data of others that the user wants to be copied into; those that are shared already stay so."""
+    if context.spec.offsets.on_foreign_writer != "transactional" or not partitions:
+        return frozenset()
+    keys = [(name, number) for name, count in partitions.items() for number in range(count)]
+    ends = context.target.wire.list_offsets(keys, "log_end")
+    with_data = {name for (name, _), end in ends.items() if end > 0}
+    return frozenset(with_data | (topology_topics.journaled_shared(context) & set(partitions)))
+
+
+def _before_us(
+    context: PhaseContext, name: str, overrides: Mapping[str, str], shared: frozenset[str]
+) -> Mapping[str, str]:
+    """What a shared topic had before it got copy-time settings: what it ends with."""
+    settings = topology_settings.load(context) if name in shared else None
+    known = None if settings is None else settings.topics.get(name)
+    return overrides if known is None or known.before is None else known.before
 
 
 def _rules(

@@ -29,11 +29,22 @@ class TargetTopics:
     :param rules: what is known of its topic configs.
     :param present: overrides by target topic of those that are there.
     :param ours: target topics that this migration has made (journal).
+    :param shared: target topics with data of others that may be copied into beside them.
+    :param no_compare: why the target's brokers cannot be appended to by sequence (the precheck's probe); empty: they
+        can, or nobody has tried.
     """
 
     rules: TargetRules
     present: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     ours: frozenset[str] = frozenset()
+    shared: frozenset[str] = frozenset()
+    no_compare: str = ""
+
+    def why_transactional(self, name: str) -> str:
+        """Why partitions of a target topic must be copied in transactions; empty: they need not."""
+        if name in self.shared:
+            return "the target topic holds data of others (offsets.on_foreign_writer: transactional)"
+        return f"the target does not compare sequences: {self.no_compare}" if self.no_compare else ""
 
 
 def check_names(spec: MigrationSpec, names: list[str], *, migration_id: str) -> None:
@@ -83,9 +94,12 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target
     name = spec.topics.target_name(facts.name)
     factor = replication_factor(spec, facts, len(target.rules.facts.brokers))
     wanted, dropped = final_configs(configs, target.rules, spec.topology, factor)
-    there, ours = name in target.present, name in target.ours
+    there, ours, shared = name in target.present, name in target.ours, name in target.shared
     drift = []
-    if there and not ours:
+    if shared:
+        # Not ours to change: it ends as it was.
+        wanted = dict(sorted(target.present[name].items()))
+    elif there and not ours:
         policy = spec.topology.on_config_drift
         drift = drift_of(target.present[name], wanted, policy)
         if policy == "keep_target":
@@ -95,7 +109,10 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target
         name=facts.name,
         target_name=name,
         topic_id=facts.topic_id,
-        partitions=[_partition(spec, facts.name, item.partition, found) for item in facts.partitions],
+        partitions=[
+            _partition(spec, facts.name, item.partition, found, target.why_transactional(name))
+            for item in facts.partitions
+        ],
         replication_factor=factor,
         source_replication_factor=facts.replication_factor,
         source_configs=dict(sorted(configs.overrides.items())),
@@ -104,6 +121,7 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target
         kinds=_kinds(configs, samples),
         codecs=sorted({codec for sample in samples for codec in sample.codecs}),
         exists_on_target=there,
+        shared=shared,
         drift=[dict(item) for item in drift],
     )
 
@@ -128,11 +146,13 @@ def _kinds(configs: Configs, samples: list[Sample]) -> list[str]:
     return sorted(name for name, has in kinds.items() if has)
 
 
-def _partition(spec: MigrationSpec, topic: str, partition: int, found: SourceLook) -> PartitionPlan:
+def _partition(
+    spec: MigrationSpec, topic: str, partition: int, found: SourceLook, why_transactional: str
+) -> PartitionPlan:
     key = (topic, partition)
     start, stable = found.starts[key], found.stable[key]
     holes, records = _estimate(found, key)
-    verdict, reason = verdict_of(spec, start, holes, records)
+    verdict, reason = verdict_of(spec, start, holes, records, why_transactional)
     return PartitionPlan(
         partition=partition,
         log_start_offset=start,
@@ -160,9 +180,18 @@ def _estimate(found: SourceLook, key: TopicPartition) -> tuple[int, int]:
     return offsets - records, records
 
 
-def verdict_of(spec: MigrationSpec, start: int, holes: int, records: int) -> tuple[Verdict, str]:
-    """Offset verdict by mode and budgets, with the reason for people. ``holes`` are an estimate."""
+def verdict_of(
+    spec: MigrationSpec, start: int, holes: int, records: int, why_transactional: str = ""
+) -> tuple[Verdict, str]:
+    """Offset verdict by mode and budgets, with the reason for people. ``holes`` are an estimate.
+
+    :param why_transactional: what rules compare-and-append out, whatever the mode; empty: nothing does.
+    """
     section = spec.offsets
+    if why_transactional:
+        return Verdict.TRANSACTIONAL, why_transactional
+    if section.mode == "transactional":
+        return Verdict.TRANSACTIONAL, "offsets.mode: transactional"
     if section.mode == "mapped":
         return Verdict.MAPPED, "offsets.mode: mapped"
     if section.mode == "shifted" and start:
@@ -201,7 +230,7 @@ def estimate(spec: MigrationSpec, topics: list[TopicPlan]) -> EstimatePlan:
     known = all(item.size_bytes >= 0 for item in partitions)
     copied = sum(item.size_bytes for item in partitions) if known else -1
     fillers = sum(item.filler_offsets for item in partitions)
-    markers = sum(item.estimated_holes for item in partitions if item.verdict is not Verdict.MAPPED)
+    markers = sum(item.estimated_holes for item in partitions if item.verdict in (Verdict.EQUAL, Verdict.SHIFTED))
     rate = spec.estimate.copy_bytes_per_second
     return EstimatePlan(
         copy_bytes=copied,

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.phases import (
     precheck_storage,
     precheck_target,
     precheck_topics,
+    probe,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import get_result, put_result
@@ -70,7 +71,13 @@ def run(context: PhaseContext) -> PhaseResult:
     """
     plan = _present_plan(context)
     context.journal.check_holds()
-    findings = [_waived(context, item) for item in look(context, plan)]
+    found = look(context, plan)
+    if _plan_is_outdated(context, plan):
+        # The probe has just shown that nothing can be appended by sequence here: the verdicts are others.
+        plan_phase.run(context)
+        plan = context.load_plan()
+        found = look(context, plan)
+    findings = [_waived(context, item) for item in found]
     result = PrecheckResult(migration_id=context.migration_id, plan_digest=plan.digest(), findings=findings)
     put_result(context, RESULT, result)
     counts = {severity.value: sum(item.severity is severity for item in findings) for severity in Severity}
@@ -115,6 +122,9 @@ def check_is_of(context: PhaseContext, plan: Plan) -> None:
             where=context.where(PHASE),
             next_step="clear precheck and everything below it",
         )
+def _plan_is_outdated(context: PhaseContext, plan: Plan) -> bool:
+    verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
+    return bool(verdicts - {Verdict.TRANSACTIONAL}) and bool(probe.no_compare(context))
 
 
 def look(context: PhaseContext, plan: Plan) -> list[Finding]:

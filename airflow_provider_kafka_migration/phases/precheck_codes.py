@@ -49,7 +49,11 @@ _ALL = (
     Code("W018", "defaults differ", "set them on the source's topics, or topology.use_defaults_from: source"),
     Code("B019", "the target refuses a topic as planned", "correct what the broker says: policy, config or permission"),
     # -- what the target accepts
-    Code("B020", "the target does not compare sequences", "such a target cannot be copied to exactly"),
+    Code(
+        "B020",
+        "the target does not compare sequences",
+        "set offsets.mode: auto or transactional: such a target can be copied to in transactions only",
+    ),
     Code("B021", "log starts cannot be filled", "set offsets.mode: shifted, or see what the broker says"),
     Code("B022", "control markers cannot be written", "grant Alter (3.8 and later) or ClusterAction on the target"),
     Code("W023", "the log end cannot be asked for", "exactly-once after a crash depends on replication being prompt"),
@@ -58,6 +62,22 @@ _ALL = (
         "W025",
         "holes are filled by empty transactions, since control markers may not be written",
         "grant Alter (3.8 and later) or ClusterAction on the target where logs have many holes, or accept it",
+    ),
+    Code("B026", "transactions do not work on the target", "see what the broker says: permission, version or setting"),
+    Code(
+        "W027",
+        "the target does not compare sequences, so all partitions are copied in transactions",
+        "nothing; offsets are mapped, and the plan was made anew",
+    ),
+    Code(
+        "W028",
+        "topics of others on the target are copied into",
+        "check that these topics are meant; offsets are mapped, and copy-time settings hold for their writers, too",
+    ),
+    Code(
+        "B029",
+        "a topic of others has fewer partitions than the source",
+        "widen it together with those who write to it, or exclude it",
     ),
     # -- storage and evidence
     Code("B030", "storage is not writable", "check bucket, credentials and policy"),

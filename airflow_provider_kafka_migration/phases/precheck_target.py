@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
-from airflow_provider_kafka_migration.phases.probe import probe_target
+from airflow_provider_kafka_migration.phases.probe import probe_target, record_outcomes
 
 LONG_MAX = 2**63 - 1
 #: What should stay free on the target's disks.
@@ -21,15 +21,23 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Try it out on a scratch topic; never on the source, should both be one cluster (B002)."""
     if plan.source.cluster_id == plan.target.cluster_id:
         return
-    result = probe_target(context)
+    verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
+    in_transactions, compares = Verdict.TRANSACTIONAL in verdicts, bool(verdicts - {Verdict.TRANSACTIONAL})
+    result = probe_target(context, transactions=in_transactions)
+    record_outcomes(context, result)
     details = dict(result.outcomes)
     fills = any(item.filler_offsets for topic in plan.topics for item in topic.partitions)
-    marks = any(item.verdict is not Verdict.MAPPED for topic in plan.topics for item in topic.partitions)
+    marks = bool(verdicts & {Verdict.EQUAL, Verdict.SHIFTED})
+    goes_on = context.spec.offsets.mode == "auto"
+    if goes_on and result.outcomes.get("sequence"):
+        yield finding("W027", result.outcomes["sequence"], subject="target", probe=details)
+        compares, fills, marks, in_transactions = False, False, False, True
     needed = {
-        "sequence": ("B020", True),
+        "sequence": ("B020", compares),
         "fillers": ("B021", fills),
         "markers": ("B022", marks),
-        "log_end": ("W023", True),
+        "log_end": ("W023", compares),
+        "transactions": ("B026", in_transactions),
     }
     for name, (code, wanted) in needed.items():
         outcome = result.outcomes.get(name, "it was not tried")

@@ -36,6 +36,9 @@ def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
     name = topic.target_name
+    if topic.shared:
+        yield from _shared(topic, here)
+        return
     if not here.empty:
         ends = [end for end in here.end_offsets.values() if end > 0]
         yield finding("B010", f"{sum(ends)} offsets in {len(ends)} partitions", subject=name)
@@ -56,6 +59,15 @@ def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Fi
         seen = f"{policies[0]['target'] or 'the default'} on the target, {policies[0]['source']} on the source"
         yield finding("W015", seen, subject=name)
     yield finding("W016", some(listing), subject=name, drift=topic.drift)
+
+
+def _shared(topic: TopicPlan, here: Presence) -> Iterator[Finding]:
+    """A topic with data of others that the spec allows to be copied into."""
+    seen = f"{sum(here.end_offsets.values())} offsets in {here.partitions} partitions are there already"
+    yield finding("W028", seen, subject=topic.target_name)
+    if here.partitions < len(topic.partitions):
+        counts = f"{here.partitions} on the target, {len(topic.partitions)} on the source"
+        yield finding("B029", counts, subject=topic.target_name)
 
 
 def check_replication(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.base import canonical_digest
@@ -13,6 +14,7 @@ from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch, patched_header
 from airflow_provider_kafka_migration.kafka.wire import api_version
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.probe_transactions import try_transaction
 from airflow_provider_kafka_migration.replication.empty_transactions import Fill, fill_and_wait, markers_are_refused
 from airflow_provider_kafka_migration.replication.holes import (
     MARKERS_API_KEY,
@@ -42,14 +44,38 @@ class ProbeResult:
         return self.outcomes.get(name) == ""
 
 
+#: Journal step with the outcomes of the last probe that found something new.
+PROBED = "probed"
+
+
+def record_outcomes(context: PhaseContext, result: ProbeResult) -> None:
+    """Journal what was tried and how it went, if that is news: plan looks at it."""
+    details = {"outcomes": dict(sorted(result.outcomes.items())), "uses_transactions": result.uses_transactions}
+    former = context.journal.find_step(PROBED)
+    if former is None or dict(former.details) != details:
+        context.journal.step(PROBED, details=details)
+
+
+def no_compare(context: PhaseContext) -> str:
+    """Why nothing can be appended by sequence on the target, as the last probe saw it; empty: it can, or nobody knows.
+
+    Only ``offsets.mode: auto`` goes on in transactions then; with any other mode it is a blocker.
+    """
+    entry = context.journal.find_step(PROBED)
+    if entry is None or context.spec.offsets.mode != "auto":
+        return ""
+    return str(entry.details["outcomes"].get("sequence", ""))
+
+
 def scratch_topic(context: PhaseContext) -> str:
     """Name of the scratch topic: the same at each attempt, so that a killed probe's topic is found and removed."""
     return f"{SCRATCH_PREFIX}{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
 
 
-def probe_target(context: PhaseContext) -> ProbeResult:
+def probe_target(context: PhaseContext, *, transactions: bool = False) -> ProbeResult:
     """Try fillers and DeleteRecords, the sequence check, the log end by replica_id -2, and markers.
 
+    :param transactions: try a whole transaction, too; it is tried anyway where sequences are not compared.
     :raises MigrationError: not even the scratch topic can be created.
     """
     name = scratch_topic(context)
@@ -61,6 +87,8 @@ def probe_target(context: PhaseContext) -> ProbeResult:
     result = ProbeResult()
     try:
         _try_all(context, name, result)
+        if transactions or result.outcomes.get("sequence"):
+            _try(result, "transactions", lambda: try_transaction(wire, (name, 0), context.migration_id))
     finally:
         _remove(context, name)
         wire.forget_leaders([(name, 0)])
@@ -110,10 +138,14 @@ def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
     attempts = {"log_end": log_end, "fillers": fillers, "sequence": sequence}
     attempts["markers"] = lambda: _markers(context, key, result)
     for tried, attempt in attempts.items():
-        try:
-            result.outcomes[tried] = attempt()
-        except MigrationError as error:
-            result.outcomes[tried] = error.what
+        _try(result, tried, attempt)
+
+
+def _try(result: ProbeResult, name: str, attempt: Callable[[], str]) -> None:
+    try:
+        result.outcomes[name] = attempt()
+    except MigrationError as error:
+        result.outcomes[name] = error.what
 
 
 def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:

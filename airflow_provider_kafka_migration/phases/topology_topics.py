@@ -20,6 +20,8 @@ PHASE = "topology_copy"
 CREATING = "topic_creating"
 CREATED = "topic_created"
 ADOPTED = "topic_adopted"
+#: Topics that others write to as well, and that the user wants to be copied into; they never become ours.
+SHARED = "topic_shared"
 
 #: A KRaft controller refuses operations of more than 10,000 metadata records; partitions and configs are records.
 MAX_RECORDS_PER_REQUEST = 2_000
@@ -67,6 +69,11 @@ def journaled_ids(context: PhaseContext) -> dict[str, str]:
         if entry.step in (CREATED, ADOPTED):
             known.update({str(name): str(value) for name, value in entry.details["topics"].items()})
     return known
+
+
+def journaled_shared(context: PhaseContext) -> set[str]:
+    """Target topics that are copied into beside others."""
+    return {str(name) for entry in context.journal.steps(SHARED) for name in entry.details["topics"]}
 
 
 def _intended(context: PhaseContext) -> set[str]:
@@ -123,21 +130,27 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
     :raises ForeignData: topics with data of somebody else.
     :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: refuse``.
     """
+    shared = {topic.target_name for topic in plan.topics if topic.shared}
     foreign = {
-        name: dict(item.end_offsets) for name, item in sorted(present.items()) if not item.ours and not item.empty
+        name: dict(item.end_offsets)
+        for name, item in sorted(present.items())
+        if not item.ours and not item.empty and name not in shared
     }
     if foreign:
         first = next(iter(foreign))
         raise ForeignData(
             f"{len(foreign)} target topics hold data that is not of this migration: {', '.join(list(foreign)[:10])}",
             where=context.where(PHASE, cluster="target", topic=first),
-            next_step="delete these topics on the target, rename (topics.rename), or exclude them",
+            next_step="delete these topics on the target, rename (topics.rename), exclude them, or let them be copied "
+            "into beside the others (offsets.on_foreign_writer: transactional)",
             details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
         )
     wider = {
         topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
         for topic in plan.topics
-        if present[topic.target_name].partitions > len(topic.partitions) and not present[topic.target_name].ours
+        if present[topic.target_name].partitions > len(topic.partitions)
+        and not present[topic.target_name].ours
+        and not topic.shared
     }
     if wider:
         raise TopologyRefused(
@@ -146,7 +159,24 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
             next_step="partitions are never removed: delete these (empty) topics on the target, or widen the source",
             details={"topics": wider},
         )
+    _refuse_narrow(context, plan, present)
     _refuse_drift(context, plan, present)
+
+
+def _refuse_narrow(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+    """More partitions would move the keys of those who write to a shared topic."""
+    narrow = {
+        topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
+        for topic in plan.topics
+        if topic.shared and present[topic.target_name].partitions < len(topic.partitions)
+    }
+    if narrow:
+        raise TopologyRefused(
+            f"{len(narrow)} shared target topics have fewer partitions than the source: {', '.join(list(narrow)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=next(iter(narrow))),
+            next_step="widen them together with those who write to them, or exclude them",
+            details={"topics": narrow},
+        )
 
 
 def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
@@ -172,10 +202,14 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
     topics = {topic.target_name: topic for topic in plan.topics}
     missing = [name for name in sorted(topics) if not present[name].exists]
     ids = journaled_ids(context)
+    shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared}
+    if shared.keys() - journaled_shared(context):
+        reason = f"{len(shared)} topics of others are copied into, in transactions"
+        context.journal.step(SHARED, details={"topics": shared}, reason=reason)
     adopted = {
         name: present[name].topic_id
         for name in sorted(topics)
-        if present[name].exists and ids.get(name) != present[name].topic_id
+        if present[name].exists and ids.get(name) != present[name].topic_id and name not in shared
     }
     if adopted:
         context.journal.step(ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted")

@@ -57,7 +57,7 @@ def _parity_problems(topic: TopicPlan, source_count: int | None, target: TargetT
         return ["it is not on the target"]
     problems = []
     expected = source_count if source_count is not None else len(topic.partitions)
-    if target.partitions != expected:
+    if target.partitions < expected or (target.partitions != expected and not topic.shared):
         problems.append(f"{target.partitions} partitions, the source has {expected}")
     for name in sorted(topic.target_configs.keys() | target.overrides.keys()):
         wanted, seen = topic.target_configs.get(name), target.overrides.get(name)

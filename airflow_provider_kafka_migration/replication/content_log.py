@@ -19,8 +19,9 @@ FETCH_BYTES = 4 * 1024 * 1024
 class CommittedLog(Protocol):
     """One partition of one side."""
 
-    #: batch bytes that were read
-    read_bytes: int
+    @property
+    def read_bytes(self) -> int:
+        """Batch bytes that were read."""
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """Committed data batches that overlap ``[start_offset, stop_offset)``, ascending.

@@ -16,10 +16,13 @@ from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, Mig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
-from airflow_provider_kafka_migration.replication.content_log import KafkaLog
+from airflow_provider_kafka_migration.replication.content_log import CommittedLog, KafkaLog
+from airflow_provider_kafka_migration.replication.content_shared import OurLog
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
 from airflow_provider_kafka_migration.replication.run_log import RunLog
 from airflow_provider_kafka_migration.replication.topic_key import topic_key
+from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
+from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 Progress = Callable[[PartitionContent, int, int], None]
@@ -119,12 +122,16 @@ class ContentChecker:
         if known is not None and known.is_equal:
             return known
         try:
+            offset_map = self._offset_map(compared)
+            target: CommittedLog = KafkaLog(self._wire("target"), compared.target_topic, compared.partition)
+            if isinstance(offset_map, TransactionalMap):
+                target = OurLog(target, offset_map)
             content = compare_content(
                 compared,
-                self._offset_map(compared),
+                offset_map,
                 self._job.rules(compared.topic),
                 KafkaLog(self._wire("source"), compared.topic, compared.partition),
-                KafkaLog(self._wire("target"), compared.target_topic, compared.partition),
+                target,
                 self._options,
             )
         except Interrupted:
@@ -136,7 +143,9 @@ class ContentChecker:
         return content
 
     def _offset_map(self, compared: ContentRange) -> PartitionMap:
-        if compared.verdict not in (Verdict.MAPPED, Verdict.TRANSACTIONAL):
+        if compared.verdict is Verdict.TRANSACTIONAL:
+            return MapPages(self._store, self._job.migration_id, compared.topic, compared.partition).load_final()
+        if compared.verdict is not Verdict.MAPPED:
             return range_map(compared)
         base = Run(compared.source_start_offset, compared.target_start_offset)
         log = RunLog(self._store, self._job.migration_id, compared.topic, compared.partition, base)

@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.replication.partition_copy import Partitio
 from airflow_provider_kafka_migration.replication.placing import Placer
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
 from airflow_provider_kafka_migration.replication.resume import Resumer
+from airflow_provider_kafka_migration.replication.target_side import TargetSide
 from airflow_provider_kafka_migration.replication.trouble import Troubles
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -88,11 +89,20 @@ class LaneCopier:
         self._deciders: dict[PartitionCopy, Decider] = {}
         self._maps = LaneMaps(map_store, job.migration_id, self._check_deadline)
         self._placer = Placer(job, self._maps)
-        self._appender = Appender(
+        append = Appender(
             target,
             job.producers,
             deadline=limits.deadline,
             transactional_id=lane.transactional_id,
+            on_trouble=self._on_trouble,
+            on_confirmed=self._on_confirmed,
+        )
+        self._appender = TargetSide(
+            job,
+            target,
+            append,
+            map_store,
+            deadline=limits.deadline,
             on_trouble=self._on_trouble,
             on_confirmed=self._on_confirmed,
         )
@@ -111,7 +121,8 @@ class LaneCopier:
         self._buffered_bytes = 0
         self._buffer_limit_bytes = LANE_BUFFER_BYTES + (ARCHIVE_BUFFER_BYTES if job.via == "s3" else 0)
         self._poller = SocketPoller()
-        self._feed.wake = self._appender.wake = self._poller.wake
+        self._feed.wake = self._poller.wake
+        self._appender.set_wake(self._poller.wake)
         self._asked_to_stop = False
         self._next_look = 0.0
 
@@ -187,6 +198,7 @@ class LaneCopier:
         ]
         due.append(self._limits.deadline - now)
         due.append(STOP_POLL_SECONDS)
+        due.append(self._appender.next_due(now) - now)
         muted = [channel.muted_until - now for channel in self._appender.channels if channel.muted_until > now]
         return max(0.0, min(due + muted))
 
@@ -263,7 +275,7 @@ class LaneCopier:
         try:
             self._check_topic_ids(due)
             due = [copy for copy in due if copy.phase is Phase.RESUMING]
-            found = self._resumer.resume(due, self._maps) if due else {}
+            found = self._appender.resume(due, self._resumer, self._maps) if due else {}
         except Transient as error:
             found = dict.fromkeys(due, error)
         for copy, point in found.items():

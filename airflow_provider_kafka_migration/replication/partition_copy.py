@@ -110,6 +110,8 @@ class PartitionCopy:
     retries: int = 0
     stuck_since: float | None = None
     error: MigrationError | None = None
+    #: decided source offsets without records that the committed position does not cover yet (transactional)
+    owes_position: bool = False
     #: stops the partition once all that was decided before it is confirmed
     stopping: MigrationError | None = None
 
@@ -157,7 +159,7 @@ class PartitionCopy:
     @property
     def is_idle(self) -> bool:
         """Nothing decided is left to send, and nothing sent is left to be answered."""
-        return not self.pending and not self.in_flight and not self.filling
+        return not self.pending and not self.in_flight and not self.filling and not self.owes_position
 
     def reset(self, *, resume_at: float) -> None:
         """Forget all that was decided or sent: the target's log will say where to go on."""
@@ -193,6 +195,7 @@ class PartitionCopy:
             self.verdict = Verdict.MAPPED
         self.fills_holes = not point.skips_holes and self.spec.verdict in (Verdict.EQUAL, Verdict.SHIFTED)
         self.stopping = None
+        self.owes_position = False
         self.has_filled = False
         self.has_appended = False
 

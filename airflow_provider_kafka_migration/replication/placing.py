@@ -39,6 +39,9 @@ class Placer:
         :raises HolesExceedBudget: more holes than may be filled, and the policy is to fail.
         :raises OffsetMapConflict: somebody else writes this partition's runs.
         """
+        if copy.spec.verdict is Verdict.TRANSACTIONAL:
+            place_in_transactions(copy, steps)
+            return
         runs: list[Run] = []
         placed: list[Step] = []
         for step in steps:
@@ -131,3 +134,14 @@ class Placer:
             partition=copy.spec.partition,
             offset=copy.confirmed_source_offset,
         )
+
+
+def place_in_transactions(copy: PartitionCopy, steps: Sequence[Step]) -> None:
+    """Queue what has records: the leader chooses the offsets, and holes leave nothing but a later position."""
+    for step in steps:
+        if isinstance(step, Hole):
+            copy.source_offset = step.source_offset + step.count
+        else:
+            copy.queue([step])
+            copy.source_offset = step.source_next_offset
+        copy.owes_position = True

@@ -27,10 +27,10 @@ from airflow_provider_kafka_migration.replication.append_errors import (
     UnexpectedEnd,
     UnexpectedOffset,
 )
-from airflow_provider_kafka_migration.replication.appender import Appender
 from airflow_provider_kafka_migration.replication.feed import Feed
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.reading import read_span
+from airflow_provider_kafka_migration.replication.target_side import TargetSide
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Troubles:
         self,
         job: CopyJob,
         target: Wire,
-        appender: Appender,
+        appender: TargetSide,
         feed: Feed,
         *,
         on_gap: Callable[[PartitionCopy, SourceGap], None],

@@ -1,0 +1,231 @@
+"""Copies in transactions are killed, frozen and raced, beside foreign writers: exactly once, and an exact map."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.transactional_position import group_name
+from harness.brokers import KafkaCluster
+from harness.copying import Copying, results_of, wait_for
+from harness.load import load, tiny_topics
+from tests.integration.transactional.conftest import MakeCopying
+from tests.integration.transactional.transactional_support import check_copy, foreign_writers, position_of
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def writing(cluster: KafkaCluster, topic: str, seed: int) -> Iterator[None]:
+    """Writes to both partitions of a source topic all the time: plain records and small transactions, some aborted."""
+    stop = threading.Event()
+
+    def plain() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 2, "compression.type": "lz4"})
+        rng, number = random.Random(seed), 0
+        while not stop.wait(0.005):
+            for _ in range(rng.randrange(1, 40)):
+                producer.produce(topic, b"plain-%d" % number, partition=number % 2)
+                number += 1
+            producer.flush()
+
+    def transactions() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"w-{topic}"})
+        producer.init_transactions()
+        rng, number = random.Random(seed + 1), 0
+        while not stop.is_set():
+            producer.begin_transaction()
+            for _ in range(rng.randrange(1, 6)):
+                producer.produce(topic, b"tx-%d" % number, partition=number % 2)
+                number += 1
+            producer.flush()
+            if rng.random() < 0.3:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+
+    threads = [threading.Thread(target=plain), threading.Thread(target=transactions)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def finish(worker: subprocess.Popen[str], seconds: float = 90) -> str:
+    """Wait for a worker to end well; its output."""
+    out, err = worker.communicate(timeout=seconds)
+    assert worker.returncode == 0, err[-4000:]
+    return out
+
+
+def kill_in_a_loop(
+    copying: MakeCopying, source: KafkaCluster, target: KafkaCluster, name: str, *, kills: int, seed: int
+) -> Copying:
+    """Workers are killed while all kinds of topics are copied beside a foreign writer; the copy, when it is done."""
+    rng = random.Random(seed)
+    topics = tiny_topics(f"{name}.")
+    load(source, topics, seed=seed)
+    live = f"{name}.live"
+    source.create_topic(live, 2)
+    copy = copying([*(topic.name for topic in topics), live], target=target)
+    killed = 0
+    with writing(source, live, seed), foreign_writers(target, live, 2):
+        while killed < kills:
+            copy.write_job("tail")
+            worker = copy.worker(0, "tail")
+            time.sleep(0.5 + rng.random() * 0.9)
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGKILL)
+                killed += 1
+            _, err = worker.communicate()
+            assert "Traceback" not in err, err
+    copy.write_job("seed")
+    results = results_of(finish(copy.worker()))
+    assert all(item.done for item in results)
+    assert check_copy(copy) > 0
+    return copy
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_killed_at_random_moments(
+    copying: MakeCopying,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    first_version_target: KafkaCluster,
+    unique_name: Callable[[str], str],
+    which: str,
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    target = target_cluster if which == "second" else first_version_target
+    kill_in_a_loop(copying, source_cluster, target, unique_name("k"), kills=6, seed=seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_killed_many_times(
+    copying: MakeCopying,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    first_version_target: KafkaCluster,
+    unique_name: Callable[[str], str],
+    which: str,
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    target = target_cluster if which == "second" else first_version_target
+    kill_in_a_loop(copying, source_cluster, target, unique_name("k"), kills=100, seed=seed)
+
+
+def test_uncoordinated_copiers_fence_each_other(
+    copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """Three copiers with leases of their own on the same partitions: a transaction of one of them, or of none."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    topic = unique_name("race")
+    source_cluster.create_topic(topic, 2)
+    producer = Producer({"bootstrap.servers": source_cluster.bootstrap, "batch.size": 2000, "linger.ms": 1})
+    for number in range(20_000):
+        producer.produce(topic, b"%d" % number, partition=number % 2)
+        if number % 100 == 0:
+            producer.poll(0)
+    producer.flush()
+    copy = copying([topic])
+    copy.write_job("seed")
+    store = copy.clients.store(copy.journal)
+    data = store.get(copy.job_key("seed"))
+    assert data is not None
+    workers = []
+    for name in ("seed", "tail", "backup"):
+        # Different job names give different leases: nobody waits for anybody.
+        store.put(copy.job_key(name), data.replace(b'"name":"seed"', b'"name":"%s"' % name.encode()))
+        workers.append(copy.worker(0, name))
+    outputs = [finish(worker) for worker in workers]
+    assert all(item.done for output in outputs for item in results_of(output))
+    assert check_copy(copy) == 0
+
+
+def test_a_zombie_is_fenced_and_writes_nothing(
+    copying: MakeCopying,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+) -> None:
+    """Stopped in the middle of its transactions, overtaken by a copier that does not wait, and woken within its slice:
+    nothing but the broker's fencing stands in its way."""
+    topic = unique_name("zombie")
+    source_cluster.create_topic(topic, 2)
+    copy = copying([topic], job_fields={"slice_seconds": 60})
+    copy.write_job("tail")
+    with writing(source_cluster, topic, 5), foreign_writers(target_cluster, topic, 2):
+        zombie = copy.worker(0, "tail", "--slices", "1")
+        wait_for(lambda: _has_positions(copy), 30, "the first copier commits")
+        os.kill(zombie.pid, signal.SIGSTOP)
+        # Another job name has another lease, so the newcomer takes over at once.
+        copy.write_job("seed")
+        store = copy.clients.store(copy.journal)
+        data = store.get(copy.job_key("seed"))
+        assert data is not None
+        store.put(copy.job_key("backup"), data.replace(b'"name":"seed"', b'"name":"backup"'))
+        assert all(item.done for item in results_of(finish(copy.worker(0, "backup"))))
+        before = {key: position_of(copy, key) for key in copy.partitions}
+        os.kill(zombie.pid, signal.SIGCONT)
+        out, err = zombie.communicate(timeout=60)
+        results = results_of(out)
+        assert {(item.error or {}).get("code") for item in results} == {"SLICE_EXPIRED"}, err[-3000:]
+        assert {key: position_of(copy, key) for key in copy.partitions} == before
+    copy.write_job("seed")
+    finish(copy.worker())
+    assert check_copy(copy) > 0
+
+
+def _has_positions(copy: Copying) -> bool:
+    try:
+        return all(position_of(copy, key).runs for key in copy.partitions)
+    except AssertionError:
+        return False
+
+
+def test_a_position_that_was_lost_is_named(
+    copying: MakeCopying, source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """Without its position nobody knows what was copied: the partition stops, and nothing is copied twice."""
+    topic = unique_name("lost")
+    source_cluster.create_topic(topic, 1)
+    producer = Producer({"bootstrap.servers": source_cluster.bootstrap})
+    for number in range(50):
+        producer.produce(topic, b"%d" % number)
+    producer.flush()
+    copy = copying([topic])
+    copy.run()
+    ends = _log_ends(copy, topic)
+    target_cluster.admin().delete_consumer_groups([group_name(copy.migration_id)])[
+        group_name(copy.migration_id)
+    ].result()
+    copy.write_job("seed")
+    out, _ = copy.worker().communicate(timeout=60)
+    (result,) = results_of(out)
+    assert result.error is not None
+    assert result.error["code"] == "POSITION_LOST"
+    assert _log_ends(copy, topic) == ends
+
+
+def _log_ends(copy: Copying, topic: str) -> int:
+    wire: Wire = copy.clients.wire("target")
+    return wire.list_offsets([(topic, 0)], "log_end")[topic, 0]

@@ -1,0 +1,131 @@
+"""Copies in transactions for tests: who wrote what, and what the map must answer, both by brute force."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Producer
+
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
+from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
+from airflow_provider_kafka_migration.replication.transactional_position import Position, group_name
+from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
+from harness.brokers import KafkaCluster
+from harness.compare import Record, read_records
+from harness.copying import Copying
+
+FOREIGN_KEY = b"written-by-somebody-else"
+
+
+def in_transactions(cluster: KafkaCluster, topics: list[str]) -> dict[TopicPartition, Verdict]:
+    """The verdict for all partitions of these topics."""
+    found = cluster.admin().list_topics(timeout=10).topics
+    return {(name, number): Verdict.TRANSACTIONAL for name in topics for number in found[name].partitions}
+
+
+def content(record: Record) -> tuple[object, ...]:
+    """What has to be equal: all but the offset."""
+    return (record.timestamp, record.key, record.value, record.headers)
+
+
+def split(records: list[Record]) -> tuple[list[Record], list[Record]]:
+    """(ours, those of the foreign writers of these tests)."""
+    ours = [record for record in records if record.key != FOREIGN_KEY]
+    return ours, [record for record in records if record.key == FOREIGN_KEY]
+
+
+def position_of(copy: Copying, key: TopicPartition) -> Position:
+    """What the target itself says of a partition."""
+    found = read_positions(copy.clients.wire("target"), group_name(copy.migration_id), [key])[key]
+    assert isinstance(found, Position), found if isinstance(found, MigrationError) else "no position"
+    return found
+
+
+def map_of(copy: Copying, key: TopicPartition) -> TransactionalMap:
+    """The map as the target and the pages tell it."""
+    return MapPages(copy.clients.store(copy.journal), copy.migration_id, *key).load(position_of(copy, key))
+
+
+def check_copy(copy: Copying) -> int:
+    """Our records are the source's, in order; the map answers for every source offset. Number of foreign records."""
+    foreign_records = 0
+    source_config = {"bootstrap.servers": copy.source.bootstrap}
+    target_config = {"bootstrap.servers": copy.target.bootstrap}
+    ends = copy.stable_ends()
+    for topic in copy.topics:
+        source, target = read_records(source_config, topic), read_records(target_config, topic)
+        assert source.keys() == target.keys()
+        for number, records in source.items():
+            key = (topic, number)
+            ours, foreign = split(target[number])
+            foreign_records += len(foreign)
+            got, wanted = [content(item) for item in ours], [content(item) for item in records]
+            differs = next((i for i, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), -1)
+            assert differs < 0, f"{key}: record {differs} is {ours[differs]}, should be {records[differs]}"
+            assert len(got) == len(wanted), f"{key}: {len(got)} records of ours, the source has {len(wanted)}"
+            check_map(copy, key, [item.offset for item in records], [item.offset for item in ours], ends[key])
+    return foreign_records
+
+
+def check_map(copy: Copying, key: TopicPartition, source: list[int], target: list[int], end: int) -> None:
+    """Every source offset from log start to end + 1: the answer is where the next record of ours is."""
+    start = copy.partitions[key].source_start_offset
+    if not source and start == end:
+        return
+    assert position_of(copy, key).source_offset == end
+    found = map_of(copy, key)
+    closed = found.closed(end, found.target_start_offset if not target else target[-1] + 1)
+    behind = target[-1] + 1 if target else closed.target_start_offset
+    for offset in range(start, end + 2):
+        index = bisect_left(source, offset)
+        wanted = target[index] if index < len(target) else behind
+        answer = closed.translate(offset)
+        assert answer.target_offset == wanted, f"{key}: source offset {offset} -> {answer}, should be {wanted}"
+        if not (offset > end and not target):
+            assert found.translate(offset).target_offset == wanted
+    assert [closed.source_of(offset) for offset in target] == source
+    assert all(closed.covers(offset) for offset in target)
+
+
+@contextmanager
+def foreign_writers(cluster: KafkaCluster, topic: str, partitions: int) -> Iterator[None]:
+    """Somebody else writes to the same partitions of the target: plain records and transactions, some aborted."""
+    stop = threading.Event()
+
+    def plain() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
+        number = 0
+        while not stop.wait(0.003):
+            producer.produce(topic, b"plain-%d" % number, key=FOREIGN_KEY, partition=number % partitions)
+            producer.flush()
+            number += 1
+
+    def transactions() -> None:
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"foreign-{topic}"})
+        producer.init_transactions()
+        number = 0
+        while not stop.wait(0.01):
+            producer.begin_transaction()
+            producer.produce(topic, b"tx-%d" % number, key=FOREIGN_KEY, partition=number % partitions)
+            producer.flush()
+            if number % 3 == 0:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+            number += 1
+
+    threads = [threading.Thread(target=plain), threading.Thread(target=transactions)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
