@@ -23,6 +23,10 @@ class Verdict(StrEnum):
     TRANSACTIONAL = "transactional"
 
 
+#: Among the kinds of a topic: others write to it on the target.
+SHARED_KIND = "shared"
+
+
 class ClusterFacts(Part):
     """What a cluster says of itself."""
 
@@ -68,12 +72,18 @@ class TopicPlan(Part):
     target_configs: dict[str, str] = Field(description="what the target topic ends with, policy applied")
     dropped_configs: dict[str, str] = Field(default_factory=dict, description="config name to why it is not copied")
     kinds: list[str] = Field(
-        default_factory=list, description="compacted, log_append_time, old_format, tiered, transactional"
+        default_factory=list,
+        description="compacted, log_append_time, old_format, tiered, transactional; shared: others write to the target "
+        "topic, and it is copied into beside them",
     )
     codecs: list[str] = Field(default_factory=list, description="of the batches sampled at both ends of each partition")
     exists_on_target: bool = False
-    shared: bool = Field(False, description="others write to it on the target; it is copied into beside them")
     drift: list[dict[str, Any]] = Field(default_factory=list, description="config differences of an existing topic")
+
+    @property
+    def shared(self) -> bool:
+        """Others write to it on the target; it is copied into beside them, and ends with the configs it had."""
+        return SHARED_KIND in self.kinds
 
 
 class GroupPlan(Part):

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from airflow_provider_kafka_migration.documents.plan import EstimatePlan, PartitionPlan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import (
+    SHARED_KIND,
+    EstimatePlan,
+    PartitionPlan,
+    TopicPlan,
+    Verdict,
+)
 from airflow_provider_kafka_migration.errors import Terminal, Where
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
@@ -118,10 +124,9 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target
         source_configs=dict(sorted(configs.overrides.items())),
         target_configs=wanted,
         dropped_configs=dropped,
-        kinds=_kinds(configs, samples),
+        kinds=sorted([*_kinds(configs, samples), *([SHARED_KIND] if shared else [])]),
         codecs=sorted({codec for sample in samples for codec in sample.codecs}),
         exists_on_target=there,
-        shared=shared,
         drift=[dict(item) for item in drift],
     )
 

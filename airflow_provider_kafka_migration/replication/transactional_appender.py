@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Where
+from airflow_provider_kafka_migration.errors import MigrationError, RecordTooLarge, SliceExpired, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches import patched_header
-from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, TRANSACTION_COORDINATOR, Wire
+from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, Wire
 from airflow_provider_kafka_migration.replication import transactional_requests as requests
+from airflow_provider_kafka_migration.replication.append_errors import TooLarge
 from airflow_provider_kafka_migration.replication.appender import CHANNELS_PER_BROKER, Channel
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, Sent
 from airflow_provider_kafka_migration.replication.transactional_errors import (
@@ -97,9 +98,7 @@ class TransactionalAppender:
             broker_id = self._target.coordinator(self._group, GROUP_COORDINATOR)
             self._group_channel = self._channel(broker_id, _GROUP_CHANNEL)
         for copy in todo:
-            name = self._sessions[copy].producer.transactional_id
-            coordinator = self._target.coordinator(name, TRANSACTION_COORDINATOR)
-            self._coordinator_of[copy] = self._channel(coordinator, _COORDINATOR_CHANNEL)
+            self._coordinator_of[copy] = self._channel(self._sessions[copy].coordinator_id, _COORDINATOR_CHANNEL)
             self._leader_of[copy] = self._channel(leaders[copy.target_key], copy.spec.partition % CHANNELS_PER_BROKER)
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
                 channel.copies.add(copy)
@@ -170,25 +169,28 @@ class TransactionalAppender:
     def next_due(self, now: float) -> float:
         """When the next transaction wants to be looked at again (monotonic clock)."""
         due = [
-            session.due if session.due > now else now + 0.02
+            session.next_look(now)
             for copy, session in self._sessions.items()
             if copy.phase is Phase.RUNNING and session.is_live and not session.asked and not copy.is_idle
         ]
         return min(due, default=now + 1.0)
 
     def _advance(self, session: Session, now: float) -> None:
-        if session.asked or now < session.due:
-            return
-        if session.stage is Stage.BEGINNING:
-            self._take_beginning(session)
-        if session.stage is Stage.IDLE:
-            self._open_if_needed(session, now)
-        if session.stage is Stage.OPEN:
-            self._append_all(session, now)
-        elif session.stage is Stage.PAGING:
-            self._take_page(session)
-        elif session.stage not in (Stage.IDLE, Stage.BEGINNING):
-            self._ask(session)
+        """As many stages as go without an answer."""
+        while not session.asked and now >= session.due:
+            stage = session.stage
+            if stage is Stage.IDLE:
+                self._open_if_needed(session, now)
+            elif stage is Stage.BEGINNING:
+                self._take_beginning(session)
+            elif stage is Stage.OPEN:
+                self._append_all(session, now)
+            elif stage is Stage.PAGING:
+                self._take_page(session)
+            else:
+                self._ask(session)
+            if session.stage is stage:
+                return
 
     def _open_if_needed(self, session: Session, now: float) -> None:
         copy = session.copy
@@ -326,9 +328,13 @@ class TransactionalAppender:
         else:
             # The transaction is lost with it; what it holds is read and appended again.
             session.is_closing = True
-            self._on_trouble(
-                session.copy, append_error(session.copy, session.oldest, answer.error_code, answer.error_message)
-            )
+            error = append_error(session.copy, session.oldest, answer.error_code, answer.error_message)
+            if isinstance(error, RecordTooLarge):
+                # Found again when it is decided anew: what lies before it is committed then, and nothing behind it.
+                limit = session.oldest.size_bytes - 1
+                session.copy.spec = session.copy.spec.model_copy(update={"max_batch_bytes": limit})
+                error = TooLarge(error.what, where=error.where, details={"size_bytes": limit})
+            self._on_trouble(session.copy, error)
 
     def _on_added(self, session: Session, frame: memoryview) -> None:
         if self._is_good(session, requests.add_partition_answer(frame), "the partition is not taken", "Write"):

@@ -55,6 +55,7 @@ Resumed = ResumePoint | MigrationError | None
 class _Look:
     copy: PartitionCopy
     producer: Producer
+    coordinator_id: int
     position: Position | None = None
     is_begun: bool = False
     ends: LogEnds | None = None
@@ -108,7 +109,7 @@ class TransactionalResumer:
             for name, (code, producer_id, epoch) in self._init_all(broker_id, members).items():
                 copy = names[name]
                 if not code:
-                    looks.append(_Look(copy, Producer(name, producer_id, epoch)))
+                    looks.append(_Look(copy, Producer(name, producer_id, epoch), broker_id))
                 elif not is_concurrent(code):
                     found[copy] = self._init_error(copy, name, code)
         return looks
@@ -224,7 +225,7 @@ class TransactionalResumer:
                 raise Transient("the target's replicas do not catch up", where=self._where(copy))
             start = Run(copy.spec.source_start_offset, look.ends.log_end_offset)
             position = Position(start.source_start, start.target_start, start)
-        session = Session(copy, copy.incarnation, look.producer, position, is_begun=look.is_begun)
+        session = Session(copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun)
         self._on_session(session)
         return ResumePoint(position.source_offset, position.target_offset, 0, 0)
 

@@ -24,6 +24,8 @@ IDLE_TRANSACTION_SECONDS = 0.04
 POSITION_SECONDS = 1.0
 #: A position is committed anew when it is so old, long before brokers forget it (``offsets.retention.minutes``).
 KEEP_ALIVE_SECONDS = 6 * 3600
+_LOOK_SECONDS = 0.02
+_LEAST_PAUSE_SECONDS = 0.002
 
 
 class Stage(Enum):
@@ -59,6 +61,7 @@ class Session:
     producer: Producer
     #: as committed
     position: Position
+    coordinator_id: int
     #: it is written down that a position was committed once, so that its loss is noticed
     is_begun: bool = True
     stage: Stage = Stage.IDLE
@@ -102,6 +105,13 @@ class Session:
         self.asked = False
         self.due = now + pauses[min(self.tries, len(pauses) - 1)]
         self.tries += 1
+
+    def next_look(self, now: float) -> float:
+        """When there is something to do though no answer has come (monotonic clock)."""
+        if self.stage is not Stage.OPEN or self.due > now:
+            return self.due if self.due > now else now + _LOOK_SECONDS
+        patience = MAX_TRANSACTION_SECONDS if self.copy.pending else IDLE_TRANSACTION_SECONDS
+        return max(self.opened_at + patience, now + _LEAST_PAUSE_SECONDS)
 
     # -- what a transaction holds ------------------------------------------------------------------------------------
 

@@ -215,9 +215,8 @@ def test_a_position_that_was_lost_is_named(
     copy = copying([topic])
     copy.run()
     ends = _log_ends(copy, topic)
-    target_cluster.admin().delete_consumer_groups([group_name(copy.migration_id)])[
-        group_name(copy.migration_id)
-    ].result()
+    admin, group = target_cluster.admin(), group_name(copy.migration_id)
+    admin.delete_consumer_groups([group])[group].result(timeout=30)
     copy.write_job("seed")
     out, _ = copy.worker().communicate(timeout=60)
     (result,) = results_of(out)
