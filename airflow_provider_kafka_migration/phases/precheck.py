@@ -122,6 +122,8 @@ def check_is_of(context: PhaseContext, plan: Plan) -> None:
             where=context.where(PHASE),
             next_step="clear precheck and everything below it",
         )
+
+
 def _plan_is_outdated(context: PhaseContext, plan: Plan) -> bool:
     verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
     return bool(verdicts - {Verdict.TRANSACTIONAL}) and bool(probe.no_compare(context))
