@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.appender import Appender, Channel
 from airflow_provider_kafka_migration.replication.maps import LaneMaps
@@ -123,7 +123,13 @@ class TargetSide:
         :raises Transient: nobody of a cluster answers, or the storage does not.
         """
         in_transactions = [copy for copy in copies if is_transactional(copy)]
-        found = self._transactional_resumer.resume(in_transactions) if in_transactions else {}
+        found: dict[PartitionCopy, Resumed] = {}
+        if in_transactions:
+            try:
+                found.update(self._transactional_resumer.resume(in_transactions))
+            except Terminal as error:
+                # A missing right on the group or the ids: partitions of the other kind need neither.
+                found.update(dict.fromkeys(in_transactions, error))
         others = [copy for copy in copies if not is_transactional(copy)]
         if others:
             found.update(resumer.resume(others, lane_maps))

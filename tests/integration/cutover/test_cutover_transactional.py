@@ -70,6 +70,8 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
     document = offset_maps.load_document(context)
     assert document is not None
     assert {item.verdict for item in document.partitions} == {"transactional"}
+    group = f"{lab.migration_id}.middle"
+    translated = context.target.admin.groups_offsets([group])[group]
     foreign_records = 0
     for topic in topics:
         source, target = read_records(source_config, topic), read_records(target_config, topic)
@@ -81,8 +83,7 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
             if committed is None:
                 continue
             # The group reads next what it would have read next on the source.
-            translated = groups.target_states(context, [f"{lab.migration_id}.middle"])
-            offset = translated[f"{lab.migration_id}.middle"].offsets[topic, number].offset
+            offset = translated.offsets[topic, number].offset
             before = bisect_left([item.offset for item in records], committed)
             assert sum(item.offset < offset for item in ours) == before
     assert foreign_records > 50

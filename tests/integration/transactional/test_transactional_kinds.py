@@ -24,13 +24,10 @@ from tests.integration.transactional.transactional_support import (
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("via", ["direct", "s3"])
-def test_all_kinds(
-    copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], via: str
-) -> None:
+def test_all_kinds(copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]) -> None:
     topics = tiny_topics(unique_name("k") + ".")
     load(source_cluster, topics, seed=7)
-    copy = copying([topic.name for topic in topics], lanes=2, via=via, job_fields={"segment_max_bytes": 20_000})
+    copy = copying([topic.name for topic in topics], lanes=2, via="s3", job_fields={"segment_max_bytes": 20_000})
     progress = copy.run()
     assert progress["partitions_done"] == sum(topic.partitions for topic in topics)
     assert {item["verdict"] for item in progress["partitions"]} == {Verdict.TRANSACTIONAL}
