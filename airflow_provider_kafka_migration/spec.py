@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.spec_conflicts import Mistake, conflicts
 from airflow_provider_kafka_migration.spec_types import ByteSize, Duration, Location, Regex
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
@@ -141,6 +143,11 @@ class AclsSection(Section):
 class EstimateSection(Section):
     """What plan's estimates of time and cost assume. Nothing else depends on it."""
 
+    measure: bool = Field(
+        False,
+        description="Read from the source for some seconds at plan time, and estimate with that rate where it is "
+        "lower; written beside the plan, never into it.",
+    )
     copy_bytes_per_second: ByteSize = Field("100MB", ge=1, description="Rate of the copy, all lanes together.")  # type: ignore[assignment]
     usd_per_gb_transfer: float = Field(0.02, ge=0, description="Network transfer between source, workers and target.")
     usd_per_1000_puts: float = Field(0.005, ge=0, description="S3 write and list requests.")
@@ -332,6 +339,21 @@ class MigrationSpec(Section):
             raise ValueError("source and target use the same connection")
         return self
 
+    @model_validator(mode="after")
+    def _keys_go_together(self) -> MigrationSpec:
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        found = conflicts({name: item for name, item in sections.items() if isinstance(item, Section)})
+        if found:
+            raise _ConflictsError(found)
+        return self
+
+
+class _ConflictsError(ValueError):
+    """Several mistakes in one of pydantic's errors; :func:`parse_spec` takes them apart again."""
+
+    def __init__(self, found: list[Mistake]) -> None:
+        super().__init__("; ".join(f"{path}: {reason}" for path, reason in found))
+
 
 def _mistake_path(location: tuple[int | str, ...]) -> str:
     text = ""
@@ -356,10 +378,7 @@ def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
     try:
         return MigrationSpec.model_validate(dict(data))
     except ValidationError as error:
-        mistakes = [
-            {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
-            for item in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
+        mistakes = _mistakes(error, dict(data))
         listing = "; ".join(f"{mistake['path']}: {mistake['reason']}" for mistake in mistakes)
         raise SpecInvalid(
             f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''} in the spec: {listing}",
@@ -367,6 +386,23 @@ def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
             next_step="correct all of them; `kafka-migration validate FILE` checks a file",
             details={"mistakes": mistakes},
         ) from None
+
+
+def _mistakes(error: ValidationError, data: dict[str, Any]) -> list[dict[str, str]]:
+    """What pydantic has found, and what the valid sections get wrong together."""
+    mistakes = [
+        {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
+        for item in error.errors(include_url=False, include_input=False)
+        if not isinstance(item.get("ctx", {}).get("error"), _ConflictsError)
+    ]
+    sections: dict[str, Section] = {}
+    for name, field in MigrationSpec.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            with contextlib.suppress(ValidationError):
+                sections[name] = kind.model_validate(data.get(name, {}))
+    mistakes += [{"path": path, "reason": reason} for path, reason in conflicts(sections)]
+    return mistakes
 
 
 def load_spec(path: str | Path) -> MigrationSpec:

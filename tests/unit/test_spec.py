@@ -12,9 +12,10 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid
-from airflow_provider_kafka_migration.spec import json_schema, load_spec, parse_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema, load_spec, parse_spec
 from airflow_provider_kafka_migration.spec_types import format_duration, parse_bytes, parse_duration
 
 CASES = Path(__file__).parents[1] / "cases" / "spec"
@@ -92,6 +93,41 @@ def test_all_mistakes_come_in_one_error_with_their_paths() -> None:
     assert "not a regular expression" in found["topics.include[0]"]
     assert "32MiB" in found["seed.segment_max_bytes"]
     assert "producer_freeze_webhook" in found["cutover"]
+
+
+CONFLICTS = [
+    ({"topics": {"include": ["a.*"], "exclude": ["b", ".*"]}}, "topics.exclude[1]", "nothing is left"),
+    ({"topics": {"include": ["a"], "exclude": ["a", "b"]}}, "topics.exclude", "nothing is left"),
+    ({"topics": {"rename": {"topics": {"a": "c", "b": "c"}}}}, "topics.rename.topics", "a and b would both become c"),
+    ({"topics": {"rename": {"topics": {"a": "no blanks"}}}}, "topics.rename.topics.a", "no name of a topic"),
+    ({"topics": {"rename": {"topics": {"a": ".."}}}}, "topics.rename.topics.a", "no name of a topic"),
+    ({"topics": {"include": ["x"], "rename": {"topics": {"a": "b"}}}}, "topics.rename.topics.a", "not selected"),
+    ({"acls": {"write_grants": "at_cutover", "policy": "skip"}}, "acls.write_grants", "copies none"),
+    ({"acls": {"write_grants": "at_cutover", "target_auth": "iam"}}, "acls.write_grants", "to a person"),
+    ({"acls": {"users": {"ann": "hunter2"}}}, "acls.users.ann", "not a secret reference"),
+]
+
+
+@pytest.mark.parametrize(("sections", "path", "reason"), CONFLICTS)
+def test_keys_that_contradict_each_other_are_named(sections: dict[str, Any], path: str, reason: str) -> None:
+    found = mistakes(minimal(**sections))
+    assert set(found) == {path}
+    assert reason in found[path]
+    assert "hunter2" not in str(found)
+
+
+def test_contradictions_come_together_with_all_other_mistakes() -> None:
+    found = mistakes(
+        minimal(
+            colour="red",
+            seed={"lanes": "many"},
+            topics={"include": ["a", "b"], "rename": {"topics": {"a": "c", "b": "c"}}},
+            acls={"policy": "skip", "write_grants": "at_cutover", "users": {"ann": "plain"}},
+        )
+    )
+    assert set(found) == {"colour", "seed.lanes", "topics.rename.topics", "acls.write_grants", "acls.users.ann"}
+    with pytest.raises(ValidationError, match=r"acls\.write_grants"):
+        MigrationSpec.model_validate(minimal(acls={"policy": "skip", "write_grants": "at_cutover"}))
 
 
 def test_the_error_message_names_each_mistake_and_the_next_step() -> None:
