@@ -70,6 +70,10 @@ bench: env java ## Compare the copiers on the same brokers and data; results in 
 bench-groups: env java ## Consumer groups through MirrorMaker 2 and through us: records read again or skipped
 	$(BIN)/python -m benchmarks.groups
 
+.PHONY: bench-lanes
+bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated metadata: seconds and peak memory
+	$(BIN)/python -m benchmarks.lanes
+
 .PHONY: soak
 soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N changes how many
 	$(BIN)/python -m harness.soak --faults $(FAULTS) $(if $(SEED),--seed $(SEED))

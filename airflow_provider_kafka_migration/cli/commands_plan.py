@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -16,7 +17,7 @@ from rich.table import Table
 from airflow_provider_kafka_migration.cli.commands_run import Session, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
 from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
-from airflow_provider_kafka_migration.cli.session import SpecArgument
+from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, PrecheckBlocked, Where
 from airflow_provider_kafka_migration.spec import load_spec
 
@@ -43,29 +44,99 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write plan.json to this file, too.", show_default=False)
     ] = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(
+            "--documents",
+            metavar="FOLDER",
+            help="Write plan.json, plan.md, runbook.md, permissions.md and cost-estimate.json into this folder, too.",
+            show_default=False,
+        ),
+    ] = None,
+    diff: Annotated[
+        str | None,
+        typer.Option(
+            "--diff",
+            metavar="EARLIER",
+            help="Show what has changed since an earlier plan.json: a path, file:// or s3:// address.",
+            show_default=False,
+        ),
+    ] = None,
+    moving: Annotated[
+        bool, typer.Option("--moving", help="With --diff: also offsets, sizes, lags and states, which always move.")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Read from the source for some seconds, and estimate with that rate.")
+    ] = False,
     *,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
     """Show what a migration would do. Reads both clusters, and writes nothing: no claim, no journal."""
+    from airflow_provider_kafka_migration.phases import plan_documents, plan_measure
     from airflow_provider_kafka_migration.phases.plan import make_plan
 
     spec = load_spec(file)
+    earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)
     view = make_view(quiet=True)
     with Session(spec, view).open() as migration, migration.reading() as context:
         made = make_plan(context)
+        measured = plan_measure.measure(context, made) if measure or spec.estimate.measure else None
+        beside = plan_documents.documents(spec, made, context.source.config, context.target.config)
+    if measured is not None:
+        beside[plan_measure.NAME] = measured.canonical().decode() + "\n"
     if output is not None:
-        _write(output, made.canonical())
-    data = {"digest": made.digest(), "plan": made.model_dump(mode="json")}
+        write_document(output, made.canonical())
+    if documents is not None:
+        for name, content in sorted({**beside, "plan.json": made.canonical().decode()}.items()):
+            write_document(documents / name, content.encode())
+    if earlier is not None:
+        return diff_answer(earlier, made, form, moving=moving)
+    data: dict[str, Any] = {"digest": made.digest(), "plan": made.model_dump(mode="json")}
+    if measured is not None:
+        data["measured"] = measured.model_dump(mode="json")
     if form is PlanFormat.json:
         return Answer(data, raw=json.dumps(made.model_dump(mode="json"), indent=2))
     if form is PlanFormat.markdown:
-        return Answer(data, raw="\n".join(_markdown(made)))
-    return Answer(data, _tables(made))
+        return Answer(data, raw=beside["plan.md"] + (f"\n{measured.summary()}\n" if measured is not None else ""))
+    return Answer(data, [*_tables(made), *([escape(measured.summary())] if measured is not None else [])])
 
 
-def _write(path: Path, data: bytes) -> None:
+def _earlier(place: str, reference: str | None) -> Plan:
+    """The plan at a place; before anything is asked of clusters, so that a typo is told at once."""
+    from airflow_provider_kafka_migration.documents.plan import Plan
+
     try:
+        return Plan.parse(read_document(place, reference))
+    except ValidationError as error:
+        raise DocumentUnreadable(
+            f"this is no plan.json: {len(error.errors())} fields are wrong or missing",
+            where=Where(path=place),
+            next_step="name a plan.json, for instance one below plans/ in the migration's journal location",
+        ) from None
+
+
+def diff_answer(before: Plan, after: Plan, form: PlanFormat, *, moving: bool) -> Answer:
+    """The differences of two plans as a command's answer."""
+    from airflow_provider_kafka_migration.phases.plan_diff import as_markdown, as_text, diff_plans
+
+    found = diff_plans(before, after, moving=moving)
+    data = {"digest": after.digest(), "diff": found.model_dump(mode="json")}
+    if form is PlanFormat.json:
+        return Answer(data, raw=json.dumps(found.model_dump(mode="json"), indent=2))
+    if form is PlanFormat.markdown:
+        return Answer(data, raw=as_markdown(found))
+    head = f"plan {found.before[:8]} -> {found.after[:8]}: {len(found.changes)} changes"
+    return Answer(data, [head, escape(as_text(found))])
+
+
+def write_document(path: Path, data: bytes) -> None:
+    """Write a file, its folder too.
+
+    :raises DocumentUnreadable: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
         raise DocumentUnreadable(
@@ -123,25 +194,6 @@ def _tables(made: Plan) -> list[RenderableType]:
             groups.add_row(*(escape(cell) for cell in row))
         shown += ["", groups]
     return [*shown, *(f"[dim]note[/] {escape(note)}" for note in made.notes)]
-
-
-def _markdown(made: Plan) -> list[str]:
-    head, *facts = _facts(made)
-    lines = [f"# {head}", "", *(f"- {fact}" for fact in facts), "", "## Topics", "", *_markdown_table(_TOPIC_HEAD)]
-    lines += [_markdown_row(_topic_row(topic)) for topic in made.topics]
-    lines += ["", "## Consumer groups", "", *_markdown_table(_GROUP_HEAD)]
-    lines += [_markdown_row(row) for row in _group_rows(made)]
-    if made.notes:
-        lines += ["", "## Notes", "", *(f"- {note}" for note in made.notes)]
-    return lines
-
-
-def _markdown_table(head: tuple[str, ...]) -> list[str]:
-    return [_markdown_row(list(head)), "|" + "---|" * len(head)]
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 @answering

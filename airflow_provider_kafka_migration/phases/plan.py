@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs
 from airflow_provider_kafka_migration.phases import (
     plan_look,
+    plan_measure,
     plan_topics,
     probe,
     topology_settings,
@@ -21,8 +22,8 @@ from airflow_provider_kafka_migration.phases import (
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.plan_access import plan_group_configs, plan_quotas, plan_users
 from airflow_provider_kafka_migration.phases.plan_acls import plan_acls
-from airflow_provider_kafka_migration.phases.plan_documents import documents
 from airflow_provider_kafka_migration.phases.plan_groups import plan_groups
+from airflow_provider_kafka_migration.phases.plan_store import KEY, put_plan
 from airflow_provider_kafka_migration.phases.topology_configs import TargetRules
 from airflow_provider_kafka_migration.replication.lanes import assign_lanes
 
@@ -33,18 +34,16 @@ STEP = "planned"
 def run(context: PhaseContext) -> PhaseResult:
     """Make the plan, write ``plan.json`` and the documents beside it, and journal its digest."""
     plan = make_plan(context)
-    digest = plan.digest()
-    data = plan.canonical()
-    key = context.key("plan.json")
     context.journal.check_holds()
-    context.journal_store.put(context.key(f"plans/{digest[:16]}.json"), data)
-    context.journal_store.put(key, data)
-    for name, content in sorted(documents(context.spec, plan, context.source.config, context.target.config).items()):
-        context.journal_store.put(context.key(f"plan/{name}"), content.encode())
+    digest = put_plan(context, plan)
+    if context.spec.estimate.measure:
+        measured = plan_measure.measure(context, plan)
+        context.journal_store.put(context.key(plan_measure.KEY), measured.canonical())
+        context.progress(Progress(PHASE, measured.summary()))
     last = context.journal.find_step(STEP)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
-    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{key}", "summary": summary}
+    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(KEY)}", "summary": summary}
     if last is None or last.details.get("digest") != digest:
         context.journal.step(STEP, details=details, reason=summary)
     return PhaseResult(PHASE, summary, details)

@@ -83,6 +83,21 @@ def as_text(diff: PlanDiff) -> str:
     return "\n".join(str(change) for change in diff.changes)
 
 
+def as_markdown(diff: PlanDiff) -> str:
+    """The differences as a table."""
+    lines = [f"# Changes of the plan {diff.before[:8]} -> {diff.after[:8]}", ""]
+    if not diff.changes:
+        return "\n".join([*lines, as_text(diff)]) + "\n"
+    rows = [(change.path, _cell(change.before), _cell(change.after)) for change in diff.changes]
+    lines += ["| what | before | after |", "|---|---|---|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else _short(value)
+
+
 def _changes(path: str, old: Any, new: Any, moving: bool) -> Iterator[Change]:
     if old == new:
         return

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.plan_measure import copy_seconds
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 
 #: A transaction that is open for longer than its own timeout and this is not ended by anybody.
@@ -65,7 +66,8 @@ def check_coupled_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]
 
 def check_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Retention that may delete records before they are copied."""
-    if plan.estimate is None or plan.estimate.copy_seconds <= 0:
+    seconds = copy_seconds(context, plan)
+    if seconds <= 0:
         return
     names = [topic.name for topic in plan.topics]
     configs = context.source.admin.topic_configs(names)
@@ -74,11 +76,11 @@ def check_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         if "delete" not in configs[name].get("cleanup.policy", "delete"):
             continue
         retention_ms = int(configs[name].get("retention.ms", "-1") or -1)
-        if 0 <= retention_ms < plan.estimate.copy_seconds * 1000 / RETENTION_SHARE:
+        if 0 <= retention_ms < seconds * 1000 / RETENTION_SHARE:
             short.append(f"{name} ({retention_ms / 1000:.0f} s)")
     if short:
         yield finding(
             "W063",
-            f"the copy takes about {plan.estimate.copy_seconds:.0f} s; retention.ms of {some(short)}",
+            f"the copy takes about {seconds:.0f} s; retention.ms of {some(short)}",
             topics=short,
         )

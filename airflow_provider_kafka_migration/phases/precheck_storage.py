@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.precheck_codes import finding
 from airflow_provider_kafka_migration.phases.signing import load_signing_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-from airflow_provider_kafka_migration.storage.s3_facts import store_facts
+from airflow_provider_kafka_migration.storage.s3_facts import StoreFacts, store_facts
 
 CONTENT = b"kafka-migration precheck\n"
 #: S3 refuses requests whose time is 15 minutes off; long before that something is wrong.
@@ -24,16 +24,20 @@ def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     stores = {"archive": context.archive_store, "evidence": context.evidence_store, "journal": context.journal_store}
     for role, store in stores.items():
         yield from _one(context, role, store)
-    facts = store_facts(context.evidence_store)
+    facts = {role: store_facts(store) for role, store in stores.items()}
+    yield from _object_lock(context, facts["evidence"])
+    for role, store in stores.items():
+        skew = facts[role].clock_skew_seconds
+        if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
+            yield finding("W034", f"the store's clock is {skew:+.0f} s off this machine's", subject=store.uri)
+            break  # the stores of one migration are one service nearly always
+
+
+def _object_lock(context: PhaseContext, facts: StoreFacts) -> Iterator[Finding]:
     if facts.object_lock is not True:
         why = "it is a folder" if not facts.is_s3 else "the bucket does not tell"
         yield finding(
             "W033", "no Object Lock" if facts.object_lock is False else why, subject=context.evidence_store.uri
-        )
-    skew = facts.clock_skew_seconds
-    if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
-        yield finding(
-            "W034", f"the store's clock is {skew:+.0f} s off this machine's", subject=context.evidence_store.uri
         )
 
 

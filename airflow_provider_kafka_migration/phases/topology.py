@@ -5,6 +5,7 @@ again. It never shrinks, never deletes a topic, and refuses topics that hold dat
 
 Order, with what a crash in between leaves:
 
+0. partitions that appeared on the source since the plan amend it (:mod:`~.plan_growth`): a new plan, journaled;
 1. intentions and copy-time settings are journaled (:mod:`~.topology_settings`): nothing has changed yet;
 2. topics are created or adopted (journaled with their ids): one that was created but not journaled is known by
    the intention, and is empty;
@@ -22,7 +23,7 @@ from airflow_provider_kafka_migration.documents.topology import TopologyResult
 from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigChange
-from airflow_provider_kafka_migration.phases import topology_settings, topology_topics
+from airflow_provider_kafka_migration.phases import plan_growth, topology_settings, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import put_result
 from airflow_provider_kafka_migration.phases.topology_configs import changes, producer_visible
@@ -41,9 +42,10 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises TopologyRefused: the policy refuses differences, or some topics could not be made; all are listed.
     :raises ForeignData: a target topic holds data that is not of this migration.
+    :raises TopicRecreated: a source topic is not the planned one any more.
     """
-    plan = context.load_plan()
     context.journal.check_holds()
+    plan = plan_growth.follow(context, context.load_plan())
     context.progress(Progress(PHASE, f"looking at {len(plan.topics)} topics on the target", 0, len(plan.topics)))
     present = topology_topics.look(context, plan)
     topology_topics.refuse(context, plan, present)

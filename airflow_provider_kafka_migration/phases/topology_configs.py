@@ -99,7 +99,7 @@ def final_configs(
             kept[name] = value
     _map_timestamp_difference(wanted, kept, dropped, target)
     _raise_segment_bytes(kept, dropped, target)
-    _lower_min_insync(kept, dropped, replication_factor)
+    _lower_min_insync(kept, dropped, target, replication_factor)
     return dict(sorted(kept.items())), dict(sorted(dropped.items()))
 
 
@@ -152,11 +152,19 @@ def _raise_segment_bytes(kept: dict[str, str], dropped: dict[str, str], target: 
         kept[name] = str(MIN_SEGMENT_BYTES_4)
 
 
-def _lower_min_insync(kept: dict[str, str], dropped: dict[str, str], replication_factor: int) -> None:
-    """More in-sync replicas than replicas: nothing could be written, with ELR (KIP-966) not even with acks=1."""
+def _lower_min_insync(
+    kept: dict[str, str], dropped: dict[str, str], target: TargetRules, replication_factor: int
+) -> None:
+    """More in-sync replicas than replicas: nothing could be written, with ELR (KIP-966) not even with acks=1.
+
+    The target's own default may be above it, too, where its brokers are too few for the source's factor.
+    """
     name = "min.insync.replicas"
-    if 0 < replication_factor < int(kept.get(name, "1")):
-        dropped[name] = f"{kept[name]} is above the replication factor {replication_factor}; set to that"
+    default = (target.defaults or {}).get(name)
+    value = kept.get(name) or default or "1"
+    if 0 < replication_factor < int(value):
+        whose = "" if name in kept else " by default on the target"
+        dropped[name] = f"{value}{whose} is above the replication factor {replication_factor}; set to that"
         kept[name] = str(replication_factor)
 
 

@@ -47,9 +47,15 @@ def _object_lock(store: S3Store) -> bool | None:
 def _clock_skew(store: S3Store) -> float | None:
     before = time.time()
     try:
-        headers = store.client.head_bucket(Bucket=store.bucket)["ResponseMetadata"]["HTTPHeaders"]
-        theirs = parsedate_to_datetime(headers["date"]).timestamp()
-    except (BotoCoreError, ClientError, KeyError, ValueError):
+        answer = store.client.head_bucket(Bucket=store.bucket)["ResponseMetadata"]
+    except ClientError as error:
+        # A refusal has a date, too: beyond 15 minutes S3 refuses everything, and that is when it is asked for most.
+        answer = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]
+    except BotoCoreError:
+        return None
+    try:
+        theirs = parsedate_to_datetime(answer["HTTPHeaders"]["date"]).timestamp()
+    except (KeyError, TypeError, ValueError):
         return None
     # The header counts whole seconds: half a second is the middle of what it may mean.
     return theirs + 0.5 - (before + time.time()) / 2

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from typer.testing import CliRunner, Result
 
+from airflow_provider_kafka_migration.cli.app import app
+from airflow_provider_kafka_migration.documents.measured_rates import MeasuredRates
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
 from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
+from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.phases.plan import make_plan
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
@@ -268,3 +274,65 @@ def test_the_plan_is_journaled_with_its_documents(control: Control) -> None:
     assert "kafka-acls.sh" in texts["permissions.md"]
     assert '"total_usd"' in texts["cost-estimate.json"]
     assert context.journal_store.get(context.key(f"plans/{plan.digest()[:16]}.json")) == plan.canonical()
+
+
+def test_the_command_line_writes_the_folder_and_tells_what_has_changed(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{control.prefix}orders"
+    control.source_cluster.create_topic(name, 2)
+    control.produce(name, 200)
+    monkeypatch.setenv("SOURCE", json.dumps(control.source_cluster.client_config()))
+    monkeypatch.setenv("TARGET", json.dumps(control.target_cluster.client_config()))
+    spec = tmp_path / "spec.json"
+    spec.write_text(control.spec.model_dump_json())
+
+    def plan(*arguments: object) -> Result:
+        result = CliRunner().invoke(app, ["plan", str(spec), *map(str, arguments)], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        return result
+
+    folder = tmp_path / "documents"
+    plan("--documents", folder, "--measure")
+    assert {path.name for path in folder.iterdir()} == {
+        *("cost-estimate.json", "measured-rates.json", "permissions.md", "plan.json", "plan.md", "runbook.md"),
+    }
+    earlier = folder / "plan.json"
+    measured = MeasuredRates.parse((folder / "measured-rates.json").read_bytes())
+    assert measured.plan_digest == Plan.parse(earlier.read_bytes()).digest()
+    assert measured.read_bytes > 1000
+    assert (name, 0) in measured.partitions
+    # What was measured is not in the plan: measuring again gives the same plan, byte for byte.
+    plan("--output", tmp_path / "again.json", "--measure")
+    assert (tmp_path / "again.json").read_bytes() == earlier.read_bytes()
+    assert plan("--format", "markdown").stdout == (folder / "plan.md").read_text()
+    assert "the plans are equal" in plan("--diff", earlier).stdout
+    control.source_cluster.alter_topic_configs({name: {"retention.ms": "1234567"}})
+    changes = json.loads(plan("--diff", earlier, "--format", "json").stdout)["changes"]
+    assert {change["path"]: change["after"] for change in changes} == {
+        f"topics[{name}].source_configs.retention.ms": "1234567",
+        f"topics[{name}].target_configs.retention.ms": "1234567",
+    }
+
+
+def test_a_measured_rate_is_used_by_the_precheck_and_stays_out_of_the_plan(
+    make_control: Callable[..., Control],
+) -> None:
+    control = make_control(estimate={"measure": True, "copy_bytes_per_second": "1KB"})
+    name = f"{control.prefix}orders"
+    control.source_cluster.create_topic(name, 1, {"retention.ms": "3600000"})
+    control.produce(name, 500)
+    context = control.context()
+    plan_phase.run(context)
+    data = context.journal_store.get(context.key("plan/measured-rates.json"))
+    assert data is not None
+    measured = MeasuredRates.parse(data)
+    assert measured.limited_by == "spec"
+    digest = context.load_plan().digest()
+    plan_phase.run(control.context())
+    assert context.load_plan().digest() == digest
+    assert any("measured" in str(line) for line in control.progress)
+    slow = measured.model_copy(update={"copy_seconds": 7200.0})
+    context.journal_store.put(context.key("plan/measured-rates.json"), slow.canonical())
+    seen = {item.code: item.seen for item in precheck.look(context, context.load_plan())}
+    assert "7200 s" in seen["W063"]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
-from airflow_provider_kafka_migration.phases import topology, topology_settings
+from airflow_provider_kafka_migration.errors import ForeignData, Terminal, TopicRecreated, TopologyRefused
+from airflow_provider_kafka_migration.phases import plan_growth, topology, topology_settings
 from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME, LONG_MAX
 from tests.integration.control.control_support import Control
 
@@ -154,3 +154,67 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
     settings = topology_settings.load(other)
     assert settings is not None
     assert {item.before is None for item in settings.topics.values()} == {True}
+
+
+# -- partitions that appear between plan and topology ------------------------------------------------------------------
+
+
+def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) -> None:
+    names = [f"{control.prefix}{stem}" for stem in ("grows", "stays")]
+    control.source_cluster.create_topics({name: (2, {}) for name in names})
+    context, plan = control.planned()
+    admin = context.source.admin
+    assert admin.create_partitions({names[0]: 4}) == {names[0]: None}
+    control.produce(names[0], 30, 3)
+    admin.delete_records({(names[0], 3): 7})
+    result = topology.run(context)
+    assert result.details["log_starts_filled"] == {"partitions": 1, "offsets": 7}
+    amended = context.load_plan()
+    assert [item.partition for item in amended.topic(names[0]).partitions] == [0, 1, 2, 3]
+    assert amended.topic(names[0]).partitions[3].target_start_offset == 7
+    assert amended.topic(names[1]) == plan.topic(names[1])
+    before = {key for lane in plan.lanes for key in lane.partitions}
+    after = {key for lane in amended.lanes for key in lane.partitions}
+    assert after - before == {(names[0], 2), (names[0], 3)}
+    assert all(set(lane.partitions) <= set(amended.lanes[lane.lane].partitions) for lane in plan.lanes)
+    (followed,) = context.journal.steps(plan_growth.STEP)
+    assert followed.details["topics"] == {names[0]: [2, 4]}
+    assert followed.details["former_digest"] == plan.digest()
+    assert followed.details["digest"] == amended.digest()
+    assert context.journal_store.get(context.key(f"plans/{plan.digest()[:16]}.json")) == plan.canonical()
+    assert len(context.target.admin.describe_topics(names)[names[0]].partitions) == 4
+    assert topology.run(control.context()).already_done
+    # It may grow again between two attempts; what is there is widened.
+    assert admin.create_partitions({names[1]: 3}) == {names[1]: None}
+    assert topology.run(control.context()).details["widened"] == 1
+    assert len(context.target.admin.describe_topics(names)[names[1]].partitions) == 3
+
+
+def test_growth_is_refused_where_the_spec_does_not_want_to_follow(make_control: Callable[..., Control]) -> None:
+    control = make_control(topology={"follow_new": False})
+    name = f"{control.prefix}grows"
+    control.source_cluster.create_topic(name, 1)
+    context, plan = control.planned()
+    assert context.source.admin.create_partitions({name: 2}) == {name: None}
+    with pytest.raises(TopologyRefused, match="more partitions than the plan") as caught:
+        topology.run(context)
+    assert caught.value.details["topics"] == {name: [1, 2]}
+    assert context.load_plan().digest() == plan.digest()
+    assert context.target.admin.describe_topics([name])[name].error is not None
+
+
+def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: Control) -> None:
+    names = [f"{control.prefix}{stem}" for stem in ("again", "gone")]
+    control.source_cluster.create_topics({name: (2, {}) for name in names})
+    context, _ = control.planned()
+    control.source_cluster.delete_topics([names[0]])
+    control.source_cluster.create_topic(names[0], 2)
+    with pytest.raises(TopicRecreated, match="deleted and created again"):
+        topology.run(context)
+    assert context.target.admin.describe_topics(names)[names[0]].error is not None
+    other = control.context()
+    control.source_cluster.delete_topics([names[1]])
+    plan = other.load_plan()
+    kept = plan.model_copy(update={"topics": [plan.topic(names[1])]})
+    with pytest.raises(Terminal, match="not on the source any more"):
+        plan_growth.follow(other, kept)

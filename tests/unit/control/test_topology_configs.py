@@ -83,6 +83,12 @@ def test_min_insync_replicas_never_stops_a_topic_dead() -> None:
     assert "above the replication factor 2" in dropped["min.insync.replicas"]
     assert final_configs(source, TargetRules(KAFKA_4), TopologySection(), 3)[0] == {"min.insync.replicas": "3"}
     assert final_configs(source, TargetRules(KAFKA_4), TopologySection())[0] == {"min.insync.replicas": "3"}
+    # Nobody has set it on the topic, but the target's brokers have a default that one replica can never reach.
+    strict = TargetRules(KAFKA_4, {"min.insync.replicas": "2"})
+    kept, dropped = final_configs(_configs({}), strict, TopologySection(), replication_factor=1)
+    assert kept == {"min.insync.replicas": "1"}
+    assert "2 by default on the target" in dropped["min.insync.replicas"]
+    assert final_configs(_configs({}), strict, TopologySection(), replication_factor=2) == ({}, {})
 
 
 def test_defaults_of_the_source_are_set_only_where_the_target_differs() -> None:

@@ -1,0 +1,128 @@
+"""Partitions that source topics have got between plan and topology_copy: the plan is amended, in the open.
+
+A partition that is not in the plan would not be copied, so it is never left out silently. It joins the lightest lane,
+nothing that was planned moves, and the amended plan has a new digest, which is journaled and which approvals refer to.
+Later ones are the tail's (``topology.follow_new``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.errors import Terminal, TopicRecreated, TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.plan_store import put_plan
+from airflow_provider_kafka_migration.phases.plan_topics import verdict_of
+from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
+
+PHASE = "topology_copy"
+STEP = "partitions_followed"
+
+
+def follow(context: PhaseContext, plan: Plan) -> Plan:
+    """The plan with what the source's topics have got since; written and journaled if that is anything.
+
+    Idempotent: an amended plan has them already.
+
+    :raises TopicRecreated: a topic is not the one that was planned any more, or has fewer partitions.
+    :raises TopologyRefused: there are new partitions and ``topology.follow_new`` is false.
+    :raises Terminal: a planned topic is gone.
+    """
+    facts = context.source.admin.describe_topics([topic.name for topic in plan.topics])
+    for topic in plan.topics:
+        _check_same(context, topic, facts[topic.name])
+    grown = {
+        topic.name: (len(topic.partitions), len(facts[topic.name].partitions))
+        for topic in plan.topics
+        if len(facts[topic.name].partitions) > len(topic.partitions)
+    }
+    if not grown:
+        return plan
+    if not context.spec.topology.follow_new:
+        raise TopologyRefused(
+            f"{len(grown)} source topics have more partitions than the plan: {', '.join(list(grown)[:10])}",
+            where=context.where(PHASE, cluster="source", topic=next(iter(grown))),
+            next_step="set topology.follow_new: true, so that they are taken up; then clear topology_copy",
+            details={"topics": {name: list(counts) for name, counts in grown.items()}},
+        )
+    amended = _amended(context, plan, grown)
+    digest = put_plan(context, amended)
+    added = sum(now - planned for planned, now in grown.values())
+    context.journal.step(
+        STEP,
+        details={
+            "topics": {name: list(counts) for name, counts in grown.items()},
+            "former_digest": plan.digest(),
+            "digest": digest,
+        },
+        reason=f"{added} partitions that appeared since the plan are taken up",
+    )
+    context.progress(Progress(PHASE, f"{added} partitions appeared on the source since the plan; they are taken up"))
+    return amended
+
+
+def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> None:
+    where = context.where(PHASE, cluster="source", topic=topic.name)
+    if now.error is not None:
+        if now.error.retriable or now.error.unauthorized:
+            raise now.error.exception("a planned topic cannot be described", where, operation="Describe on Topic")
+        raise Terminal(
+            f"a planned topic is not on the source any more: {now.error.name}",
+            where=where,
+            next_step="find out who deleted it; exclude it in a new migration, or restore it",
+        )
+    if topic.topic_id and now.topic_id and topic.topic_id != now.topic_id:
+        what = f"the source topic was deleted and created again (id {now.topic_id}, planned {topic.topic_id})"
+    elif len(now.partitions) < len(topic.partitions):
+        what = f"the source topic has {len(now.partitions)} partitions, {len(topic.partitions)} were planned"
+    else:
+        return
+    raise TopicRecreated(what, where=where, next_step="start a new migration for this topic: its records are others")
+
+
+def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, int]]) -> Plan:
+    keys = [(name, number) for name, (planned, now) in grown.items() for number in range(planned, now)]
+    wire = context.source.wire
+    starts, stable, high = (wire.list_offsets(keys, which) for which in ("earliest", "stable", "latest"))
+    found = {key: _partition(context, key, starts[key], stable[key], high[key]) for key in keys}
+    topics = [
+        topic.model_copy(
+            update={
+                "partitions": [
+                    *topic.partitions,
+                    *(found[topic.name, number] for number in range(*grown.get(topic.name, (0, 0)))),
+                ]
+            }
+        )
+        for topic in plan.topics
+    ]
+    notes = [
+        f"{name} has got {now - planned} partitions since it was planned ({planned} -> {now})"
+        for name, (planned, now) in grown.items()
+    ]
+    return plan.model_copy(
+        update={
+            "topics": topics,
+            "lanes": add_to_lanes(plan.lanes, dict.fromkeys(keys, -1)),
+            "notes": sorted({*plan.notes, *notes}),
+        }
+    )
+
+
+def _partition(context: PhaseContext, key: TopicPartition, start: int, stable: int, high: int) -> PartitionPlan:
+    """A new partition: its size is not asked for, and its holes are not sampled."""
+    verdict, reason = verdict_of(context.spec, start, 0, -1)
+    return PartitionPlan(
+        partition=key[1],
+        log_start_offset=start,
+        end_offset=stable,
+        high_watermark=high,
+        size_bytes=-1,
+        verdict=verdict,
+        reason=f"{reason}; appeared after the plan",
+        source_start_offset=start,
+        target_start_offset=start if verdict is Verdict.EQUAL else 0,
+    )
