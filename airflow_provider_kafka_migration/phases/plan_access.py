@@ -8,6 +8,7 @@ from typing import Literal
 from airflow_provider_kafka_migration.documents.plan import GroupConfigPlan, GroupPlan, QuotaPlan, UserPlan
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin import Admin
+from airflow_provider_kafka_migration.kafka.admin_configs import Configs
 from airflow_provider_kafka_migration.kafka.admin_quotas import Quota, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin_users import ScramUser
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -110,21 +111,28 @@ def plan_group_configs(
     if not selected:
         return []
     source = context.source.admin.group_configs(selected)
+    # The nearest api that only brokers with configs of groups have; some have it without, and say so per group.
     supported = context.target.admin.api_version(API_INCREMENTAL_GROUP_CONFIGS) >= 0
     target = context.target.admin.group_configs(selected) if supported else {}
     plans = []
     for name in selected:
+        unreadable = source[name].error
+        if unreadable is not None:
+            unknown[f"configs of group {name} on the source"] = unreadable.name
+            continue
         wanted = dict(sorted(source[name].overrides.items()))
-        if not wanted:
-            continue
-        if not supported:
-            plans.append(
-                GroupConfigPlan(
-                    group=name, configs=wanted, action="unsupported", reason="the target has no group configs"
-                )
-            )
-            continue
-        there = target[name].overrides if name in target else {}
-        done = all(there.get(key) == value for key, value in wanted.items())
-        plans.append(GroupConfigPlan(group=name, configs=wanted, action="exists" if done else "create"))
+        if wanted:
+            plans.append(_group_config(name, wanted, target.get(name), unknown))
     return plans
+
+
+def _group_config(name: str, wanted: dict[str, str], there: Configs | None, unknown: dict[str, str]) -> GroupConfigPlan:
+    """What becomes of one group's configs; ``there`` is ``None`` where the target has none at all."""
+    error = there.error if there is not None else None
+    if there is None or (error is not None and not error.unauthorized):
+        reason = "the target has no group configs" + (f" ({error.name})" if error is not None else "")
+        return GroupConfigPlan(group=name, configs=wanted, action="unsupported", reason=reason)
+    if error is not None:
+        unknown[f"configs of group {name} on the target"] = error.name
+    done = all(there.overrides.get(key) == value for key, value in wanted.items())
+    return GroupConfigPlan(group=name, configs=wanted, action="exists" if done else "create")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from airflow_provider_kafka_migration.documents.access import AccessMap
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin import Admin
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
+from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
@@ -216,3 +221,129 @@ def test_an_iam_target_gets_a_map_and_no_acls(make_control: Callable[..., Contro
     assert read.actions == ["kafka-cluster:DescribeTopic", "kafka-cluster:ReadData"]
     assert [item.name for item in found.without_equivalent] == [str(bindings[1])]
     assert json.loads(data)["version"] == 1
+
+
+# -- clients, not only what brokers say of rights ----------------------------------------------------------------------
+
+
+def _write(cluster: KafkaCluster, user: str, topic: str, transactional_id: str) -> str:
+    """Write one record in a transaction as a user: "" or the name of the broker's error."""
+    keys = {**cluster.client_config("alice", "SCRAM-SHA-512"), "sasl.username": user, "sasl.password": PASSWORD}
+    producer = Producer({**keys, "transactional.id": transactional_id, "message.timeout.ms": 8000})
+    failed: list[str] = []
+    try:
+        producer.init_transactions(15)
+        producer.begin_transaction()
+        producer.produce(topic, b"value", on_delivery=lambda error, _: failed.append(error.name()) if error else None)
+        producer.flush(15)
+        if failed:
+            producer.abort_transaction(15)
+            return failed[0]
+        producer.commit_transaction(15)
+    except KafkaException as error:
+        return str(error.args[0].name())
+    return ""
+
+
+def _read(cluster: KafkaCluster, user: str, topic: str, group: str) -> str:
+    """Read one record in a group and commit, as a user: "" or the name of the error."""
+    keys = {**cluster.client_config("alice", "SCRAM-SHA-512"), "sasl.username": user, "sasl.password": PASSWORD}
+    consumer = Consumer({**keys, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            if message.error() is not None:
+                return str(message.error().name())
+            consumer.commit(message=message, asynchronous=False)
+            return ""
+        return "NOTHING"
+    finally:
+        consumer.close()
+
+
+def test_clients_are_refused_before_and_work_after(make_control: Callable[..., Control], stem: str) -> None:
+    """Principals of the ZooKeeper source's AclAuthorizer, on the target's StandardAuthorizer."""
+    control = make_control(f"{stem}.", acls={**_only(stem), "write_grants": "at_cutover"})
+    topic, writer, reader = f"{stem}.orders", f"{stem}-writer", f"{stem}-reader"
+    control.source_cluster.create_topic(topic)
+    context = control.context()
+    for user in (writer, reader):
+        _create_user(context, user)
+    bindings = [
+        Acl("TOPIC", f"{stem}.", "PREFIXED", f"User:{writer}", "*", "WRITE", "ALLOW"),
+        Acl("TRANSACTIONAL_ID", f"{stem}-", "PREFIXED", f"User:{writer}", "*", "WRITE", "ALLOW"),
+        Acl("TOPIC", topic, "LITERAL", f"User:{reader}", "*", "READ", "ALLOW"),
+        Acl("GROUP", f"{stem}-group", "LITERAL", f"User:{reader}", "*", "READ", "ALLOW"),
+    ]
+    assert set(context.source.admin.create_acls(bindings).values()) == {None}
+    source, target, tx, group = control.source_cluster, control.target_cluster, f"{stem}-tx", f"{stem}-group"
+    assert _write(source, writer, topic, tx) == ""
+    context, _ = control.planned()
+    topology.run(context)
+    control.produce(topic, 3, cluster=target)
+    assert _write(target, writer, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+    assert _read(target, reader, topic, group) in ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED")
+    acls.run(context)
+    assert _read(target, reader, topic, group) == ""
+    assert _write(target, writer, topic, tx) == "TOPIC_AUTHORIZATION_FAILED"
+    write_grants.grant(context)
+    assert _write(target, writer, topic, tx) == ""
+    assert _write(target, reader, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
+
+
+# -- group configs -----------------------------------------------------------------------------------------------------
+
+GROUP_CONFIGS = {"consumer.heartbeat.interval.ms": "6000", "consumer.session.timeout.ms": "50000"}
+
+
+def _configured_group(cluster: KafkaCluster, control: Control, group: str) -> PhaseContext:
+    """A context whose source is this cluster, with a topic, and a group of its own configs."""
+    topic = f"{control.prefix}orders"
+    cluster.create_topic(topic)
+    admin = control.context().source.admin
+    assert set(admin.alter_group_offsets(group, {(topic, 0): CommittedOffset(0)}).values()) == {None}
+    assert admin.alter_configs(ConfigResource.GROUP, {group: GROUP_CONFIGS}) == {group: None}
+    context, _ = control.planned()
+    topology.run(context)
+    return context
+
+
+def test_group_configs_are_copied_and_drift_is_put_right(
+    tmp_path: Path, target_cluster: KafkaCluster, tmp_path_factory: pytest.TempPathFactory, stem: str
+) -> None:
+    with KafkaCluster(tmp_path_factory.mktemp("third"), "4.1.1", "kraft", users={"admin": "admin-secret"}) as third:
+        control = Control(tmp_path, target_cluster, third, f"{stem}.", acls=_only(stem))
+        try:
+            group = f"{stem}.readers"
+            context = _configured_group(target_cluster, control, group)
+            (planned,) = context.load_plan().group_configs
+            assert (planned.group, planned.configs, planned.action) == (group, GROUP_CONFIGS, "create")
+            assert acls.run(context).details["group_configs_set"] == [group]
+            assert context.target.admin.group_configs([group])[group].overrides == GROUP_CONFIGS
+            assert acls.run(control.context()).already_done
+            drifted = {group: {"consumer.session.timeout.ms": "55000"}}
+            assert context.target.admin.alter_configs(ConfigResource.GROUP, drifted) == {group: None}
+            assert acls.run(control.context()).details["group_configs_set"] == [group]
+            assert context.target.admin.group_configs([group])[group].overrides == GROUP_CONFIGS
+        finally:
+            control.close()
+
+
+def test_group_configs_that_the_target_cannot_have_are_named(
+    tmp_path: Path, source_cluster: KafkaCluster, target_cluster: KafkaCluster, stem: str
+) -> None:
+    """From Kafka 4.1 to 3.9: there are no group configs."""
+    control = Control(tmp_path, target_cluster, source_cluster, f"{stem}.", acls=_only(stem))
+    try:
+        group = f"{stem}.readers"
+        context = _configured_group(target_cluster, control, group)
+        assert [item.action for item in context.load_plan().group_configs] == ["unsupported"]
+        assert acls.run(context).details["group_configs_set"] == []
+        (left,) = result_data(context, "acls")["group_configs_left"]
+        assert left["name"] == group
+    finally:
+        control.close()
