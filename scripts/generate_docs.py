@@ -25,8 +25,10 @@ from pydantic_core import PydanticUndefined
 from airflow_provider_kafka_migration import errors
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
+from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
-from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema
+from airflow_provider_kafka_migration.phases.plan_documents import documents
+from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema, load_spec
 from airflow_provider_kafka_migration.spec_types import format_duration
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +43,7 @@ def pages() -> dict[Path, str]:
         DOCS / "spec.md": spec_page(),
         DOCS / "cli.md": cli_page(),
         DOCS / "errors.md": errors_page(),
+        **plan_pages(),
         DOCS / "migration-spec.schema.json": json.dumps(json_schema(), indent=2) + "\n",
     }
 
@@ -54,6 +57,35 @@ def index_page() -> str:
     text = text.replace("](docs/", "](")
     # Files outside of the site: the name stays, the link goes.
     return GENERATED + re.sub(r"\[([^\]]+)\]\((?:CONTRIBUTING\.md|TESTING\.md|CHANGELOG\.md|LICENSE)\)", r"\1", text)
+
+
+# -- a plan -----------------------------------------------------------------------------------------------------------
+
+CASE = ROOT / "tests" / "cases" / "plan"
+_MADE = (
+    "Made from the demo's source (with fewer records) by `kafka-migration plan --documents FOLDER`; cluster ids and "
+    "addresses replaced."
+)
+
+
+def plan_pages() -> dict[Path, str]:
+    """The documents of the demo's plan, as the command line writes them."""
+    spec = load_spec(CASE / "spec.v1.yaml")
+    plan = Plan.parse((CASE / "plan.v1.json").read_bytes())
+    written = documents(spec, plan)
+    cost = json.dumps(json.loads(written["cost-estimate.json"]), indent=2)
+    return {
+        DOCS / "plan-example.md": _titled("Example: plan of the demo", written["plan.md"]),
+        DOCS / "runbook-example.md": _titled("Example: runbook of the demo", written["runbook.md"]),
+        DOCS / "permissions-example.md": _titled("Example: permissions of the demo", written["permissions.md"]),
+        DOCS / "cost-example.md": _titled("Example: cost of the demo", f"# x\n\n```json\n{cost}\n```\n"),
+    }
+
+
+def _titled(title: str, text: str) -> str:
+    """A document as a page: with a title of its own, and where it comes from."""
+    _, _, body = text.partition("\n")
+    return f"{GENERATED}# {title}\n\n{_MADE}\n{body}"
 
 
 # -- spec -------------------------------------------------------------------------------------------------------------

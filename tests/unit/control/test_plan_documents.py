@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.documents.plan import (
     ClusterFacts,
     EstimatePlan,
@@ -160,6 +162,16 @@ def test_documents_are_deterministic_and_of_this_migration() -> None:
     assert "Stop all producers" in made["runbook.md"]
     webhook = _spec(cutover={"freeze": "webhook", "producer_freeze_webhook": "https://switch.example.com/x"})
     assert "https://switch.example.com/x" in documents(webhook, _plan())["runbook.md"]
+
+
+def test_the_runbook_has_only_commands_that_exist() -> None:
+    text = documents(_spec(), _plan())["runbook.md"]
+    commands = [line.split("#")[0].split() for line in text.splitlines() if line.startswith("kafka-migration ")]
+    assert len(commands) >= 8
+    for words in commands:
+        shown = CliRunner().invoke(app, [*words[1:], "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+        assert shown.exit_code == 0, f"{' '.join(words)}: {shown.output}"
+        assert all(option in shown.output for option in words if option.startswith("--")), words
 
 
 def test_cost_counts_what_the_way_needs_and_says_what_it_assumes() -> None:
