@@ -98,14 +98,19 @@ def item_error(code: int, message: str | None = None) -> ItemError | None:
     return ItemError(code, name, "" if text.startswith("Request Request(") else text, error_codes.retriable(code))
 
 
-def batches(items: Iterable[K], size: int = BATCH_ITEMS) -> Iterator[list[K]]:
-    """Cut items into lists of at most ``size``, order kept."""
+def batches(
+    items: Iterable[K], size: int = BATCH_ITEMS, weight: Callable[[K], int] | None = None, max_weight: int = 0
+) -> Iterator[list[K]]:
+    """Cut items into lists of at most ``size`` and, where items weigh something, ``max_weight``; order kept."""
     batch: list[K] = []
+    total = 0
     for item in items:
-        batch.append(item)
-        if len(batch) == size:
+        own = weight(item) if weight is not None else 0
+        if batch and (len(batch) == size or (weight is not None and total + own > max_weight)):
             yield batch
-            batch = []
+            batch, total = [], 0
+        batch.append(item)
+        total += own
     if batch:
         yield batch
 
@@ -144,10 +149,13 @@ class AdminBase:
         send: Callable[[list[K]], Mapping[K, ItemError | None]],
         *,
         size: int = BATCH_ITEMS,
+        weight: Callable[[K], int] | None = None,
+        max_weight: int = 0,
         done_codes: frozenset[int] = frozenset(),
     ) -> dict[K, ItemError | None]:
         """Send items in batches and retry the retriable ones within :attr:`retry_seconds`.
 
+        :param weight: of an item; a batch weighs at most ``max_weight`` (or is one item).
         :param done_codes: codes that mean "already done" when the former attempt of this item timed out: a broker
             that answers too late may have done it all the same.
         """
@@ -157,7 +165,7 @@ class AdminBase:
         pending, pause = list(items), 0.1
         while pending:
             again: list[K] = []
-            for batch in batches(pending, size):
+            for batch in batches(pending, size, weight, max_weight):
                 answers = send(batch)
                 for item in batch:
                     error = answers.get(item, ItemError(-1, "NO_ANSWER", "the broker did not answer for this item"))

@@ -32,6 +32,11 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 INVALID_PARTITIONS = 37
 
 NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
+#: A KRaft controller refuses operations of more than 10,000 metadata records; partitions and configs are records.
+MAX_RECORDS_PER_REQUEST = 2_000
+#: A ZooKeeper controller works for each partition before it answers: fewer, or it does not answer in time.
+MAX_RECORDS_ZOOKEEPER = 300
+API_DESCRIBE_QUORUM = 55
 #: DeleteRecords: up to the high watermark.
 HIGH_WATERMARK = -1
 
@@ -76,6 +81,11 @@ class NewTopic:
     partitions: int
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def records(self) -> int:
+        """Metadata records that a controller writes for it."""
+        return 1 + max(self.partitions, 1) + len(self.configs)
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,14 @@ class TopicsAdmin(AdminBase):
             return {item.name: item_error(item.error_code, item.error_message) for item in response.topics}
 
         done = frozenset({TOPIC_ALREADY_EXISTS})
-        errors = self.in_batches(sorted(wanted), send, size=100, done_codes=done)
+        errors = self.in_batches(
+            sorted(wanted),
+            send,
+            size=100,
+            weight=lambda name: wanted[name].records,
+            max_weight=self._max_records(),
+            done_codes=done,
+        )
         return {name: CreatedTopic(name, "" if error else ids.get(name, ""), error) for name, error in errors.items()}
 
     def create_partitions(
@@ -166,7 +183,16 @@ class TopicsAdmin(AdminBase):
             response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
             return {item.name: item_error(item.error_code, item.error_message) for item in response.results}
 
-        return self.in_batches(sorted(counts), send, done_codes=frozenset({INVALID_PARTITIONS}))
+        return self.in_batches(
+            sorted(counts),
+            send,
+            weight=counts.__getitem__,
+            max_weight=self._max_records(),
+            done_codes=frozenset({INVALID_PARTITIONS}),
+        )
+
+    def _max_records(self) -> int:
+        return MAX_RECORDS_PER_REQUEST if self.api_version(API_DESCRIBE_QUORUM) >= 0 else MAX_RECORDS_ZOOKEEPER
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, ItemError | None]:
         """Delete topics; needs Delete on the topic. Used for scratch topics only. An absent one counts as deleted."""

@@ -60,6 +60,7 @@ def make_plan(context: PhaseContext) -> Plan:
     found = plan_look.look(context)
     plan_topics.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
     target_facts = context.target.admin.facts()
+    context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
     target = _target(context, target_facts, sorted(found.topics), found.unknown)
     topics = [plan_topics.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
     context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))

@@ -86,9 +86,10 @@ def look(context: PhaseContext) -> SourceLook:
     admin, wire = context.source.admin, context.source.wire
     found = _select(context, admin.facts(), admin.describe_topics())
     keys = found.keys
-    context.progress(Progress(PHASE, f"source: {len(found.topics)} topics, {len(keys)} partitions"))
+    context.progress(Progress(PHASE, f"source: configs of {len(found.topics)} topics"))
     found.configs = admin.topic_configs(sorted(found.topics))
     _check_configs(context, found.configs)
+    context.progress(Progress(PHASE, f"source: offsets and sizes of {len(keys)} partitions"))
     found.starts = wire.list_offsets(keys, "earliest")
     found.stable = wire.list_offsets(keys, "stable")
     found.high_watermarks = wire.list_offsets(keys, "latest")

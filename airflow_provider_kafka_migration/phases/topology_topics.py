@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from airflow_provider_kafka_migration.documents.topology import CopySettings
 from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_acls import with_implied
-from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError, batches
 from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 
@@ -23,8 +23,8 @@ ADOPTED = "topic_adopted"
 #: Topics that others write to as well, and that the user wants to be copied into; they never become ours.
 SHARED = "topic_shared"
 
-#: A KRaft controller refuses operations of more than 10,000 metadata records; partitions and configs are records.
-MAX_RECORDS_PER_REQUEST = 2_000
+#: The journal gets an entry per batch of topics, before and after it is made.
+TOPICS_PER_ENTRY = 100
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def check_permissions(context: PhaseContext, plan: Plan) -> None:
 def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySettings) -> dict[str, ItemError]:
     failures: dict[str, ItemError] = {}
     done = 0
-    for batch in _by_weight(topics, settings):
+    for batch in batches(topics, TOPICS_PER_ENTRY):
         names = [topic.target_name for topic in batch]
         context.journal.check_holds()
         context.journal.step(CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
@@ -289,20 +289,6 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
         done += len(batch)
         context.progress(Progress(PHASE, f"{done} of {len(topics)} topics created", done, len(topics), "topics"))
     return failures
-
-
-def _by_weight(topics: Sequence[TopicPlan], settings: CopySettings) -> Iterator[list[TopicPlan]]:
-    batch: list[TopicPlan] = []
-    weight = 0
-    for topic in topics:
-        size = 1 + len(topic.partitions) + len(settings.topics[topic.target_name].copy_time)
-        if batch and weight + size > MAX_RECORDS_PER_REQUEST:
-            yield batch
-            batch, weight = [], 0
-        batch.append(topic)
-        weight += size
-    if batch:
-        yield batch
 
 
 def _failure(context: PhaseContext, failures: Mapping[str, ItemError]) -> MigrationError:
