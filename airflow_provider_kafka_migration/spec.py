@@ -331,7 +331,10 @@ class MigrationSpec(Section):
     evidence: EvidenceSection = Field(default_factory=lambda: EvidenceSection())
     spark: SparkSection = Field(default_factory=lambda: SparkSection())
     notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
-    waive: list[str] = Field(default_factory=list, description="Codes of precheck warnings that are accepted.")
+    waive: list[str] | dict[str, str] = Field(
+        default_factory=list,
+        description="Codes of precheck warnings that are accepted; or code to the reason, which is journaled.",
+    )
 
     @model_validator(mode="after")
     def _clusters_differ(self) -> MigrationSpec:

@@ -45,7 +45,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
 DEFAULT_UNTIL = State.PRECHECK
 
 #: Fields that are mappings with free keys: compared as a whole.
-MAPPINGS = frozenset({"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics"})
+MAPPINGS = frozenset({"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics", "waive"})
 
 #: Fields that hold no secret by rule, but may by mistake: their values are compared, never kept.
 _HASHED = frozenset({"notifications.kwargs", "spark.conf"})

@@ -54,11 +54,10 @@ def patterns(regexes: list[str], names: list[str]) -> list[tuple[str, str]]:
 
 
 def _source(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
-    copies_access = spec.acls.policy != "skip"
     yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE",), "partition sizes, ACLs, SCRAM users")
     if spec.acls.quotas != "skip":
         yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE_CONFIGS",), "client quotas")
-    if spec.cutover.freeze == "acl" and copies_access:
+    if spec.cutover.freeze == "acl":
         yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "cutover.freeze: acl")
     operations: tuple[str, ...] = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
     for pattern, name in patterns(spec.topics.include, [topic.name for topic in plan.topics]):

@@ -111,6 +111,7 @@ def _target(
         ours=ours,
         shared=shared,
         no_compare=probe.no_compare(context),
+        factors={name: described[name].replication_factor for name in there},
     )
 
 

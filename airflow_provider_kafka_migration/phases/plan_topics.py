@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.kafka.admin_configs import Configs
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases.plan_look import Sample, SourceLook
-from airflow_provider_kafka_migration.phases.topology_configs import TargetRules, drift_of, final_configs
+from airflow_provider_kafka_migration.phases.topology_configs import TargetRules, drift_of, final_configs, with_excluded
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Measured on one broker (see docs/topology.md): offsets per second of fillers and of markers.
@@ -38,6 +38,7 @@ class TargetTopics:
     :param shared: target topics with data of others that may be copied into beside them.
     :param no_compare: why the target's brokers cannot be appended to by sequence (the precheck's probe); empty: they
         can, or nobody has tried.
+    :param factors: replication factor by target topic of those that are there.
     """
 
     rules: TargetRules
@@ -45,6 +46,7 @@ class TargetTopics:
     ours: frozenset[str] = frozenset()
     shared: frozenset[str] = frozenset()
     no_compare: str = ""
+    factors: Mapping[str, int] = field(default_factory=dict)
 
     def why_transactional(self, name: str) -> str:
         """Why partitions of a target topic must be copied in transactions; empty: they need not."""
@@ -98,7 +100,8 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target
     """The plan of one topic."""
     configs = found.configs[facts.name]
     name = spec.topics.target_name(facts.name)
-    factor = replication_factor(spec, facts, len(target.rules.facts.brokers))
+    # The factor of a topic that is there stays, and min.insync.replicas must fit to it.
+    factor = target.factors.get(name) or replication_factor(spec, facts, len(target.rules.facts.brokers))
     wanted, dropped = final_configs(configs, target.rules, spec.topology, factor)
     there, ours, shared = name in target.present, name in target.ours, name in target.shared
     drift = []
@@ -107,6 +110,7 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target
         wanted = dict(sorted(target.present[name].items()))
     elif there and not ours:
         policy = spec.topology.on_config_drift
+        wanted = with_excluded(wanted, target.present[name], spec.topology.config_exclude)
         drift = drift_of(target.present[name], wanted, policy)
         if policy == "keep_target":
             wanted = dict(sorted(target.present[name].items()))

@@ -163,9 +163,14 @@ def _journal_waivers(context: PhaseContext, findings: list[Finding]) -> None:
     """Who accepted which warnings: the actor of this entry, by the spec of this run."""
     waived = [item for item in findings if item.waived]
     if waived:
-        details = {"findings": [f"{item.code} {item.subject}: {item.seen}" for item in waived]}
         codes = sorted({item.code for item in waived})
-        context.journal.step(WAIVED, details=details, reason=f"accepted by the spec's waive: {', '.join(codes)}")
+        why = context.spec.waive if isinstance(context.spec.waive, dict) else {}
+        details = {
+            "findings": [f"{item.code} {item.subject}: {item.seen}" for item in waived],
+            "why": {code: why.get(code, "") for code in codes},
+        }
+        text = ", ".join(f"{code} ({why[code]})" if why.get(code) else code for code in codes)
+        context.journal.step(WAIVED, details=details, reason=f"accepted by the spec's waive: {text}")
 
 
 def _failed_check(name: str, error: MigrationError) -> Finding:

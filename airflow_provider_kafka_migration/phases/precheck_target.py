@@ -39,6 +39,9 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         "log_end": ("W023", compares),
         "transactions": ("B026", in_transactions),
     }
+    for name, operation in sorted(result.missing.items()):
+        if needed[name][1]:
+            yield finding("B005", f"target: {operation} (probe: {name})", subject=f"target {operation}", probe=details)
     for name, (code, wanted) in needed.items():
         outcome = result.outcomes.get(name, "it was not tried")
         if outcome and wanted:

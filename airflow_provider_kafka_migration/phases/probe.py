@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch, patched_header
@@ -36,6 +36,8 @@ class ProbeResult:
     """What was tried, and how it went: name to "" (works) or what the broker said."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
+    #: what was tried -> the operation that the migration's principal lacks for it
+    missing: dict[str, str] = field(default_factory=dict)
     #: markers may not be written, and empty transactions fill holes in their place
     uses_transactions: bool = False
 
@@ -146,6 +148,8 @@ def _try(result: ProbeResult, name: str, attempt: Callable[[], str]) -> None:
         result.outcomes[name] = attempt()
     except MigrationError as error:
         result.outcomes[name] = error.what
+        if isinstance(error, PermissionMissing):
+            result.missing[name] = str(error.details.get("operation") or error.what)
 
 
 def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, TopicPlan
@@ -166,6 +166,12 @@ def _lower_min_insync(
         whose = "" if name in kept else " by default on the target"
         dropped[name] = f"{value}{whose} is above the replication factor {replication_factor}; set to that"
         kept[name] = str(replication_factor)
+
+
+def with_excluded(wanted: Mapping[str, str], present: Mapping[str, str], exclude: Sequence[str]) -> dict[str, str]:
+    """Configs that are not copied belong to the target: what a topic that is there has of them stays."""
+    kept = {name: value for name, value in present.items() if any(re.fullmatch(item, name) for item in exclude)}
+    return dict(sorted({**wanted, **kept}.items()))
 
 
 def drift_of(present: Mapping[str, str], wanted: Mapping[str, str], policy: str) -> list[dict[str, str | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -181,7 +182,12 @@ def test_quota_policies(make_control: Callable[..., Control], stem: str) -> None
     context = control.context()
     fresh: QuotaEntity = (("client-id", f"{stem}-fresh"),)
     both: QuotaEntity = (("client-id", f"{stem}-both"), ("user", None))
-    source = {fresh: {"producer_byte_rate": 1000.0}, both: {"consumer_byte_rate": 2000.0}}
+    address: QuotaEntity = (("ip", f"10.{secrets.randbelow(256)}.{secrets.randbelow(256)}.7"),)
+    source = {
+        fresh: {"producer_byte_rate": 1000.0},
+        both: {"consumer_byte_rate": 2000.0},
+        address: {"connection_creation_rate": 50.0},
+    }
     assert set(context.source.admin.alter_quotas(source).values()) == {None}
     target = {both: {"consumer_byte_rate": 5.0, "producer_byte_rate": 7.0}}
     assert set(context.target.admin.alter_quotas(target).values()) == {None}
@@ -191,6 +197,7 @@ def test_quota_policies(make_control: Callable[..., Control], stem: str) -> None
     acls.run(control.context(acls={**_only(stem), "quotas": "keep_target"}))
     kept = _quotas(control.context().target.admin)
     assert kept[fresh] == {"producer_byte_rate": 1000.0}
+    assert kept[address] == {"connection_creation_rate": 50.0}
     assert kept[both] == {"consumer_byte_rate": 5.0, "producer_byte_rate": 7.0}
     acls.run(control.context())
     copied = _quotas(control.context().target.admin)

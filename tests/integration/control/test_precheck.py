@@ -59,7 +59,9 @@ def test_all_findings_come_at_once_and_block(control: Control) -> None:
         {names["foreign"]: (1, {}), names["wide"]: (2, {}), names["narrow"]: (1, {}), names["policy"]: (1, {})}
     )
     control.produce(names["foreign"], 3, cluster=control.target_cluster)
-    context = control.context(evidence={"signing_key": "env:THIS_IS_NOT_SET"}, waive=["W015", "B010"])
+    context = control.context(
+        evidence={"signing_key": "env:THIS_IS_NOT_SET"}, waive={"W015": "agreed with its owner", "B010": ""}
+    )
     plan_phase.run(context)
     with pytest.raises(PrecheckBlocked) as caught:
         precheck.run(context)
@@ -73,7 +75,8 @@ def test_all_findings_come_at_once_and_block(control: Control) -> None:
     assert ("B001", "waive") in found
     waived = context.journal.find_step(precheck.WAIVED)
     assert waived is not None
-    assert "W015" in waived.reason
+    assert "W015 (agreed with its owner)" in waived.reason
+    assert waived.details["why"]["W015"] == "agreed with its owner"
     assert waived.actor == "test"
 
 

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.phases.topology_configs import (
     drift_of,
     final_configs,
     producer_visible,
+    with_excluded,
 )
 from airflow_provider_kafka_migration.spec import TopologySection
 
@@ -159,3 +160,18 @@ def test_drift_says_what_will_be() -> None:
     assert overwritten == {"a": "3", "b": None}
     kept = {item["config"]: item["planned"] for item in drift_of(present, wanted, "keep_target")}
     assert kept == present
+
+
+def test_what_is_excluded_belongs_to_the_target() -> None:
+    """MirrorMaker 2: an excluded config keeps the target's override; the others follow the source."""
+    exclude = [r"delete\.retention\..*"]
+    section = TopologySection(config_exclude=exclude)
+    source = _configs({"delete.retention.ms": "2000", "retention.bytes": "1000"})
+    wanted, dropped = final_configs(source, TargetRules(KAFKA_4), section)
+    assert wanted == {"retention.bytes": "1000"}
+    assert dropped == {"delete.retention.ms": "excluded by topology.config_exclude"}
+    present = {"delete.retention.ms": "7000", "segment.ms": "5"}
+    planned = with_excluded(wanted, present, exclude)
+    assert planned == {"delete.retention.ms": "7000", "retention.bytes": "1000"}
+    # Not set on the source any more: reset on the target.
+    assert changes(present, planned) == {"retention.bytes": "1000", "segment.ms": None}
