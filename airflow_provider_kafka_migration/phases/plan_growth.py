@@ -49,19 +49,29 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
             details={"topics": {name: list(counts) for name, counts in grown.items()}},
         )
     amended = _amended(context, plan, grown)
-    digest = put_plan(context, amended)
     added = sum(now - planned for planned, now in grown.values())
     context.journal.step(
         STEP,
         details={
             "topics": {name: list(counts) for name, counts in grown.items()},
             "former_digest": plan.digest(),
-            "digest": digest,
+            "digest": amended.digest(),
         },
         reason=f"{added} partitions that appeared since the plan are taken up",
     )
+    # Journaled first: an amended plan without its entry would be one that nobody has checked.
+    put_plan(context, amended)
     context.progress(Progress(PHASE, f"{added} partitions appeared on the source since the plan; they are taken up"))
     return amended
+
+
+def checked_digest(context: PhaseContext, plan: Plan) -> str:
+    """Digest of the plan that the precheck saw: amendments taken back, one after the other."""
+    digest = plan.digest()
+    for entry in reversed(context.journal.steps(STEP)):
+        if entry.details["digest"] == digest:
+            digest = str(entry.details["former_digest"])
+    return digest
 
 
 def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> None:

@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import (
+    plan_growth,
     precheck_access,
     precheck_source,
     precheck_storage,
@@ -111,12 +112,12 @@ def _present_plan(context: PhaseContext) -> Plan:
 
 
 def check_is_of(context: PhaseContext, plan: Plan) -> None:
-    """Refuse to carry out a plan that was not checked.
+    """Refuse to carry out a plan that was not checked, but for partitions that topology_copy itself has added.
 
     :raises IllegalTransition: it was made after the precheck.
     """
     data = get_result(context, RESULT)
-    if data is None or PrecheckResult.parse(data).plan_digest != plan.digest():
+    if data is None or PrecheckResult.parse(data).plan_digest != plan_growth.checked_digest(context, plan):
         raise IllegalTransition(
             "the plan is newer than its precheck",
             where=context.where(PHASE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from phase_support import make_context, make_plan
 
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.errors import IllegalTransition
-from airflow_provider_kafka_migration.phases import plan, precheck, topology_copy
+from airflow_provider_kafka_migration.phases import plan, plan_growth, precheck, topology_copy
 from airflow_provider_kafka_migration.phases.catalog import PHASES
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import put_result
@@ -70,3 +71,26 @@ def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypa
     with pytest.raises(IllegalTransition) as caught:
         topology_copy.run(context)
     assert "clear precheck" in caught.value.next_step
+
+
+def test_a_plan_that_topology_copy_itself_has_amended_is_a_checked_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after it took up new partitions: the journal leads from the present plan back to the checked one."""
+    monkeypatch.setattr(topology_copy.topology, "run", lambda _: PhaseResult("t", "", {}))
+    monkeypatch.setattr(topology_copy.acls, "run", lambda _: PhaseResult("a", "", {}))
+    context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
+    plans = [make_plan({"orders": count}) for count in (1, 2, 3)]
+    checked = precheck.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
+    put_result(context, precheck.RESULT, checked)
+    for former, amended in itertools.pairwise(plans):
+        details = {"former_digest": former.digest(), "digest": amended.digest()}
+        context.journal.step(plan_growth.STEP, details=details)
+        # Killed before the amended plan was written: the former one is amended again.
+        context.journal.step(plan_growth.STEP, details=details)
+    for plan_now in plans:
+        context.journal_store.put(context.key("plan.json"), plan_now.canonical())
+        topology_copy.run(context)
+    context.journal_store.put(context.key("plan.json"), make_plan({"orders": 4}).canonical())
+    with pytest.raises(IllegalTransition):
+        topology_copy.run(context)
