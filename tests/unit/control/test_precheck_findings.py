@@ -400,13 +400,13 @@ def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monke
 
 def test_groups_of_other_kinds_and_active_ones(make: Callable[..., PhaseContext], plan: Plan) -> None:
     groups = [
-        GroupPlan(group="share", type="share", state="Stable", topics_in_scope=[]),
+        GroupPlan(group="odd", type="unknown", state="Stable", topics_in_scope=[]),
         GroupPlan(group="busy", type="classic", state="Empty", topics_in_scope=["shop.orders"]),
     ]
     busy = {"busy": GroupDescription("busy", "classic", "Stable", (cast(GroupMember, object()),))}
     target = cluster(answers(describe_groups=busy))
     seen = found(precheck_access.check_groups(make(target=target), plan.model_copy(update={"groups": groups})))
-    assert seen == {"W071": "its type is share", "W070": "state Stable, 1 members"}
+    assert seen == {"W071": "its type is unknown", "W070": "state Stable, 1 members"}
 
 
 def test_what_plan_could_not_look_at(make: Callable[..., PhaseContext], plan: Plan) -> None:
