@@ -7,11 +7,12 @@ Later ones are the tail's (``topology.follow_new``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import Terminal, TopicRecreated, TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.admin_topics import UNKNOWN_TOPIC_OR_PARTITION, TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.plan_store import put_plan
@@ -20,6 +21,7 @@ from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
 
 PHASE = "topology_copy"
 STEP = "partitions_followed"
+_TRIES, _PAUSE_SECONDS = 6, 0.5
 
 
 def follow(context: PhaseContext, plan: Plan) -> Plan:
@@ -31,7 +33,7 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
     :raises TopologyRefused: there are new partitions and ``topology.follow_new`` is false.
     :raises Terminal: a planned topic is gone.
     """
-    facts = context.source.admin.describe_topics([topic.name for topic in plan.topics])
+    facts = _describe(context, [topic.name for topic in plan.topics])
     for topic in plan.topics:
         _check_same(context, topic, facts[topic.name])
     grown = {
@@ -74,10 +76,22 @@ def checked_digest(context: PhaseContext, plan: Plan) -> str:
     return digest
 
 
+def _describe(context: PhaseContext, names: list[str]) -> dict[str, TopicFacts]:
+    """The topics as they are now. Unknown ones are asked for again: a broker that has just started knows none."""
+    facts = context.source.admin.describe_topics(names)
+    for _ in range(_TRIES):
+        again = [name for name, item in facts.items() if item.error is not None and item.error.retriable]
+        if not again:
+            break
+        time.sleep(_PAUSE_SECONDS)
+        facts.update(context.source.admin.describe_topics(again))
+    return facts
+
+
 def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> None:
     where = context.where(PHASE, cluster="source", topic=topic.name)
     if now.error is not None:
-        if now.error.retriable or now.error.unauthorized:
+        if now.error.code != UNKNOWN_TOPIC_OR_PARTITION:
             raise now.error.exception("a planned topic cannot be described", where, operation="Describe on Topic")
         raise Terminal(
             f"a planned topic is not on the source any more: {now.error.name}",

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_kafka_migration.errors import ForeignData, Terminal, TopicRecreated, TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
 from airflow_provider_kafka_migration.phases import plan_growth, topology, topology_settings
 from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME, LONG_MAX
+from harness.processes import wait_for
 from tests.integration.control.control_support import Control
 
 pytestmark = pytest.mark.integration
@@ -208,7 +210,13 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
     control.source_cluster.create_topics({name: (2, {}) for name in names})
     context, _ = control.planned()
     control.source_cluster.delete_topics([names[0]])
-    control.source_cluster.create_topic(names[0], 2)
+
+    def created_again() -> bool:
+        (answer,) = context.source.admin.create_topics([NewTopic(names[0], 2, 1)]).values()
+        assert answer.error is None or answer.error.code == TOPIC_ALREADY_EXISTS
+        return answer.error is None
+
+    wait_for("the topic is gone, and there again", created_again, 30)
     with pytest.raises(TopicRecreated, match="deleted and created again"):
         topology.run(context)
     assert context.target.admin.describe_topics(names)[names[0]].error is not None
