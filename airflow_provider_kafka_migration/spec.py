@@ -111,7 +111,8 @@ class TopologySection(Section):
     )
     follow_new: bool = Field(
         True,
-        description="Reserved: taking up topics and partitions that appear while the tail runs; has no effect yet.",
+        description="Take up partitions that appear between plan and topology_copy (false: they are an error). "
+        "Those that appear while the tail runs, and new topics, are not taken up yet.",
     )
     refresh_interval: Duration = Field("30s", description="How often the tail looks for new topics and partitions.")  # type: ignore[assignment]
 

@@ -111,7 +111,8 @@ def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, i
     keys = [(name, number) for name, (planned, now) in grown.items() for number in range(planned, now)]
     wire = context.source.wire
     starts, stable, high = (wire.list_offsets(keys, which) for which in ("earliest", "stable", "latest"))
-    found = {key: _partition(context, key, starts[key], stable[key], high[key]) for key in keys}
+    why = {topic.name: _why_transactional(topic) for topic in plan.topics}
+    found = {key: _partition(context, key, (starts[key], stable[key], high[key]), why[key[0]]) for key in keys}
     topics = [
         topic.model_copy(
             update={
@@ -136,9 +137,18 @@ def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, i
     )
 
 
-def _partition(context: PhaseContext, key: TopicPartition, start: int, stable: int, high: int) -> PartitionPlan:
-    """A new partition: its size is not asked for, and its holes are not sampled."""
-    verdict, reason = verdict_of(context.spec, start, 0, -1)
+def _why_transactional(topic: TopicPlan) -> str:
+    """What rules compare-and-append out for a topic holds for its new partitions, too."""
+    return next((item.reason for item in topic.partitions if item.verdict is Verdict.TRANSACTIONAL), "")
+
+
+def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, int, int], why: str) -> PartitionPlan:
+    """A new partition: its size is not asked for, and its holes are not sampled.
+
+    :param offsets: log start, last stable offset, high watermark.
+    """
+    start, stable, high = offsets
+    verdict, reason = verdict_of(context.spec, start, 0, -1, why)
     return PartitionPlan(
         partition=key[1],
         log_start_offset=start,

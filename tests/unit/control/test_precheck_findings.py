@@ -253,15 +253,17 @@ def test_what_the_probe_showed(
     expected: set[str],
 ) -> None:
     codes = {"B": "B020", "F": "B021", "M": "B022", "L": "W023", "T": "W025"}
-    monkeypatch.setattr(precheck_target, "probe_target", lambda _: ProbeResult(outcomes, {}, transactions))
-    assert found(precheck_target.check_probe(make(), plan)).keys() == {codes[name] for name in expected}
+    context = make(offsets={"mode": "equal"})
+    monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
+    monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: ProbeResult(outcomes, {}, transactions))
+    assert found(precheck_target.check_probe(context, plan)).keys() == {codes[name] for name in expected}
     lacking = ProbeResult(outcomes, missing={"markers": "Write on TransactionalId x"})
-    monkeypatch.setattr(precheck_target, "probe_target", lambda _: lacking)
-    items = list(precheck_target.check_probe(make(), plan))
+    monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: lacking)
+    items = list(precheck_target.check_probe(context, plan))
     assert [item.subject for item in items if item.code == "B005"] == ["target Write on TransactionalId x"]
     # One cluster on both sides is not probed: that would write to the source.
     same = plan.model_copy(update={"target": plan.source})
-    assert found(precheck_target.check_probe(make(), same)) == {}
+    assert found(precheck_target.check_probe(context, same)) == {}
 
 
 def test_smaller_messages_and_requests(make: Callable[..., PhaseContext], plan: Plan) -> None:
