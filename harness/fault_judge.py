@@ -6,10 +6,15 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import OffsetMapInvalid
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.replication.maps import LaneMaps, base_run
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
+from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
+from airflow_provider_kafka_migration.replication.transactional_position import group_name
+from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
 from harness.compare import PartitionContent, read
 from harness.copying import Copying
 
@@ -60,18 +65,39 @@ def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
         ours, theirs = target[key[0]][key[1]], source[key[0]][key[1]]
         problem: list[str] = []
         try:
-            offset_map = maps.load(spec, ours.end).closed(theirs.end, ours.end)
-        except OffsetMapInvalid as error:
+            offset_map = _map_of(copy, key, theirs.end, ours) if _is_shared(spec) else None
+            offset_map = offset_map or maps.load(spec, ours.end).closed(theirs.end, ours.end)
+        except MigrationError as error:
             problem = [error.what]
             offset_map = PartitionMap([base_run(spec)]).closed(theirs.end, ours.end)
         found = _judge_partition(theirs, ours, offset_map, key[0] in compacted)
         found.named += problem
-        if offset_map.verdict is Verdict.MAPPED:
+        if offset_map.verdict is Verdict.MAPPED and not _is_shared(spec):
             found.downgraded = 1
         if found.found:
             found.where.append(f"{key[0]}-{key[1]}: {_counts(found)}")
         total.add(found)
     return total
+
+
+def _is_shared(spec: CopyPartition) -> bool:
+    """Copied in transactions."""
+    return spec.verdict is Verdict.TRANSACTIONAL
+
+
+def _map_of(copy: Copying, key: TopicPartition, source_end_offset: int, target: PartitionContent) -> PartitionMap:
+    """The map of a partition that is copied in transactions, as the target and its pages tell it.
+
+    :raises MigrationError: there is no position, or the map is broken.
+    """
+    wire = copy.clients.wire("target")
+    position = read_positions(wire, group_name(copy.migration_id), [key])[key]
+    if isinstance(position, MigrationError):
+        raise position
+    if position is None:
+        raise Terminal("the target has no position of this partition")
+    found = MapPages(copy.clients.store(copy.journal), copy.migration_id, *key).load(position)
+    return found.closed(source_end_offset, target.offsets[-1] + 1 if target.offsets else found.target_start_offset or 0)
 
 
 def _counts(damage: Damage) -> Mapping[str, int]:

@@ -68,6 +68,7 @@ class FaultRun:
     :param kinds: faults to choose from; None: all.
     :param points: let some copiers kill or stop themselves at exact moments, too.
     :param without: nets that are off in every copier.
+    :param in_transactions: all partitions have the verdict ``transactional``.
     :param with_topics: all kinds of logs that lie there already, beside those that are written to.
     """
 
@@ -83,6 +84,7 @@ class FaultRun:
         without: Sequence[str] = (),
         with_topics: bool = False,
         via: str = "direct",
+        in_transactions: bool = False,
         max_seconds: float = 600,
     ) -> None:
         self.lab = lab
@@ -105,7 +107,10 @@ class FaultRun:
             self._compacted += [topic.name for topic in more if topic.kind is Kind.COMPACTED]
         self._writers.start()
         self._writers.wait_for_records(300)
-        self.copy = lab.copying(topics, lanes=LANES, via=via, job_fields={"slice_seconds": SLICE_SECONDS})
+        verdicts = self._in_transactions(topics) if in_transactions else {}
+        self.copy = lab.copying(
+            topics, lanes=LANES, via=via, job_fields={"slice_seconds": SLICE_SECONDS}, verdicts=verdicts
+        )
         self._tail = self.copy.write_job("tail", segment_max_bytes=50_000)
         self._at_work: dict[int, list[Copier]] = {lane: [] for lane in range(LANES)}
         self._armed: dict[int, str] = {}
@@ -114,6 +119,11 @@ class FaultRun:
         self._target_ends = lab.target_ends()
         self._hit = Counter[str]()
         self._named: list[str] = []
+
+    def _in_transactions(self, topics: list[str]) -> dict[tuple[str, int], Verdict]:
+        admin = self.lab.source.admin()
+        found = admin.list_topics(timeout=10).topics
+        return {(name, number): Verdict.TRANSACTIONAL for name in topics for number in found[name].partitions}
 
     # -- what faults see -----------------------------------------------------------------------------------------------
 

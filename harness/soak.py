@@ -102,7 +102,9 @@ def _expected(net: str) -> str:
     return "named" if net in NAMED_WITH_ALL_NETS else "exact"
 
 
-def random_runs(lab: FaultLab, summary: Summary, seed: int, faults: int, deadline: float) -> None:
+def random_runs(
+    lab: FaultLab, summary: Summary, seed: int, faults: int, deadline: float, *, in_transactions: bool = False
+) -> None:
     """Runs of some faults each: records of today and of three years ago in turn, direct and through an archive."""
     made, number = 0, 0
     while made < faults and time.monotonic() < deadline:
@@ -115,6 +117,7 @@ def random_runs(lab: FaultLab, summary: Summary, seed: int, faults: int, deadlin
             age_seconds=age_seconds,
             via=via,
             with_topics=number % 3 == 2,
+            in_transactions=in_transactions,
             max_seconds=max(1.0, deadline - time.monotonic()),
         )
         result = run.run()
@@ -143,6 +146,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1, help="of the target")
     parser.add_argument("--minutes", type=float, default=600.0, help="begin no more faults after that")
+    parser.add_argument("--in-transactions", action="store_true", help="the verdict transactional for all partitions")
     parser.add_argument("--no-nets", action="store_true", help="only random faults")
     parser.add_argument("--summary", type=Path, default=SUMMARY)
     parser.add_argument("--keep", action="store_true", help="keep the folder of brokers and copiers")
@@ -153,12 +157,12 @@ def main() -> int:
     deadline = time.monotonic() + options.minutes * 60
     folder = Path(tempfile.mkdtemp(prefix="kafka-migration-soak-"))
     try:
-        if not options.no_nets:
+        if not (options.no_nets or options.in_transactions):
             with FaultLab(folder / "nets", brokers=options.brokers, target_config=SWEEPING) as lab:
                 nets(lab, summary)
         if options.faults:
             with FaultLab(folder / "faults", brokers=options.brokers) as lab:
-                random_runs(lab, summary, seed, options.faults, deadline)
+                random_runs(lab, summary, seed, options.faults, deadline, in_transactions=options.in_transactions)
     finally:
         if options.keep:
             print(f"kept: {folder}")
