@@ -126,6 +126,7 @@ class ContentChecker:
             target: CommittedLog = KafkaLog(self._wire("target"), compared.target_topic, compared.partition)
             if isinstance(offset_map, TransactionalMap):
                 target = OurLog(target, offset_map)
+                _check_stable(compared, target)
             content = compare_content(
                 compared,
                 offset_map,
@@ -150,6 +151,20 @@ class ContentChecker:
         base = Run(compared.source_start_offset, compared.target_start_offset)
         log = RunLog(self._store, self._job.migration_id, compared.topic, compared.partition, base)
         return log.load().closed(compared.source_end_offset, compared.target_end_offset)
+
+
+def _check_stable(compared: ContentRange, target: CommittedLog) -> None:
+    """Somebody else's open transaction hides what lies behind its first record, ours included.
+
+    :raises Transient: our last record cannot be read yet.
+    """
+    stable = target.last_stable_offset()
+    if stable < compared.target_end_offset:
+        raise Transient(
+            f"an open transaction on the target hides what lies from offset {stable} on",
+            where=Where(cluster="target", topic=compared.target_topic, partition=compared.partition, offset=stable),
+            next_step="find it (kafka-transactions.sh find-hanging) and wait for its end; then clear validate",
+        )
 
 
 def _not_compared(compared: ContentRange, error: MigrationError) -> PartitionContent:

@@ -100,6 +100,8 @@ class TransactionalAppender:
         for copy in todo:
             self._coordinator_of[copy] = self._channel(self._sessions[copy].coordinator_id, _COORDINATOR_CHANNEL)
             self._leader_of[copy] = self._channel(leaders[copy.target_key], copy.spec.partition % CHANNELS_PER_BROKER)
+            # Also where there is nothing to copy: the position says where the target ended when the copy began.
+            copy.owes_position = not self._sessions[copy].has_position
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
                 channel.copies.add(copy)
 
@@ -200,7 +202,7 @@ class TransactionalAppender:
             # What was read up to the end, or is left at the end of a slice, does not wait.
             wanted = now >= session.position_due or copy.fetch_offset >= copy.source_end_offset
         else:
-            wanted = session.has_position and time.time() - session.position.committed_at > KEEP_ALIVE_SECONDS
+            wanted = time.time() - session.position.committed_at > KEEP_ALIVE_SECONDS
         if not wanted:
             return
         if not session.is_begun and session.has_position:
