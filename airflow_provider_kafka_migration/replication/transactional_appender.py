@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.kafka.batches import patched_header
 from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, Wire
 from airflow_provider_kafka_migration.replication import transactional_requests as requests
 from airflow_provider_kafka_migration.replication.append_errors import TooLarge
-from airflow_provider_kafka_migration.replication.appender import CHANNELS_PER_BROKER, Channel
+from airflow_provider_kafka_migration.replication.appender import Channel
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, Sent
 from airflow_provider_kafka_migration.replication.transactional_errors import (
     PAUSES,
@@ -34,6 +34,9 @@ from airflow_provider_kafka_migration.replication.transactional_session import K
 
 #: No transaction begins so close to the end of the slice: it could not end there, and would hold readers back.
 LAST_BEGIN_SECONDS = 0.4
+#: Connections to each leader. A request can name one transactional id, so it carries one batch of one partition, and a
+#: broker answers one connection's requests one after the other.
+LEADER_CHANNELS = 8
 _COORDINATOR_CHANNEL = 100
 _GROUP_CHANNEL = 101
 _PAGE_THREADS = 4
@@ -99,7 +102,7 @@ class TransactionalAppender:
             self._group_channel = self._channel(broker_id, _GROUP_CHANNEL)
         for copy in todo:
             self._coordinator_of[copy] = self._channel(self._sessions[copy].coordinator_id, _COORDINATOR_CHANNEL)
-            self._leader_of[copy] = self._channel(leaders[copy.target_key], copy.spec.partition % CHANNELS_PER_BROKER)
+            self._leader_of[copy] = self._channel(leaders[copy.target_key], copy.spec.partition % LEADER_CHANNELS)
             # Also where there is nothing to copy: the position says where the target ended when the copy began.
             copy.owes_position = not self._sessions[copy].has_position
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
