@@ -88,5 +88,5 @@ def test_a_migration_into_a_topic_of_others(
     wanted_configs = {**before, "cleanup.policy": "delete", "retention.bytes": "-1"}
     assert {name: configs[name].value for name in wanted_configs} == wanted_configs
     evidence = next((tmp_path / "evidence").rglob("evidence.json")).read_text(encoding="utf-8")
-    assert '"transactional"' in evidence
+    assert '"transactional"' in json.loads(evidence)["bundle_json"]
     assert command("offset-map", "check", spec, status=0)["partitions"] == 4
