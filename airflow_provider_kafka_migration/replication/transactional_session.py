@@ -18,7 +18,7 @@ MAX_UNANSWERED = 5
 #: A transaction ends when it has so many bytes ...
 MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
 #: ... or is so old; sooner when nothing waits, but not at once: each one costs a marker and a run of the map.
-MAX_TRANSACTION_SECONDS = 0.25
+MAX_TRANSACTION_SECONDS = 1.0
 IDLE_TRANSACTION_SECONDS = 0.04
 #: Source offsets without records (markers, compacted ones) are committed so often, and whenever a copy ends.
 POSITION_SECONDS = 1.0
