@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 #: Errors that the next slice may heal, in a row, before a partition counts as failed.
 MAX_TRANSIENT_ROUNDS = 5
 _PROGRESS_SECONDS = 2.0
+#: Jobs that write to the target.
+_WRITING_JOBS = ("seed", "tail", "restore")
 
 
 @dataclass
@@ -30,6 +33,8 @@ class _Standing:
     transient_rounds: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     went_back: tuple[tuple[int, int], ...] = ()
+    #: target log end as the last slice that took it over, maybe of an earlier driver, has left it
+    end_offset: int = -1
     done: bool = False
     failed: bool = False
 
@@ -51,6 +56,16 @@ class JobCoordinator:
         self._began = time.monotonic()
         self._written_at = 0.0
         self._stop: StopAt | None = None
+        self._read_earlier_ends()
+
+    def _read_earlier_ends(self) -> None:
+        """What drivers before this one have seen: else a log that went back between two of them would go unnoticed."""
+        for name in _WRITING_JOBS if self.job.name in _WRITING_JOBS else ():
+            data = self._store.get(f"{self.job.migration_id}/progress/{name}.json")
+            for item in json.loads(data)["partitions"] if data else ():
+                standing = self._standing.get((item["topic"], item["partition"]))
+                if standing is not None:
+                    standing.end_offset = max(standing.end_offset, item["target_offset"])
 
     def poll_stop(self) -> StopAt | None:
         """The stop object of a tail, once it is there."""
@@ -82,7 +97,7 @@ class JobCoordinator:
             standing = self._standing.get((result.topic, result.partition))
             if standing is None:
                 continue
-            standing.went_back += self._went_back(standing.result, result)
+            standing.went_back += self._went_back(standing, result)
             standing.result = result
             standing.records += result.records
             standing.copied_bytes += result.copied_bytes
@@ -96,11 +111,13 @@ class JobCoordinator:
             self.write_progress()
 
     @staticmethod
-    def _went_back(before: PartitionResult | None, now: PartitionResult) -> tuple[tuple[int, int], ...]:
+    def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
         """Where the target's log end went back: within the slice, and since the slice before it."""
         since: tuple[tuple[int, int], ...] = ()
-        if before is not None and 0 <= now.resumed_offset < before.target_offset:
-            since = ((before.target_offset, now.resumed_offset),)
+        if 0 <= now.resumed_offset < standing.end_offset:
+            since = ((standing.end_offset, now.resumed_offset),)
+        if now.resumed_offset >= 0:
+            standing.end_offset = now.target_offset
         return (*since, *now.went_back)
 
     def _judge(self, standing: _Standing, result: PartitionResult) -> None:
