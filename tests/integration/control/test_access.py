@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,33 @@ def test_an_iam_target_gets_a_map_and_no_acls(make_control: Callable[..., Contro
     assert read.actions == ["kafka-cluster:DescribeTopic", "kafka-cluster:ReadData"]
     assert [item.name for item in found.without_equivalent] == [str(bindings[1])]
     assert json.loads(data)["version"] == 1
+
+
+def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem: str) -> None:
+    """Literal bindings follow their topic, a prefix gets the new prefix, a topic with a name of its own its own one."""
+    orders, special, own = f"{stem}.orders", f"{stem}.special", f"own-{stem}"
+    rename = {"prefix": "new.", "topics": {special: own}}
+    control = make_control(f"{stem}.", topics={"rename": rename}, acls=_only(stem))
+    control.source_cluster.create_topics({orders: (1, {}), special: (1, {})})
+    context, user = control.context(), f"{stem}-app"
+    _create_user(context, user)
+    read = Acl("TOPIC", orders, "LITERAL", f"User:{user}", "*", "READ", "ALLOW")
+    write = Acl("TOPIC", f"{stem}.", "PREFIXED", f"User:{user}", "*", "WRITE", "ALLOW")
+    assert set(context.source.admin.create_acls([read, write]).values()) == {None}
+    context, _ = control.planned()
+    topology.run(context)
+    acls.run(context)
+    mine = {acl for acl in context.target.admin.describe_acls().acls if acl.principal == f"User:{user}"}
+    assert mine == {
+        replace(read, resource_name=f"new.{orders}"),
+        replace(write, resource_name=f"new.{stem}."),
+        replace(write, resource_name=own, pattern_type="LITERAL"),
+    }
+    app = _user(control.target_cluster, user)
+    assert _may(app, f"new.{orders}") == {"READ", "WRITE", "DESCRIBE"}
+    assert _may(app, own) == {"WRITE", "DESCRIBE"}
+    assert {item["name"] for item in result_data(context, "acls")["renamed"]} == {str(acl) for acl in mine}
+    assert acls.run(control.context()).already_done
 
 
 # -- clients, not only what brokers say of rights ----------------------------------------------------------------------

@@ -226,3 +226,38 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
     kept = plan.model_copy(update={"topics": [plan.topic(names[1])]})
     with pytest.raises(Terminal, match="not on the source any more"):
         plan_growth.follow(other, kept)
+
+
+# -- scenarios of MirrorMaker 2's own tests (MirrorConnectorsIntegrationBaseTest) --------------------------------------
+
+
+def test_excluded_configs_keep_the_target_s_and_the_others_follow_the_source(
+    make_control: Callable[..., Control],
+) -> None:
+    """testSyncTopicConfigs: an excluded config stays as the target has it; what the source resets is reset."""
+    control = make_control(topology={"config_exclude": [r"delete\.retention\.ms"]})
+    name = f"{control.prefix}synced"
+    control.source_cluster.create_topic(name, 1, {"delete.retention.ms": "2000", "retention.bytes": "1000000"})
+    target = {"delete.retention.ms": "7000", "retention.bytes": "5000000", "flush.messages": "9"}
+    control.target_cluster.create_topic(name, 1, target)
+    context, _ = control.planned()
+    topology.run(context)
+    topology.restore_producer_visible(control.context())
+    topology.restore_deleting(control.context())
+    assert control.overrides(name) == {"delete.retention.ms": "7000", "retention.bytes": "1000000"}
+
+
+@pytest.mark.parametrize(("side", "expected"), [("source", LONG_MAX), ("target", None)])
+def test_defaults_come_from_the_side_that_is_asked_for(
+    make_control: Callable[..., Control], side: str, expected: str | None
+) -> None:
+    """testReplicateSourceDefault and testReplicateTargetDefault: the release's own limit differs since 4.0."""
+    control = make_control(topology={"use_defaults_from": side})
+    name = f"{control.prefix}defaults"
+    control.source_cluster.create_topic(name, 1)
+    context, plan = control.planned()
+    assert {item["config"] for item in plan.defaults_drift} >= {"message.timestamp.after.max.ms"}
+    topology.run(context)
+    topology.restore_producer_visible(control.context())
+    topology.restore_deleting(control.context())
+    assert control.overrides(name).get("message.timestamp.after.max.ms") == expected
