@@ -136,7 +136,7 @@ def test_killed_again_and_again_in_one_migration_it_ends_the_same(control: Contr
     """The quick form: one migration dies after its first write, the next process after its second, and so on."""
     names = _prepare(control)
     for at in range(1, 40):
-        context, killer = control.context(), Killer(min(at, 3), after=bool(at % 2))
+        context, killer = control.context(), Killer(at, after=bool(at % 2))
         try:
             with killer.watching(context):
                 topology.run(context)
