@@ -38,7 +38,16 @@ class Scenario:
     codec: str = "lz4"
 
 
-_ALL = ("raw_limit", "ours_direct", "ours_s3", "ours_spark", "confluent_loop", "mm2_tuned", "mm2_defaults")
+_ALL = (
+    "raw_limit",
+    "ours_direct",
+    "ours_s3",
+    "ours_transactional",
+    "ours_spark",
+    "confluent_loop",
+    "mm2_tuned",
+    "mm2_defaults",
+)
 _MOST = ("raw_limit", "ours_direct", "ours_s3", "confluent_loop", "mm2_tuned")
 
 #: An lz4 batch of 3,300 JSON records is about 1 MB as it is stored, one of 54 about 16 KB.

@@ -83,6 +83,15 @@ class OursMapped(Ours):
     verdict = Verdict.MAPPED
 
 
+class OursTransactional(Ours):
+    """Records, map and source position in one transaction: for partitions that are not ours alone."""
+
+    name = "ours_transactional"
+    title = "ours, in transactions"
+    keeps_offsets = False
+    verdict = Verdict.TRANSACTIONAL
+
+
 class OursS3(Ours):
     """Write-through: a segment is durable in the archive before the target sees it."""
 

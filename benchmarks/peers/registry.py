@@ -8,7 +8,7 @@ from collections.abc import Callable
 from benchmarks.peers.base import Peer
 from benchmarks.peers.confluent_loop import ConfluentLoop
 from benchmarks.peers.mirror_maker import Defaults, Tuned
-from benchmarks.peers.ours import Archive, Ours, OursMapped, OursS3, OursSpark
+from benchmarks.peers.ours import Archive, Ours, OursMapped, OursS3, OursSpark, OursTransactional
 from benchmarks.peers.raw_limit import RawLimit
 
 
@@ -22,6 +22,7 @@ def peers(archive: Archive) -> dict[str, Callable[[], Peer]]:
         Ours.name: Ours,
         OursMapped.name: OursMapped,
         OursS3.name: lambda: OursS3(archive),
+        OursTransactional.name: OursTransactional,
         OursSpark.name: OursSpark,
         ConfluentLoop.name: ConfluentLoop,
         Tuned.name: Tuned,
