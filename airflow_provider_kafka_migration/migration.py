@@ -292,7 +292,9 @@ class Migration:
         entry = PHASES[phase]
         journal = self.context.journal
         journal.refresh()
-        if journal.tip_state in (State.FINALIZED, State.ROLLED_BACK):
+        # Giving up what is finalized is no no-op: rollback itself refuses it, and says what to do instead.
+        ended = journal.tip_state is State.ROLLED_BACK or (journal.tip_state is State.FINALIZED and phase != "rollback")
+        if ended:
             summary = f"the migration is {journal.tip_state}"
             details = {"decision": "abort" if journal.tip_state is State.ROLLED_BACK else "approve"}
             return PhaseResult(phase, summary, details, already_done=True)

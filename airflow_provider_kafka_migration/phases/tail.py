@@ -6,6 +6,7 @@ state backwards, and a failed cutover does not stop it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
@@ -27,6 +28,9 @@ def run(context: PhaseContext) -> PhaseResult:
     stop = _stop(context)
     job = load_job(context, PHASE)
     if job is not None and stop is not None and (_is_over(context) or not _behind(context, job, stop)):
+        if context.journal.find_step(DONE) is None and context.journal.tip_state is not State.ROLLED_BACK:
+            # Killed between the last record and its journal entry: the copy is done, and is told now.
+            _journal_done(context, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     job = _write_job(context, job)
@@ -48,6 +52,11 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear tail: it goes on from the target's log ends",
         )
+    details = _journal_done(context, progress)
+    return PhaseResult(PHASE, str(details["summary"]), details)
+
+
+def _journal_done(context: PhaseContext, progress: Mapping[str, Any]) -> dict[str, Any]:
     details = {
         "summary": f"tail complete: {progress.get('records', 0)} records",
         "records": int(progress.get("records", 0)),
@@ -57,7 +66,7 @@ def run(context: PhaseContext) -> PhaseResult:
         "figures_of": "last run",
     }
     context.journal.step(DONE, details=details)
-    return PhaseResult(PHASE, str(details["summary"]), details)
+    return details
 
 
 def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:

@@ -231,7 +231,7 @@ def test_kill_and_resume_ends_well_and_rollback_leaves_the_target(trial: Trial, 
     assert set(target_cluster.admin().list_topics(timeout=10).topics) >= {topic.name for topic in trial.topics}
 
 
-@pytest.mark.parametrize("end", ["forward", "rollback"])
+@pytest.mark.parametrize("end", [pytest.param("forward", marks=pytest.mark.soak), "rollback"])
 def test_a_cutover_that_fails_is_back_in_the_tail(
     trial: Trial, source_cluster: KafkaCluster, target_cluster: KafkaCluster, end: str
 ) -> None:

@@ -139,7 +139,7 @@ def swapped(records: list[Record]) -> list[Record]:
 
 @pytest.mark.parametrize(
     ("damage", "kind"),
-    [(flipped, "changed"), (lost, "missing"), (duplicated, "duplicate"), (swapped, "order")],
+    [(flipped, "changed"), (lost, "offset"), (duplicated, "duplicate"), (swapped, "order")],
 )
 def test_each_kind_of_damage_is_found_on_the_target(
     copying: Callable[..., Copying],

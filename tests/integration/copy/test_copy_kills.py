@@ -174,7 +174,9 @@ def test_a_copier_that_wakes_up_when_applications_write_to_the_target_changes_no
         time.sleep(2.0)
         os.kill(zombie.pid, signal.SIGSTOP)
     # The newcomer waits until the zombie's slice is over, and ends the copy; then the clients switch.
-    results_of(finish(copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1")))
+    copy.worker(0, "tail", "--slice-seconds", "3", "--slices", "1").communicate(timeout=60)
+    copy.write_job("seed")
+    assert all(item.done for item in results_of(finish(copy.worker())))
     copy.compare().check()
     copied = {key: item.end for key, item in bounds(target_cluster.client_config(), [topic])[topic].items()}
     producer = Producer(target_cluster.client_config())

@@ -5,7 +5,7 @@ changes something, a call of the freeze webhook. Points are found by running, no
 first point that no former life has died at, before the effect is done, or after it (a request: when its answer is
 here and nobody has seen it). So the lives together die at every point once, and the last one reaches the end.
 
-``python kill_server.py`` reads lines of JSON ``{"arguments", "when", "done", "output"}`` and answers with
+``python kill_server.py`` reads lines of JSON ``{"arguments", "when", "state", "done", "output"}`` and answers with
 ``{"status"}``; it forks, because importing the package costs more than most lives.
 """
 
@@ -40,6 +40,7 @@ WRITING_APIS = {
     49: "alter_client_quotas",
     91: "alter_share_group_offsets",
 }
+_TIME = r"\d{4}-\d\d-\d\dT[\d:.-]+Z?"
 #: Alike requests of one life are told apart up to this number: the first, the second, later ones.
 ALIKE = 3
 
@@ -48,15 +49,16 @@ class Points:
     """Decides at each effect whether this life ends there.
 
     :param done: file with a line per point that a life has ended at.
+    :param state: of the migration when this life begins.
     """
 
-    def __init__(self, done: Path, when: str) -> None:
+    def __init__(self, done: Path, when: str, state: str) -> None:
         self._file = done
         self._when = when
         self._done = set(done.read_text(encoding="utf-8").splitlines()) if done.exists() else set()
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
-        self.state = "start"
+        self.state = state
 
     def takes(self, name: str) -> bool:
         """Whether this life is to end at this point; then it does, and no other thread takes another one."""
@@ -88,8 +90,9 @@ def object_name(points: Points, key: str, data: bytes) -> str:
     if re.fullmatch(r"journal/\d+\.json", name):
         entry = json.loads(data)
         points.state = entry["to"]
-        return f"journal: {entry['to']} {entry.get('step') or 'transition'} {entry.get('step_key') or ''}".strip()
-    return "object: " + re.sub(r"\d{4}-\d\d-\d\dT[\d:.-]+Z?|\d{3,}|[0-9a-f]{8,}", "N", name)
+        said = f"journal: {entry['to']} {entry.get('step') or 'transition'} {entry.get('step_key') or ''}".strip()
+        return re.sub(_TIME, "T", said)
+    return "object: " + re.sub(rf"{_TIME}|\d{{3,}}|[0-9a-f]{{8,}}", "N", name)
 
 
 def install(points: Points) -> None:
@@ -148,14 +151,14 @@ def _ends(points: Points) -> Any:
     return on_response
 
 
-def live(arguments: list[str], when: str, done: Path, output: Path) -> None:
+def live(arguments: list[str], points: Points, output: Path) -> None:
     """One life, in a forked process; never returns."""
     status = 70
     try:
         file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        install(Points(done, when))
+        install(points)
         from airflow_provider_kafka_migration.cli.app import app
 
         try:
@@ -179,7 +182,8 @@ def serve() -> None:
         wanted = json.loads(line)
         child = os.fork()
         if child == 0:
-            live(wanted["arguments"], wanted["when"], Path(wanted["done"]), Path(wanted["output"]))
+            points = Points(Path(wanted["done"]), wanted["when"], wanted["state"])
+            live(wanted["arguments"], points, Path(wanted["output"]))
         _, result = os.waitpid(child, 0)
         print(json.dumps({"status": os.waitstatus_to_exitcode(result)}), flush=True)
 

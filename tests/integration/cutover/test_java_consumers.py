@@ -41,7 +41,7 @@ def console(cluster: KafkaCluster, group: str, topic: str, protocol: str) -> lis
     return sorted((int(partition), int(offset), value) for partition, offset, value in found)
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.soak)])
 def test_the_console_consumer_gets_exactly_the_unread_records(
     make_lab: Callable[..., Lab], unique_name: Callable[[str], str], protocol: str
 ) -> None:

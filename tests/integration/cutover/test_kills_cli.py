@@ -42,7 +42,7 @@ EXPECTED = (
     "journal: seed transition",
     "journal: seed seed_done",
     "journal: tail transition",
-    "journal: tail tail_done",
+    "journal: cutover tail_done",
     "journal: drain_ready transition",
     "journal: cutover freeze_requested 1",
     "journal: cutover freeze_verified 1",
@@ -77,6 +77,10 @@ class Lives:
         done = self.folder / "points"
         return done.read_text(encoding="utf-8").splitlines() if done.exists() else []
 
+    def _state(self) -> str:
+        entries = sorted((self.folder / "journal").glob("*/journal/*.json"))
+        return str(json.loads(entries[-1].read_text(encoding="utf-8"))["to"]) if entries else "start"
+
     def live(self, *arguments: str) -> tuple[int, str]:
         """One life; its exit status (-9: killed) and what it printed."""
         assert self.server.stdin is not None
@@ -85,6 +89,7 @@ class Lives:
         wanted = {
             "arguments": [*arguments, "--json"],
             "when": self.when,
+            "state": self._state(),
             "done": str(self.folder / "points"),
             "output": str(output),
         }

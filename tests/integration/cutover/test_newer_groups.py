@@ -214,8 +214,8 @@ class StreamsMember:
     def __enter__(self) -> StreamsMember:
         self.beat()
         deadline = time.monotonic() + 20
-        while self._state() not in ("Stable", "Reconciling", "Assigning"):
-            assert time.monotonic() < deadline, self._state()
+        while self._state() == "Empty":
+            assert time.monotonic() < deadline
             self.beat()
             time.sleep(0.1)
         return self
