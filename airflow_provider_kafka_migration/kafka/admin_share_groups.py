@@ -6,6 +6,8 @@ and set the start offset only (DescribeShareGroupOffsets, AlterShareGroupOffsets
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,9 +24,14 @@ from airflow_provider_kafka_migration.kafka.error_codes import UNSUPPORTED_VERSI
 from airflow_provider_kafka_migration.kafka.group_messages import (
     AlterShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
+    ShareGroupHeartbeatRequest,
 )
 
 GROUP_ID_NOT_FOUND = 69
+#: Member epochs of a heartbeat.
+JOINING, LEAVING = 0, -1
+#: How long the coordinator may take to initialise the partitions of a new group.
+SUBSCRIBE_SECONDS = 15.0
 
 
 class ShareGroupsAdmin(GroupsAdmin):
@@ -66,38 +73,68 @@ class ShareGroupsAdmin(GroupsAdmin):
         """
         if self.api_version(int(AlterShareGroupOffsetsRequest.API_KEY)) < 0:
             return dict.fromkeys(sorted(offsets), _unsupported())
-        topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
-        partition_type = topic_type.AlterShareGroupOffsetsRequestPartition
 
         def send(batch: list[TopicPartition]) -> dict[TopicPartition, ItemError | None]:
             broker = self.coordinators([group])[group]
             if isinstance(broker, ItemError):
                 return dict.fromkeys(batch, broker)
-            by_topic: dict[str, list[int]] = defaultdict(list)
-            for topic, partition in batch:
-                by_topic[topic].append(partition)
-            topics = [
-                topic_type(
-                    topic_name=topic,
-                    partitions=[
-                        partition_type(partition_index=number, start_offset=offsets[topic, number].offset)
-                        for number in numbers
-                    ],
-                )
-                for topic, numbers in sorted(by_topic.items())
-            ]
-            request = AlterShareGroupOffsetsRequest(group_id=group, topics=topics)
-            response = self.wire.request(request, broker_id=broker, version=0)
-            whole = item_error(response.error_code, response.error_message)
-            if whole is not None:
-                return dict.fromkeys(batch, whole)
-            return {
-                (topic.topic_name, item.partition_index): item_error(item.error_code, item.error_message)
-                for topic in response.responses
-                for item in topic.partitions
-            }
+            wanted = {key: offsets[key] for key in batch}
+            answers = self._alter(group, wanted, broker)
+            if set(answers) >= set(wanted):
+                return answers
+            # Kafka 4.1 passes over what the group has never subscribed to, without a word.
+            failure = self._subscribe_once(group, batch, broker)
+            return dict.fromkeys(batch, failure) if failure else self._alter(group, wanted, broker)
 
         return self.in_batches(sorted(offsets), send, size=1000)
+
+    def _alter(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], broker: int
+    ) -> dict[TopicPartition, ItemError | None]:
+        topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
+        partition_type = topic_type.AlterShareGroupOffsetsRequestPartition
+        by_topic: dict[str, list[Any]] = defaultdict(list)
+        for (topic, partition), value in sorted(offsets.items()):
+            by_topic[topic].append(partition_type(partition_index=partition, start_offset=value.offset))
+        topics = [topic_type(topic_name=topic, partitions=items) for topic, items in by_topic.items()]
+        request = AlterShareGroupOffsetsRequest(group_id=group, topics=topics)
+        response = self.wire.request(request, broker_id=broker, version=0)
+        whole = item_error(response.error_code, response.error_message)
+        if whole is not None:
+            return dict.fromkeys(offsets, whole)
+        return {
+            (topic.topic_name, item.partition_index): item_error(item.error_code, item.error_message)
+            for topic in response.responses
+            for item in topic.partitions
+        }
+
+    def _subscribe_once(self, group: str, wanted: Sequence[TopicPartition], broker: int) -> ItemError | None:
+        """Make the group know these topics: a member that subscribes, fetches nothing, and leaves again."""
+        member_id, epoch = str(uuid.uuid4()), JOINING
+        topics = sorted({topic for topic, _ in wanted})
+        deadline = time.monotonic() + SUBSCRIBE_SECONDS
+        try:
+            while True:
+                names = topics if epoch == JOINING else None
+                answer = self._heartbeat(group, member_id, epoch, names, broker)
+                error = item_error(answer.error_code, answer.error_message)
+                if error is not None:
+                    return error
+                epoch = answer.member_epoch
+                if set(self.share_group_offsets([group])[group].offsets) >= set(wanted):
+                    return None
+                if time.monotonic() > deadline:
+                    return None  # the next answer says which partitions are missing
+                self._sleep(0.2)
+        finally:
+            if epoch != JOINING:
+                self._heartbeat(group, member_id, LEAVING, None, broker)
+
+    def _heartbeat(self, group: str, member_id: str, epoch: int, topics: Sequence[str] | None, broker: int) -> Any:
+        request = ShareGroupHeartbeatRequest(
+            group_id=group, member_id=member_id, member_epoch=epoch, rack_id=None, subscribed_topic_names=topics
+        )
+        return self.wire.request(request, broker_id=broker, version=1)
 
 
 def is_unsupported(error: ItemError | None) -> bool:

@@ -38,6 +38,7 @@ WRITING_APIS = {
     37: "create_partitions",
     44: "alter_configs",
     49: "alter_client_quotas",
+    76: "share_group_heartbeat",
     91: "alter_share_group_offsets",
 }
 _TIME = r"\d{4}-\d\d-\d\dT[\d:.-]+Z?"
