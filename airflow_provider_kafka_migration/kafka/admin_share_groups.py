@@ -1,13 +1,12 @@
 """Start offsets of share groups (KIP-932): their counterpart of committed offsets.
 
 A share group keeps a state per record from its *start offset* on; everything before it is finished. The brokers tell
-and set the start offset only (DescribeShareGroupOffsets, AlterShareGroupOffsets: Kafka 4.1 with ``share.version`` 1).
+and set the start offset only: DescribeShareGroupOffsets (Kafka 4.1) and AlterShareGroupOffsets (Kafka 4.2), with
+feature ``share.version`` 1.
 """
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,14 +23,12 @@ from airflow_provider_kafka_migration.kafka.error_codes import UNSUPPORTED_VERSI
 from airflow_provider_kafka_migration.kafka.group_messages import (
     AlterShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
-    ShareGroupHeartbeatRequest,
 )
 
 GROUP_ID_NOT_FOUND = 69
-#: Member epochs of a heartbeat.
-JOINING, LEAVING = 0, -1
-#: How long the coordinator may take to initialise the partitions of a new group.
-SUBSCRIBE_SECONDS = 15.0
+#: Kafka 4.1 drops the topics of AlterShareGroupOffsets and answers without an error. What tells it from 4.2 is that it
+#: does not know this version of DescribeShareGroupOffsets (KIP-1226).
+ALTERS_FROM = 1
 
 
 class ShareGroupsAdmin(GroupsAdmin):
@@ -63,6 +60,11 @@ class ShareGroupsAdmin(GroupsAdmin):
         self.in_batches(names, send, size=100)
         return dict(sorted(found.items()))
 
+    @property
+    def alters_share_groups(self) -> bool:
+        """The brokers' version can set start offsets. Whether share groups are switched on, the request tells."""
+        return self.api_version(int(DescribeShareGroupOffsetsRequest.API_KEY)) >= ALTERS_FROM
+
     def alter_share_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, ItemError | None]:
@@ -71,20 +73,14 @@ class ShareGroupsAdmin(GroupsAdmin):
         What it had acknowledged beyond that offset is forgotten. Needs Read on group and topics. Refused with
         NON_EMPTY_GROUP while it has members.
         """
-        if self.api_version(int(AlterShareGroupOffsetsRequest.API_KEY)) < 0:
+        if not self.alters_share_groups:
             return dict.fromkeys(sorted(offsets), _unsupported())
 
         def send(batch: list[TopicPartition]) -> dict[TopicPartition, ItemError | None]:
             broker = self.coordinators([group])[group]
             if isinstance(broker, ItemError):
                 return dict.fromkeys(batch, broker)
-            wanted = {key: offsets[key] for key in batch}
-            answers = self._alter(group, wanted, broker)
-            if set(answers) >= set(wanted):
-                return answers
-            # Kafka 4.1 passes over what the group has never subscribed to, without a word.
-            failure = self._subscribe_once(group, batch, broker)
-            return dict.fromkeys(batch, failure) if failure else self._alter(group, wanted, broker)
+            return self._alter(group, {key: offsets[key] for key in batch}, broker)
 
         return self.in_batches(sorted(offsets), send, size=1000)
 
@@ -107,34 +103,6 @@ class ShareGroupsAdmin(GroupsAdmin):
             for topic in response.responses
             for item in topic.partitions
         }
-
-    def _subscribe_once(self, group: str, wanted: Sequence[TopicPartition], broker: int) -> ItemError | None:
-        """Make the group know these topics: a member that subscribes, fetches nothing, and leaves again."""
-        member_id, epoch = str(uuid.uuid4()), JOINING
-        topics = sorted({topic for topic, _ in wanted})
-        deadline = time.monotonic() + SUBSCRIBE_SECONDS
-        try:
-            while True:
-                names = topics if epoch == JOINING else None
-                answer = self._heartbeat(group, member_id, epoch, names, broker)
-                error = item_error(answer.error_code, answer.error_message)
-                if error is not None:
-                    return error
-                epoch = answer.member_epoch
-                if set(self.share_group_offsets([group])[group].offsets) >= set(wanted):
-                    return None
-                if time.monotonic() > deadline:
-                    return None  # the next answer says which partitions are missing
-                self._sleep(0.2)
-        finally:
-            if epoch != JOINING:
-                self._heartbeat(group, member_id, LEAVING, None, broker)
-
-    def _heartbeat(self, group: str, member_id: str, epoch: int, topics: Sequence[str] | None, broker: int) -> Any:
-        request = ShareGroupHeartbeatRequest(
-            group_id=group, member_id=member_id, member_epoch=epoch, rack_id=None, subscribed_topic_names=topics
-        )
-        return self.wire.request(request, broker_id=broker, version=1)
 
 
 def is_unsupported(error: ItemError | None) -> bool:

@@ -50,11 +50,3 @@ class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ign
 
 class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
     """Answer of api 91."""
-
-
-class ShareGroupHeartbeatRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
-    """Join, stay in and leave a share group (api 76)."""
-
-
-class ShareGroupHeartbeatResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
-    """Answer of api 76."""

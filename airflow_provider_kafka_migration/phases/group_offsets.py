@@ -1,7 +1,8 @@
 """Where groups stand on a cluster, whatever their kind: committed offsets, or the start offsets of share groups.
 
 Classic, KIP-848, simple and streams groups commit offsets; a share group (KIP-932) has a start offset per partition,
-behind an api of its own that brokers have from 4.1 on. Both mean: the next record that the group has not finished.
+behind an api of its own that brokers have from 4.1 on (to read) and 4.2 on (to set). Both mean: the next record that
+the group has not finished.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from airflow_provider_kafka_migration.phases.migrated import TopicPartition
 #: Kinds that are moved where the clusters can; see docs/groups.md.
 MOVED = ("classic", "consumer", "simple", "streams", "share")
 
-NO_SHARE_GROUPS = "the {role} cluster does not offer start offsets of share groups (Kafka 4.1 with share.version 1)"
+NO_SHARE_GROUPS = "the {role} cluster does not offer start offsets of share groups (Kafka 4.2 with share.version 1)"
+NO_STREAMS_GROUP = (
+    "the target does not have it as a streams group, and offsets committed for a group that is not there would make "
+    "one of another kind, which the application could not join. Start and stop the application on the target once, "
+    "and the next refresh sets the offsets"
+)
 OTHER_PROTOCOL = "its members speak a protocol other than the consumer's"
 
 
@@ -69,7 +75,7 @@ def target_states(context: PhaseContext, kinds: Mapping[str, str]) -> dict[str, 
     known = [name for name in sorted(kinds) if name in listings]
     descriptions = admin.describe_groups(known, listings=listings) if known else {}
     offsets = read_offsets(admin, {name: listings[name] for name in known})
-    cannot = _cannot(admin, kinds)
+    cannot = _cannot(admin, kinds, listings)
     found = {}
     for name in sorted(kinds):
         if name not in listings:
@@ -87,9 +93,20 @@ def target_states(context: PhaseContext, kinds: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def _cannot(admin: Admin, kinds: Mapping[str, str]) -> dict[str, str]:
-    """Share groups that the target has no place for: asking for their offsets tells, whether they exist or not."""
+def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, GroupListing]) -> dict[str, str]:
+    """Groups that the target has no place for.
+
+    For share groups asking for their offsets tells, whether they exist or not. A streams group has to be there: Kafka
+    4.1 refuses its members (GROUP_ID_NOT_FOUND) where a simple group of that name holds offsets.
+    """
+    streams = [name for name, kind in kinds.items() if kind == "streams"]
+    missing = [name for name in streams if name not in listings or listings[name].type != "streams"]
     share = [name for name in sorted(kinds) if kinds[name] == "share"]
     answers = admin.share_group_offsets(share) if share else {}
     reason = NO_SHARE_GROUPS.format(role="target")
-    return {name: reason for name, answer in answers.items() if is_unsupported(answer.error)}
+    unsupported = {
+        name: reason
+        for name, answer in answers.items()
+        if is_unsupported(answer.error) or not admin.alters_share_groups
+    }
+    return {**unsupported, **dict.fromkeys(sorted(missing), NO_STREAMS_GROUP)}

@@ -138,7 +138,7 @@ def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         yield finding("W071", f"its type is {group.type}", subject=group.group)
     share = [group.group for group in plan.groups if group.type == "share"]
     for name, answer in (context.target.admin.share_group_offsets(share) if share else {}).items():
-        if is_unsupported(answer.error):
+        if is_unsupported(answer.error) or not context.target.admin.alters_share_groups:
             yield finding("W071", NO_SHARE_GROUPS.format(role="target"), subject=name)
     for group in plan.groups:
         if group.topics_in_scope and group.topics_out_of_scope:

@@ -38,7 +38,6 @@ WRITING_APIS = {
     37: "create_partitions",
     44: "alter_configs",
     49: "alter_client_quotas",
-    76: "share_group_heartbeat",
     91: "alter_share_group_offsets",
 }
 _TIME = r"\d{4}-\d\d-\d\dT[\d:.-]+Z?"
@@ -58,15 +57,16 @@ class Points:
         self._when = when
         self._done = set(done.read_text(encoding="utf-8").splitlines()) if done.exists() else set()
         self._lock = threading.Lock()
+        self._taken = False
         self._counts: Counter[str] = Counter()
         self.state = state
 
     def takes(self, name: str) -> bool:
         """Whether this life is to end at this point; then it does, and no other thread takes another one."""
         with self._lock:
-            if name in self._done:
+            if self._taken or name in self._done:
                 return False
-            self._done.add(name)
+            self._taken = True
             with self._file.open("a", encoding="utf-8") as file:
                 file.write(name + "\n")
             if self._when == "before":

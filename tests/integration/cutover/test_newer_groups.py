@@ -37,17 +37,14 @@ class StreamsGroupHeartbeatResponse(ApiMessage, load_json=streams_schemas):  # t
 
 
 def newer(folder: Path) -> KafkaCluster:
-    """A Kafka 4.1 with all kinds of groups switched on."""
+    """A Kafka with all kinds of groups switched on."""
     return KafkaCluster(
         folder,
-        "4.1.1",
+        "4.2.0",
         authorizer=False,
         sasl=False,
         features={"share.version": 1, "streams.version": 1},
         config={
-            "group.coordinator.rebalance.protocols": "classic,consumer,share,streams",
-            "unstable.api.versions.enable": True,
-            "unstable.feature.versions.enable": True,
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
             "share.coordinator.state.topic.num.partitions": 2,
@@ -153,7 +150,7 @@ def test_share_groups_go_on_with_what_they_had_not_finished(
 def test_share_groups_are_reported_where_the_target_has_none(
     tmp_path: Path, new_source: KafkaCluster, target_cluster: KafkaCluster
 ) -> None:
-    """Kafka 4.1 with its defaults: share groups are off. Nothing fails, and the reason is in every report."""
+    """Kafka 4.1: share groups are off, and it could not set their offsets. Nothing fails, and every report says why."""
     topic = f"share-{uuid.uuid4().hex[:8]}"
     write(new_source, topic, 10)
     with closing(Lab(tmp_path, new_source, target_cluster, [topic])) as lab:
@@ -227,7 +224,7 @@ class StreamsMember:
         self.beat(-1)
 
 
-def test_streams_groups_keep_their_offsets_when_the_application_joins_on_the_target(
+def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the_target(
     tmp_path: Path, new_source: KafkaCluster, new_target: KafkaCluster
 ) -> None:
     topic = f"streams-{uuid.uuid4().hex[:8]}"
@@ -245,11 +242,18 @@ def test_streams_groups_keep_their_offsets_when_the_application_joins_on_the_tar
             lab.group, {(topic, 0): CommittedOffset(42, metadata="AgAAAY")}
         ) == {(topic, 0): None}
         result = commit_groups(lab, context)[lab.group]
-        assert (result.type, result.committed, result.failures, result.skipped_reason) == ("streams", 1, [], "")
+        assert (result.type, result.committed, result.failures) == ("streams", 0, [])
+        assert "does not have it as a streams group" in result.skipped_reason
+        assert [item.target_offset for item in result.offsets] == [42]
+        assert lab.group not in context.target.admin.list_groups(), "the application could not join another kind"
+
+        with StreamsMember(context, "target", lab.group, topic):
+            refused = groups.sync_groups(context).groups[0]
+            assert "members on the target" in refused.skipped_reason
+        done = groups.sync_groups(context).groups[0]
+        assert (done.committed, done.failures, done.skipped_reason) == (1, [], "")
         with StreamsMember(context, "target", lab.group, topic):
             state = group_offsets.target_states(context, {lab.group: "streams"})[lab.group]
             assert state.offsets == {(topic, 0): CommittedOffset(42, -1, "AgAAAY")}
             assert not state.is_empty
             assert context.target.admin.list_groups()[lab.group].type == "streams"
-            refused = groups.sync_groups(context).groups[0]
-            assert "members on the target" in refused.skipped_reason
