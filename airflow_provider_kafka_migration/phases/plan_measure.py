@@ -92,6 +92,10 @@ def _read(source: Cluster, pieces: Sequence[_Piece], meter: _Meter) -> None:
     """One connection's share: partition after partition to its end, until time or bytes are over."""
     try:
         for topic, partition, start, end in pieces:
+            if meter.over:
+                break
+            # A broker that is down must not hold a plan up: what time is left is all the patience there is.
+            source.wire.patience_seconds = max(meter.deadline - time.monotonic(), 0.1)
             try:
                 _read_one(source, (topic, partition, start, end), meter)
             except MigrationError as error:
