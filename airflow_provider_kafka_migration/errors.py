@@ -313,6 +313,12 @@ class CopyFailed(Terminal):
     code = "COPY_FAILED"
 
 
+class CopyStalled(Transient):
+    """Some partitions could not be copied, each for a reason that may pass; ``details["partitions"]`` lists them."""
+
+    code = "COPY_STALLED"
+
+
 class PhaseOver(Terminal):
     """The migration has moved on; what this step may do is over: stop writing."""
 

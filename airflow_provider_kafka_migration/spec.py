@@ -111,8 +111,13 @@ class TopologySection(Section):
     )
     follow_new: bool = Field(
         True,
-        description="Take up partitions that appear between plan and topology_copy (false: they are an error). "
-        "Those that appear while the tail runs, and new topics, are not taken up yet.",
+        description="Take up selected topics and partitions that appear on the source after the plan: partitions before "
+        "topology_copy (false: they are an error), both while the tail runs.",
+    )
+    on_topic_deleted: Literal["fail", "drop"] = Field(
+        "fail",
+        description="A topic that is deleted, or created again, on the source while the tail runs: stop before the "
+        "cutover, or go on without it (its copy stays; named in the evidence).",
     )
     refresh_interval: Duration = Field("30s", description="How often the tail looks for new topics and partitions.")  # type: ignore[assignment]
 
@@ -209,8 +214,10 @@ class OffsetsSection(Section):
 class SeedSection(Section):
     """The bulk copy."""
 
-    via: Literal["s3", "direct"] = Field(
-        "s3", description="s3: each segment is durable in S3 before the target sees it."
+    via: Literal["s3", "direct", "split"] = Field(
+        "s3",
+        description="s3: each segment is durable in S3 before the target sees it; direct: not through S3; split: seed "
+        "and tail through S3, by copiers that know only the source or only the target.",
     )
     max_concurrent_partitions: int = Field(4, ge=1, description="Partitions of one lane copied at the same time.")
     segment_max_bytes: ByteSize = Field("32MiB", ge=1024, description="Largest segment object.")  # type: ignore[assignment]
@@ -227,6 +234,9 @@ class TailSection(Section):
     drain_ready_timeout: Duration = Field("7d", description="The drain sensor gives up after this time.")  # type: ignore[assignment]
     slice_seconds: int = Field(20, ge=2, description="Length of a slice; the seam between two is what p99 pays.")
     max_bytes_per_second: ByteSize | None = Field(None, description="Limit per lane; empty: none.")
+    segment_linger: Duration = Field(  # type: ignore[assignment]
+        "1s", description="A backup that follows the source gathers for so long before it writes a small segment."
+    )
 
 
 class CutoverSection(Section):

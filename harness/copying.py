@@ -56,6 +56,8 @@ class Copying:
     verdicts: dict[TopicPartition, Verdict] = field(default_factory=dict)
     job_fields: dict[str, Any] = field(default_factory=dict)
     references: dict[str, Any] | None = None
+    #: of journal and archive; a folder of its own if there is none
+    location: str | None = None
     replication_factor: int = 1
 
     def __post_init__(self) -> None:
@@ -65,7 +67,8 @@ class Copying:
             "storage": None,
         }
         self.clients = Clients(self.references)
-        self.journal = f"file://{self.folder}/journal"
+        root = self.location or f"file://{self.folder}"
+        self.journal, self.archive = f"{root}/journal", f"{root}/archive"
         self.references_file = self.folder / "references.json"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_references(str(self.references_file), self.references)
@@ -148,7 +151,7 @@ class Copying:
             name=name,
             generation=1,
             journal_location=self.journal,
-            archive_location=f"file://{self.folder}/archive",
+            archive_location=self.archive,
             producers=self.producers,
             lanes=[lane for lane in lanes if lane.partitions],
             **values,
@@ -164,9 +167,23 @@ class Copying:
         """Copy up to the present ends in this process; the progress document."""
         return LocalRunner(Clients(self.references or {}), threads=self.lanes).run(self.write_job(**fields))
 
-    def worker(self, lane: int = 0, name: str = "seed", *options: str) -> subprocess.Popen[str]:
-        """A copier process of its own."""
-        arguments = [str(self.references_file), self.journal, self.job_key(name), str(lane), *options]
+    def one_sided(self, side: Literal["source", "target"]) -> dict[str, Any]:
+        """References of a process that knows only one of the clusters, and the storage."""
+        references = self.references or {}
+        return {side: references[side], "storage": references["storage"]}
+
+    def worker(
+        self, lane: int = 0, name: str = "seed", *options: str, side: Literal["source", "target"] | None = None
+    ) -> subprocess.Popen[str]:
+        """A copier process of its own.
+
+        :param side: the only cluster that it knows.
+        """
+        file = self.references_file
+        if side is not None:
+            file = self.folder / f"references-{side}.json"
+            write_references(str(file), self.one_sided(side))
+        arguments = [str(file), self.journal, self.job_key(name), str(lane), *options]
         return subprocess.Popen(
             [sys.executable, "-m", "harness.copy_worker", *arguments],
             stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.cli import (
     commands_plan,
     commands_run,
     commands_spec,
+    commands_split,
 )
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
 
@@ -47,6 +48,7 @@ def _main(
 commands_spec.register(app)
 commands_plan.register(app)
 commands_run.register(app)
+commands_split.register(app)
 app.add_typer(commands_journal.app, name="journal")
 app.add_typer(commands_offset_map.app, name="offset-map")
 commands_evidence.register(app)

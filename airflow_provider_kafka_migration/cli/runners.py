@@ -28,20 +28,29 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 
 _PROGRESS_SECONDS = 1.0
 _KILL_SECONDS = 10.0
+#: Spark mains of jobs that have none of their own. The tail's ends by itself, too, and follows when it has to.
+_MAINS = {"backup": "tail", "restore": "tail", "verify-archive": "verify"}
 
 ReadProgress = Callable[[], Progress | None]
 ShowProgress = Callable[[Progress], None]
 
 
-def references(spec: MigrationSpec, resolver: Resolver) -> dict[str, Any]:
+#: Jobs that are given only one of the clusters; all others get both.
+_ONE_SIDED = {"backup": ("source",), "restore": ("target",), "verify-archive": ("target",)}
+
+
+def references(spec: MigrationSpec, resolver: Resolver, job: str = "") -> dict[str, Any]:
     """The connections of a spec, with their secrets: for this process, or for a file of mode 0600.
+
+    :param job: name of the job document; one that may know only one cluster is given only that.
 
     :raises ConnectionInvalid: one cannot be resolved.
     """
     storage = spec.storage.conn_id
+    known = {"source": spec.source.conn_id, "target": spec.target.conn_id}
+    sides = _ONE_SIDED.get(job, tuple(known))
     return {
-        "source": resolver.mapping(spec.source.conn_id),
-        "target": resolver.mapping(spec.target.conn_id),
+        **{side: resolver.mapping(known[side]) for side in sides},
         "storage": resolver.mapping(storage) if storage else None,
     }
 
@@ -87,7 +96,8 @@ class InProcessRunner:
 
     def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
         """Run a job document to its end."""
-        with Clients(references(spec, self._resolver)) as clients, ProgressPump(read_progress, self._show):
+        given = references(spec, self._resolver, Path(job_key).stem)
+        with Clients(given) as clients, ProgressPump(read_progress, self._show):
             data = clients.store(job_location).get(job_key)
             if data is None:
                 raise JobMissing(
@@ -132,7 +142,7 @@ class SparkRunner:
         folder = Path(tempfile.mkdtemp(prefix="kafka-migration-"))
         try:
             file = folder / "references.json"
-            write_references(str(file), references(spec, self._resolver))
+            write_references(str(file), references(spec, self._resolver, name))
             command = self._command(spec, name, job_location, job_key, file)
             with ProgressPump(read_progress, self._show):
                 self._run(spec, name, command, folder / "spark.log")
@@ -145,7 +155,7 @@ class SparkRunner:
             str(Path(sys.executable).with_name("spark-submit")),
             *("--master", self._master, "--name", f"kafka-migration-{spec.migration_id}-{name}"),
             *(part for key in sorted(conf) for part in ("--conf", f"{key}={conf[key]}")),
-            str(_spark_main(f"{name}.py")),
+            str(_spark_main(f"{_MAINS.get(name, name)}.py")),
             *("--job-location", job_location, "--job-key", job_key, "--references", str(file)),
         ]
 

@@ -32,6 +32,9 @@ class ContentJob(Document):
     name: Literal["verify"] = "verify"
     attempt: int = Field(1, description="a validation that is run again compares again; a retried task does not")
     journal_location: str = Field(description="results go to <migration_id>/results/content/ below it")
+    archive_location: str | None = Field(
+        None, description="the target is compared with the segments there; None: with the source cluster"
+    )
     timestamps: Literal["visible", "raw"] = "visible"
     topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic")
     ranges: list[ContentRange]

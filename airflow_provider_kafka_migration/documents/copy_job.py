@@ -5,6 +5,7 @@ Written by the phase that starts a copy (``<migration_id>/jobs/<name>.json``), r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -33,10 +34,17 @@ class CopyPartition(Part):
         return (self.topic, self.partition)
 
 
+#: Backup halves of a split job have the number of their restore half and this.
+BACKUP_LANES = 1_000_000
+
+
 class CopyLane(Part):
     """Partitions that one copier drives at a time, and the lane's transactional id for marker fencing."""
 
     lane: int
+    half: Literal["backup", "restore"] | None = Field(
+        None, description="of a split job: this lane's copier opens the source or the target, never both"
+    )
     transactional_id: str
     partitions: list[CopyPartition]
 
@@ -70,6 +78,9 @@ class CopyJob(Document):
     producers: ProducerIds
     lanes: list[CopyLane]
     segment_max_bytes: int = 32 * 1024 * 1024
+    segment_linger_seconds: float = Field(
+        0.0, description="a backup that follows the source gathers for so long before it writes a smaller segment"
+    )
     max_concurrent_partitions: int = 4
     slice_seconds: int = 60
     timestamps: Literal["visible", "raw"] = "visible"
@@ -84,8 +95,15 @@ class CopyJob(Document):
 
     @property
     def partitions(self) -> list[CopyPartition]:
-        """All partitions of all lanes, ascending."""
-        return sorted((p for lane in self.lanes for p in lane.partitions), key=lambda p: p.key)
+        """All partitions, ascending. Each once, though a split job has a lane for each of their halves."""
+        return sorted((p for lane in self.lanes if lane.half != "backup" for p in lane.partitions), key=lambda p: p.key)
+
+
+def halves(lanes: Sequence[CopyLane]) -> list[CopyLane]:
+    """The lanes of a split job: those that back up, then those that restore the same partitions."""
+    whole = [lane for lane in lanes if lane.half != "backup"]
+    backups = [lane.model_copy(update={"lane": lane.lane + BACKUP_LANES, "half": "backup"}) for lane in whole]
+    return backups + [lane.model_copy(update={"half": "restore"}) for lane in whole]
 
 
 class StopAt(Document):
@@ -134,3 +152,7 @@ class PartitionResult(Part):
     )
     error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
     lag: int = Field(-1, description="records to the source's last stable offset, as last seen")
+    source_throttled_seconds: float = Field(
+        0.0, description="for so long the source's quotas have held the lane back; in the lane's first result only"
+    )
+    target_throttled_seconds: float = Field(0.0, description="the same by the target's quotas")

@@ -27,6 +27,9 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "seed.max_concurrent_partitions": State.SEED,
     "seed.slice_seconds": State.SEED,
     "seed.max_bytes_per_second": State.SEED,
+    "topology.follow_new": State.DRAIN_READY,
+    "topology.on_topic_deleted": State.DRAIN_READY,
+    "topology.refresh_interval": State.DRAIN_READY,
     "tail": State.VALIDATING,
     "cutover": State.VALIDATING,
     # What was frozen has to be unfrozen the same way, and sentinels that were written are waited for.

@@ -34,7 +34,7 @@ class SeedLineage:
         """From the plan and the phase's result."""
         spec, plan = migration.spec, migration.context.load_plan()
         location = f"{spec.storage.archive_location}/{spec.migration_id}"
-        archived = spec.seed.via == "s3" and location.startswith("s3://")
+        archived = spec.seed.via != "direct" and location.startswith("s3://")
         return cls(
             source=_namespace(migration.source.config.bootstrap_servers),
             target=_namespace(migration.target.config.bootstrap_servers),

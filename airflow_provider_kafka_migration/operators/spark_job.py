@@ -12,7 +12,7 @@ from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException
 
 import airflow_provider_kafka_migration
-from airflow_provider_kafka_migration.errors import CopyFailed, Terminal, Where
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Terminal, Where
 from airflow_provider_kafka_migration.hooks.progress import ProgressWatcher, interval_seconds
 from airflow_provider_kafka_migration.hooks.references_file import (
     private_directory,
@@ -98,7 +98,7 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
             except AirflowException as error:
                 failure = hook.failure()
                 # Of partitions that failed the journal says more than the job's last line.
-                if failure is None or isinstance(failure, CopyFailed):
+                if failure is None or isinstance(failure, CopyFailed | CopyStalled):
                     raise
                 raise failure from error
 

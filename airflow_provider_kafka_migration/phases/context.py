@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan_supplement import STEP as SUPPLEMENTED
+from airflow_provider_kafka_migration.documents.plan_supplement import PlanSupplement, supplemented
 from airflow_provider_kafka_migration.documents.validation import ContentVerifier
-from airflow_provider_kafka_migration.errors import Terminal, Where
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, Terminal, Where
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -107,9 +109,10 @@ class PhaseContext:
         return f"{self.spec.migration_id}/{name}"
 
     def load_plan(self) -> Plan:
-        """The plan that the journal points to.
+        """The plan that the journal points to, with all that came to it while the tail ran (its supplements).
 
         :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: a supplement is gone, or is not what was journaled.
         """
         data = self.journal_store.get(self.key("plan.json"))
         if data is None:
@@ -118,7 +121,23 @@ class PhaseContext:
                 where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{self.key('plan.json')}"),
                 next_step="run the plan phase first (task plan, or kafka-migration plan)",
             )
-        return Plan.parse(data)
+        return supplemented(Plan.parse(data), self.supplements())
+
+    def supplements(self) -> list[PlanSupplement]:
+        """Supplements of the plan, in their order."""
+        found = []
+        for entry in self.journal.steps(SUPPLEMENTED):
+            key = self.key(str(entry.details["document"]))
+            data = self.journal_store.get(key)
+            document = None if data is None else PlanSupplement.parse(data)
+            if document is None or document.digest() != entry.details["digest"]:
+                raise DocumentUnreadable(
+                    f"supplement {entry.step_key} of the plan is not what was journaled",
+                    where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+                    next_step="restore the object from a version of the bucket",
+                )
+            found.append(document)
+        return found
 
     def where(self, phase: str, **fields: Any) -> Where:
         """A place in this migration, for errors."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
-from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError, Terminal, Transient
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.replication.coordinator import failure_kind
 
 PRODUCER_IDS_STEP = "producer_ids"
 
@@ -66,15 +67,17 @@ def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[
     """The job document of a phase."""
     spec = context.spec
     section = spec.seed if name == "seed" else spec.tail
+    split = spec.seed.via == "split"
     return CopyJob(
         migration_id=context.migration_id,
         name=name,
         generation=context.journal.generation,
         journal_location=spec.storage.journal,
         archive_location=spec.storage.archive_location,
-        via=spec.seed.via if name == "seed" else "direct",
+        via="s3" if split or (name == "seed" and spec.seed.via == "s3") else "direct",
         producers=producer_ids(context),
-        lanes=lanes,
+        lanes=halves(lanes) if split else lanes,
+        segment_linger_seconds=spec.tail.segment_linger.total_seconds() if name == "tail" else 0.0,
         segment_max_bytes=spec.seed.segment_max_bytes,
         max_concurrent_partitions=spec.seed.max_concurrent_partitions,
         slice_seconds=section.slice_seconds,
@@ -93,7 +96,7 @@ def job_key(context: PhaseContext, name: str) -> str:
     return context.key(f"jobs/{name}.json")
 
 
-def run_job(context: PhaseContext, name: Literal["seed", "tail"]) -> dict[str, Any]:
+def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "restore"]) -> dict[str, Any]:
     """Hand the job to the runner and wait; the final progress document.
 
     :raises CopyFailed: with every partition that could not be copied.
@@ -101,7 +104,9 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail"]) -> dict[str, A
     """
     if context.runner is None:
         raise Terminal("nobody is there to run copy jobs", where=context.where(name), next_step="give a runner")
-    context.journal.check_holds()
+    if name != "backup":
+        # Segments are create-only and named by their content: any number of backups may write them.
+        context.journal.check_holds()
     try:
         context.runner.submit(
             context.spec, context.spec.storage.journal, job_key(context, name), lambda: read_progress(context, name)
@@ -119,7 +124,7 @@ def _runner_failed(context: PhaseContext, name: str, error: Exception) -> Migrat
     generation = context.journal.generation
     if document.get("generation") == generation and document.get("partitions_failed"):
         failed = [item for item in document["partitions"] if item["error"]]
-        return CopyFailed(
+        return failure_kind(item["error"] for item in failed)(
             f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
             f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
             where=context.where(name),
@@ -151,7 +156,7 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
     return Progress(
         phase=name,
         message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
-        f"{document['records']} records, {done_bytes / 1e6:.1f} MB",
+        f"{document['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}",
         done=int(document["partitions_done"]),
         total=int(document["partitions_total"]),
         unit="partitions",
@@ -160,6 +165,12 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
         records_per_second=float(document["records_per_second"]),
         eta_seconds=left / rate if name == "seed" and rate > 0 else -1.0,
     )
+
+
+def _throttled(document: dict[str, Any]) -> str:
+    """Which brokers' quotas hold the copy back, for people; nothing if none does."""
+    seconds = {side: float(document.get(f"{side}_throttled_seconds", 0)) for side in ("source", "target")}
+    return "".join(f", {side} throttles ({value:.0f} s so far)" for side, value in seconds.items() if value >= 1)
 
 
 def behind(

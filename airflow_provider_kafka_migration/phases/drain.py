@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData
+from airflow_provider_kafka_migration.phases import follow
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
@@ -127,6 +128,7 @@ def measure(context: PhaseContext) -> list[PartitionLag]:
 
     :raises ForeignData: a target end beyond the source's end: somebody else writes there.
     """
+    follow.check_none_gone(context)
     partitions = migrated_partitions(context)
     # The target first: the source's end only grows, so a race can never look like a target that is ahead.
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.validation import Outcome
-from airflow_provider_kafka_migration.phases import approvals, client_switch, frozen
+from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
 from airflow_provider_kafka_migration.phases.migrated import load_job, result_data
@@ -157,6 +157,10 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
     found += _groups_left(context)
     found += _gaps(context)
     found += _bypassed(context)
+    found += [
+        _left("partition", name, "it was not there, or not taken up, when the boundary of the cutover was drawn")
+        for name in sorted(follow.born_late(context))
+    ]
     return found
 
 

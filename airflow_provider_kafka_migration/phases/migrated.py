@@ -35,7 +35,8 @@ def migrated_partitions(context: PhaseContext) -> dict[TopicPartition, CopyParti
     The tail's job is the newest word: it has the partitions that appeared while the migration ran. Before it there is
     the seed's job, and before that the plan.
     """
-    job = load_job(context, "tail") or load_job(context, "seed")
+    jobs = (load_job(context, name) for name in ("tail", "seed", "restore", "backup"))
+    job = next((job for job in jobs if job is not None), None)
     if job is not None:
         return {item.key: item for item in job.partitions}
     found = [

@@ -61,7 +61,7 @@ def make_plan(context: PhaseContext) -> Plan:
     plan_topics.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
     target_facts = context.target.admin.facts()
     context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
-    target = _target(context, target_facts, sorted(found.topics), found.unknown)
+    target = target_topics(context, target_facts, sorted(found.topics), found.unknown)
     topics = [plan_topics.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
     context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))
     groups = plan_groups(context, found.topics, found.stable, found.unknown)
@@ -86,7 +86,32 @@ def make_plan(context: PhaseContext) -> Plan:
     )
 
 
-def _target(
+def plan_of_look(context: PhaseContext, found: plan_look.SourceLook, *, notes: list[str]) -> Plan:
+    """The plan of topics alone, from a look at the source that was taken elsewhere; only the target is asked.
+
+    :raises Terminal: names on the target collide; all problems at once.
+    """
+    spec = context.spec
+    plan_topics.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
+    target_facts = context.target.admin.facts()
+    target = target_topics(context, target_facts, sorted(found.topics), found.unknown)
+    topics = [plan_topics.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    return Plan(
+        migration_id=spec.migration_id,
+        source=found.facts,
+        target=target_facts,
+        topics=topics,
+        lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
+        excluded_topics=found.excluded,
+        notes=notes,
+        unknown=dict(sorted(found.unknown.items())),
+        missing_topics=found.missing,
+        estimate=plan_topics.estimate(spec, topics),
+        spec_digest=canonical_digest(spec.model_dump(mode="json")),
+    )
+
+
+def target_topics(
     context: PhaseContext, facts: ClusterFacts, topics: list[str], unknown: dict[str, str]
 ) -> plan_topics.TargetTopics:
     """The target's topics and what is known of its topic configs."""

@@ -40,7 +40,7 @@ def estimate_cost(spec: MigrationSpec, plan: Plan) -> CostEstimate:
     rates = spec.estimate
     total = plan.total_bytes
     partitions = sum(len(topic.partitions) for topic in plan.topics)
-    via_s3 = spec.seed.via == "s3"
+    via_s3 = spec.seed.via != "direct"
     segments = sum(_segments(item.size_bytes, spec) for topic in plan.topics for item in topic.partitions)
     journal_puts = 60 + 2 * partitions
     copies = 3 if via_s3 else 2

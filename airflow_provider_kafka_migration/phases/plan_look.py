@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts
@@ -83,8 +83,21 @@ def look(context: PhaseContext) -> SourceLook:
     :raises Terminal: nothing is selected.
     :raises PermissionMissing: topics that may not be described fully; all are listed.
     """
-    admin, wire = context.source.admin, context.source.wire
+    admin = context.source.admin
     found = _select(context, admin.facts(), admin.describe_topics())
+    _fill(context, found)
+    return found
+
+
+def look_at(context: PhaseContext, topics: Mapping[str, TopicFacts], facts: ClusterFacts) -> SourceLook:
+    """Look at some topics alone, with those of their partitions that are given; all else of the cluster is known."""
+    found = SourceLook(facts, dict(sorted(topics.items())), {}, [])
+    _fill(context, found)
+    return found
+
+
+def _fill(context: PhaseContext, found: SourceLook) -> None:
+    admin, wire = context.source.admin, context.source.wire
     keys = found.keys
     context.progress(Progress(PHASE, f"source: configs of {len(found.topics)} topics"))
     found.configs = admin.topic_configs(sorted(found.topics))
@@ -97,7 +110,6 @@ def look(context: PhaseContext) -> SourceLook:
     context.progress(Progress(PHASE, "source: looking at a few batch headers of each partition"))
     _Sampler(wire, found).run()
     _transactional_producers(context, found)
-    return found
 
 
 def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, TopicFacts]) -> SourceLook:

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.phases import copy_jobs, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.state import State
 
@@ -33,8 +34,10 @@ def run(context: PhaseContext) -> PhaseResult:
             _journal_done(context, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
-    job = _write_job(context, job)
+    _write_job(context, job)
     progress, stop = _run_to_stop(context)
+    job = load_job(context, PHASE)
+    assert job is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         # Stopped by the rollback, as it should be: nothing is left to verify, and the journal has ended.
         return PhaseResult(PHASE, "stopped by the rollback", {"summary": "stopped by the rollback"})
@@ -73,7 +76,8 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
     while True:
         lifted = len(context.journal.steps(frozen.LIFTED))
-        progress = copy_jobs.run_job(context, "tail")
+        with Follower(context):
+            progress = copy_jobs.run_job(context, "tail")
         stop = _stop(context)
         context.journal.refresh()
         if stop is not None or len(context.journal.steps(frozen.LIFTED)) == lifted:
@@ -104,8 +108,12 @@ def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
             update={"partitions": [item.model_copy(update={"until_offset": None}) for item in lane.partitions]}
         )
         for lane in base.lanes
+        if lane.half != "backup"
     ]
     job = copy_jobs.build_job(context, "tail", lanes)
+    planned = copy_jobs.planned_partitions(context, context.load_plan())
+    # What was dropped from the plan is not copied any more; what came to it is taken up by the follower.
+    job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})
     context.journal.check_holds()
     context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
     return job

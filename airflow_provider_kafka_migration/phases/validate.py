@@ -18,13 +18,13 @@ from airflow_provider_kafka_migration.documents.validation import (
     worst,
 )
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import client_switch, group_offsets, groups, topology
+from airflow_provider_kafka_migration.phases import client_switch, follow, group_offsets, groups, topology
 from airflow_provider_kafka_migration.phases import validate_checks as checks
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
 from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary, sentinels_between
 from airflow_provider_kafka_migration.phases.evidence import publish_failure
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, put_result
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
@@ -209,7 +209,12 @@ def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
         )
         for name in names
     }
-    counts = {name: len(item.partitions) for name, item in source.items() if item.error is None}
+    late = follow.born_late(context)
+    counts = {
+        name: sum(partition_name((name, part.partition)) not in late for part in item.partitions)
+        for name, item in source.items()
+        if item.error is None
+    }
     return checks.check_topic_parity(plan.topics, counts, targets)
 
 

@@ -14,12 +14,14 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, MigrationError, Transient, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.archive_log import ArchiveLog
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog, KafkaLog
 from airflow_provider_kafka_migration.replication.content_shared import OurLog
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
 from airflow_provider_kafka_migration.replication.run_log import RunLog
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex
 from airflow_provider_kafka_migration.replication.topic_key import topic_key
 from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
 from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
@@ -131,7 +133,7 @@ class ContentChecker:
                 compared,
                 offset_map,
                 self._job.rules(compared.topic),
-                KafkaLog(self._wire("source"), compared.topic, compared.partition),
+                self._source_log(compared),
                 target,
                 self._options,
             )
@@ -140,8 +142,18 @@ class ContentChecker:
         except MigrationError as error:
             self.close()  # a broken connection must not spoil the next partition
             content = _not_compared(compared, error)
+        if self._job.archive_location is not None:
+            content = content.model_copy(update={"method": "archive"})
         self._results.write(compared, content)
         return content
+
+    def _source_log(self, compared: ContentRange) -> CommittedLog:
+        """The source's side: the cluster, or the archive where nobody may know the cluster."""
+        if self._job.archive_location is None:
+            return KafkaLog(self._wire("source"), compared.topic, compared.partition)
+        archive = self._clients.store(self._job.archive_location)
+        index = SegmentIndex(archive, self._job.migration_id, compared.topic, compared.partition)
+        return ArchiveLog(index, compared.source_start_offset)
 
     def _offset_map(self, compared: ContentRange) -> PartitionMap:
         if compared.verdict is Verdict.TRANSACTIONAL:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import rfc8785
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
-from airflow_provider_kafka_migration.errors import CopyFailed, Where
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Errors that the next slice may heal, in a row, before a partition counts as failed.
@@ -18,6 +19,18 @@ MAX_TRANSIENT_ROUNDS = 5
 _PROGRESS_SECONDS = 2.0
 #: Jobs that write to the target.
 _WRITING_JOBS = ("seed", "tail", "restore")
+_REFRESH_SECONDS = 1.0
+
+log = logging.getLogger(__name__)
+
+#: (topic, partition, whether it is the backup half of a split job)
+_Key = tuple[str, int, bool]
+
+
+def failure_kind(errors: Iterable[object]) -> type[CopyFailed] | type[CopyStalled]:
+    """The class of error for partitions that failed with these (``MigrationError.as_dict()``, or None)."""
+    final = any(isinstance(error, dict) and error.get("kind") == "terminal" for error in errors)
+    return CopyFailed if final else CopyStalled
 
 
 @dataclass
@@ -39,6 +52,10 @@ class _Standing:
     failed: bool = False
 
 
+def _keys(job: CopyJob) -> list[_Key]:
+    return [(*spec.key, lane.half == "backup") for lane in job.lanes for spec in lane.partitions]
+
+
 class JobCoordinator:
     """Merges the results of slices. One per driver; its state is only for progress, the target's log decides.
 
@@ -52,10 +69,12 @@ class JobCoordinator:
         self.job = job
         self._store = store
         self._on_progress = on_progress
-        self._standing: dict[tuple[str, int], _Standing] = {spec.key: _Standing() for spec in job.partitions}
+        self._standing = {key: _Standing() for key in _keys(job)}
         self._began = time.monotonic()
         self._written_at = 0.0
         self._stop: StopAt | None = None
+        self._refreshed_at = time.monotonic()
+        self._throttled = {"source": 0.0, "target": 0.0}
         self._read_earlier_ends()
 
     def _read_earlier_ends(self) -> None:
@@ -63,7 +82,7 @@ class JobCoordinator:
         for name in _WRITING_JOBS if self.job.name in _WRITING_JOBS else ():
             data = self._store.get(f"{self.job.migration_id}/progress/{name}.json")
             for item in json.loads(data)["partitions"] if data else ():
-                standing = self._standing.get((item["topic"], item["partition"]))
+                standing = self._standing.get((item["topic"], item["partition"], False))
                 if standing is not None:
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
 
@@ -73,18 +92,42 @@ class JobCoordinator:
             self._stop = StopAt.in_force(self._store.get(self.job.stop_key))
         return self._stop
 
+    def refresh_job(self) -> None:
+        """Take up partitions that were added to a tail's job while it runs, and let go of those taken out."""
+        now = time.monotonic()
+        if self.job.name != "tail" or now - self._refreshed_at < _REFRESH_SECONDS:
+            return
+        self._refreshed_at = now
+        try:
+            data = self._store.get(f"{self.job.migration_id}/jobs/{self.job.name}.json")
+        except Transient as error:
+            log.warning("The job could not be read again: %s", error)
+            return
+        job = self.job if data is None else CopyJob.parse(data)
+        if job.generation != self.job.generation or job.lanes == self.job.lanes:
+            return
+        standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
+        log.info("The job has %d partitions now, before %d", len(standing), len(self._standing))
+        self.job, self._standing = job, standing
+
     def remaining_lanes(self) -> list[CopyLane]:
         """Lanes that still have work, with the partitions that do."""
         lanes = []
         for lane in self.job.lanes:
-            left = [spec for spec in lane.partitions if not self._is_over(spec.key)]
+            left = [spec for spec in lane.partitions if not self._is_over((*spec.key, lane.half == "backup"))]
             if left:
                 lanes.append(lane.model_copy(update={"partitions": left}))
         return lanes
 
-    def _is_over(self, key: tuple[str, int]) -> bool:
-        standing = self._standing[key]
-        return standing.done or standing.failed
+    def _is_over(self, key: _Key) -> bool:
+        standing, backup = self._standing[key], self._standing.get((*key[:2], True))
+        # Without its backup a restore has nothing to wait for.
+        return standing.done or standing.failed or (backup is not None and backup.failed)
+
+    def _failure(self, key: _Key) -> _Standing | None:
+        """What has failed of a partition: itself, or the backup that it is restored from."""
+        both = (self._standing[key], self._standing.get((*key[:2], True)))
+        return next((item for item in both if item is not None and item.failed), None)
 
     @property
     def finished(self) -> bool:
@@ -93,8 +136,12 @@ class JobCoordinator:
 
     def record(self, results: Iterable[PartitionResult]) -> None:
         """Take in the results of slices and write progress now and then."""
+        self.refresh_job()
+        backups = {lane.lane for lane in self.job.lanes if lane.half == "backup"}
         for result in results:
-            standing = self._standing.get((result.topic, result.partition))
+            self._throttled["source"] += result.source_throttled_seconds
+            self._throttled["target"] += result.target_throttled_seconds
+            standing = self._standing.get((result.topic, result.partition, result.lane in backups))
             if standing is None:
                 continue
             standing.went_back += self._went_back(standing, result)
@@ -108,7 +155,14 @@ class JobCoordinator:
             standing.done = result.done
             self._judge(standing, result)
         if time.monotonic() - self._written_at >= _PROGRESS_SECONDS or self.finished:
+            self._try_to_write_progress()
+
+    def _try_to_write_progress(self) -> None:
+        """A figure that cannot be stored now must not stop a copy; the last one is written by :meth:`check`."""
+        try:
             self.write_progress()
+        except Transient as error:
+            log.warning("Progress could not be written: %s", error)
 
     @staticmethod
     def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
@@ -130,40 +184,46 @@ class JobCoordinator:
         standing.failed = result.error["kind"] == "terminal" or standing.transient_rounds >= MAX_TRANSIENT_ROUNDS
 
     def progress(self) -> dict[str, object]:
-        """Progress as a document: totals and, per partition, where it stands."""
+        """Progress as a document: totals and, per partition, where it stands. Of backup halves only what they read."""
         seconds = max(time.monotonic() - self._began, 1e-6)
-        records = sum(item.records for item in self._standing.values())
+        keys = sorted(key for key in self._standing if not key[2])
+        own = [self._standing[key] for key in keys]
+        records = sum(item.records for item in own)
         return {
             "version": 1,
             "migration_id": self.job.migration_id,
             "job": self.job.name,
             "generation": self.job.generation,
             "finished": self.finished,
-            "partitions_total": len(self._standing),
-            "partitions_done": sum(item.done for item in self._standing.values()),
-            "partitions_failed": sum(item.failed for item in self._standing.values()),
+            "partitions_total": len(keys),
+            "partitions_done": sum(item.done for item in own),
+            "partitions_failed": sum(self._failure(key) is not None for key in keys),
             "records": records,
-            "copied_bytes": sum(item.copied_bytes for item in self._standing.values()),
+            "copied_bytes": sum(item.copied_bytes for item in own),
             "source_bytes": sum(item.source_bytes for item in self._standing.values()),
             "total_bytes": sum(max(spec.size_bytes, 0) for spec in self.job.partitions),
-            "holes": sum(item.holes for item in self._standing.values()),
-            "transaction_holes": sum(item.transaction_holes for item in self._standing.values()),
+            # By the brokers' quotas, summed over lanes.
+            "source_throttled_seconds": round(self._throttled["source"], 1),
+            "target_throttled_seconds": round(self._throttled["target"], 1),
+            "holes": sum(item.holes for item in own),
+            "transaction_holes": sum(item.transaction_holes for item in own),
             "seconds": round(seconds, 3),
             "records_per_second": round(records / seconds, 1),
-            "partitions": [self._partition(key) for key in sorted(self._standing)],
+            "partitions": [self._partition(key) for key in keys],
         }
 
-    def _partition(self, key: tuple[str, int]) -> dict[str, object]:
-        standing = self._standing[key]
-        last = standing.result
+    def _partition(self, key: _Key) -> dict[str, object]:
+        standing, backup = self._standing[key], self._standing.get((*key[:2], True), _Standing())
+        last, failure = standing.result, self._failure(key)
+        error = None if last is None else last.error
         return {
             "topic": key[0],
             "partition": key[1],
             "records": standing.records,
             "copied_bytes": standing.copied_bytes,
-            "source_bytes": standing.source_bytes,
+            "source_bytes": standing.source_bytes + backup.source_bytes,
             "holes": standing.holes,
-            "gaps": [list(gap) for gap in standing.gaps],
+            "gaps": [list(gap) for gap in standing.gaps + backup.gaps],
             "done": standing.done,
             "source_offset": -1 if last is None else last.source_offset,
             "target_offset": -1 if last is None else last.target_offset,
@@ -171,7 +231,7 @@ class JobCoordinator:
             "held_back": 0 if last is None else last.held_back,
             "went_back": [list(item) for item in standing.went_back],
             "verdict": "" if last is None else str(last.verdict),
-            "error": None if last is None else last.error,
+            "error": failure.result.error if failure is not None and failure.result is not None else error,
         }
 
     def write_progress(self) -> dict[str, object]:
@@ -187,19 +247,20 @@ class JobCoordinator:
         """The final progress document.
 
         :raises CopyFailed: with every partition that could not be copied, and why.
+        :raises CopyStalled: the same, where each of the reasons may pass.
         """
         document = self.write_progress()
         failed = [
-            {"topic": key[0], "partition": key[1], "error": item.result.error if item.result else None}
-            for key, item in sorted(self._standing.items())
-            if item.failed
+            {"topic": key[0], "partition": key[1], "error": found.result.error if found.result else None}
+            for key in sorted(self._standing)
+            if not key[2] and (found := self._failure(key)) is not None
         ]
         if failed:
             first = failed[0]
             error = first["error"]
             reason = f"[{error['code']}] {error['what']}" if isinstance(error, dict) else "no answer"
-            raise CopyFailed(
-                f"{len(failed)} of {len(self._standing)} partitions could not be copied; the first is "
+            raise failure_kind(item["error"] for item in failed)(
+                f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
                 f"{first['topic']}-{first['partition']}: {reason}",
                 where=Where(migration_id=self.job.migration_id, phase=self.job.name),
                 next_step=(str(error["next_step"]) if isinstance(error, dict) else "see the task log")

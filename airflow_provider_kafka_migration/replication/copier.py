@@ -17,7 +17,6 @@ from airflow_provider_kafka_migration.errors import (
     RecordTooLarge,
     SliceExpired,
     SourceGap,
-    TopicRecreated,
     Transient,
     Where,
 )
@@ -33,6 +32,7 @@ from airflow_provider_kafka_migration.replication.placing import Placer
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
 from airflow_provider_kafka_migration.replication.resume import Resumer
 from airflow_provider_kafka_migration.replication.target_side import TargetSide
+from airflow_provider_kafka_migration.replication.topic_ids import fail_recreated
 from airflow_provider_kafka_migration.replication.trouble import Troubles
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -138,7 +138,12 @@ class LaneCopier:
             log.debug("lane %s: the slice has ended", self._lane.lane)
         finally:
             self.close()
-        return [copy.result(done=self._is_done(copy)) for copy in self.copies]
+        results = [copy.result(done=self._is_done(copy)) for copy in self.copies]
+        throttled = {
+            "source_throttled_seconds": round(self._feed.throttled_seconds, 3),
+            "target_throttled_seconds": round(self._appender.throttled_seconds, 3),
+        }
+        return [results[0].model_copy(update=throttled), *results[1:]] if results else []
 
     def _loop(self) -> None:
         while True:
@@ -199,6 +204,8 @@ class LaneCopier:
         due.append(self._limits.deadline - now)
         due.append(STOP_POLL_SECONDS)
         due.append(self._appender.next_due(now) - now)
+        if self._feed.paused_until > now:
+            due.append(self._feed.paused_until - now)
         muted = [channel.muted_until - now for channel in self._appender.channels if channel.muted_until > now]
         return max(0.0, min(due + muted))
 
@@ -314,26 +321,16 @@ class LaneCopier:
 
     def _check_topic_ids(self, copies: Sequence[PartitionCopy]) -> None:
         """A topic deleted and created again is another topic, whatever its offsets are."""
-        if self._source_wire is None:
-            return
-        known = {copy.spec.topic: copy.spec.topic_id for copy in copies if copy.spec.topic_id}
-        found = self._source_wire.metadata(known) if known else {}
-        for copy in copies:
-            now = found.get(copy.spec.topic)
-            if now is not None and now.topic_id and now.topic_id != copy.spec.topic_id:
-                copy.fail(
-                    TopicRecreated(
-                        f"the source topic was deleted and created again (id {now.topic_id}, planned "
-                        f"{copy.spec.topic_id})",
-                        where=self._where(copy),
-                        next_step="delete the target topic, and start a new migration for this topic",
-                    )
-                )
+        if self._source_wire is not None:
+            fail_recreated(self._source_wire, copies, self._where)
 
     # -- chunks ------------------------------------------------------------------------------------------------------
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
         """Decide a chunk that is durable where it has to be."""
+        if self._source_wire is None:
+            # What the source was like when the segment was read is all that a restore knows of it.
+            copy.source_end_offset = max(copy.source_end_offset, chunk.last_stable_offset)
         if copy.stopping is not None or copy.phase is not Phase.RUNNING:
             return
         try:

@@ -29,6 +29,8 @@ ARCHIVE_THREADS = 8
 PUTS_PER_PARTITION = 2
 #: Segments get no smaller than that for want of buffers, where many partitions are copied at a time.
 _LEAST_SEGMENT_BYTES = 4 * 1024 * 1024
+#: A restore looks for more of a partition after such pauses: twice as long each time that nothing has come.
+_FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.1, 3.2
 
 OnChunk = Callable[[PartitionCopy, Chunk], None]
 OnTrouble = Callable[[PartitionCopy, MigrationError], None]
@@ -44,6 +46,7 @@ class _Gathered:
     first: Chunk
     last: Chunk
     data: bytearray = field(default_factory=bytearray)
+    began_at: float = field(default_factory=time.monotonic)
     aborted: set[Aborted] = field(default_factory=set)
 
     @property
@@ -116,14 +119,31 @@ class Feed:
         self._indexes: dict[PartitionCopy, SegmentIndex] = {}
         self._from_archive: set[PartitionCopy] = set()
         self._read_again_at = 0.0
+        #: when the archive is looked at again for a partition that it had no more of, and after what pause
+        self._look_again: dict[PartitionCopy, tuple[float, float]] = {}
         self._active: frozenset[PartitionCopy] = frozenset()
         #: wakes the copier's loop when a background put or get has ended
         self.wake: Callable[[], object] = lambda: None
 
     @property
+    def _is_backup(self) -> bool:
+        """It begins where the archive ends, and has nothing to read in there."""
+        return self._job.name == "backup"
+
+    @property
     def readers(self) -> list[Reader]:
         """Open connections to source leaders."""
         return [] if self._kafka is None else self._kafka.readers
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long the source's quotas have held this lane back."""
+        return 0.0 if self._kafka is None else self._kafka.throttled_seconds
+
+    @property
+    def paused_until(self) -> float:
+        """Nothing is read until then: ``max_bytes_per_second``."""
+        return self._read_again_at
 
     def archive_reader(self, copy: PartitionCopy) -> ReadChunk | None:
         """Reads what the archive has of a partition; None without an archive."""
@@ -137,7 +157,7 @@ class Feed:
     def attach(self, copies: Iterable[PartitionCopy]) -> None:
         """Begin to read partitions at their ``fetch_offset``."""
         for copy in copies:
-            if self._archive is not None:
+            if self._archive is not None and not self._is_backup:
                 self._from_archive.add(copy)
             elif self._kafka is not None:
                 self._kafka.attach([copy])
@@ -169,8 +189,24 @@ class Feed:
 
     def _choose_active(self) -> None:
         open_ones = [copy for copy in self._copies if copy.phase is Phase.RUNNING and not self._reached(copy)]
-        limit = self._job.max_concurrent_partitions if self._job.name == "seed" else len(open_ones)
+        limit = len(open_ones) if self._follows else self._job.max_concurrent_partitions
         self._active = frozenset(open_ones[:limit])
+
+    @property
+    def _follows(self) -> bool:
+        """Partitions have no end yet, so each must go on all the time."""
+        return self._job.name == "tail" or (self._job.name != "seed" and self._job.stop_key is not None)
+
+    def flush(self) -> bool:
+        """Put what was gathered, whatever its size; whether something is still on its way into the archive."""
+        for copy, gathered in list(self._gathered.items()):
+            self._put(copy, gathered)
+        return bool(self._working)
+
+    def due_seconds(self, now: float) -> float:
+        """After how long something that was gathered has to be put."""
+        waits = [gathered.began_at + self._job.segment_linger_seconds - now for gathered in self._gathered.values()]
+        return max(min(waits, default=60.0), 0.02)
 
     def pump(self, now: float) -> None:
         """Ask for more where there is room for it."""
@@ -178,7 +214,7 @@ class Feed:
         if now < self._read_again_at:
             return
         for copy in sorted(self._from_archive & self._active, key=lambda item: item.key):
-            if copy not in self._working and self._wants_room(copy):
+            if copy not in self._working and self._wants_room(copy) and now >= self._look_again.get(copy, (0.0,))[0]:
                 self._look_into_archive(copy)
         if self._kafka is not None:
             self._kafka.pump(now)
@@ -194,10 +230,15 @@ class Feed:
     def _on_read(self, copy: PartitionCopy, chunk: Chunk) -> None:
         """A chunk came from the source cluster."""
         self._throttle(chunk.source_bytes)
-        copy.fetch_offset = chunk.until_offset
         if self._archive is None:
+            copy.fetch_offset = chunk.until_offset
             self._on_chunk(copy, chunk)
             return
+        self.gather(copy, chunk)
+
+    def gather(self, copy: PartitionCopy, chunk: Chunk) -> None:
+        """Take a chunk for the archive; it is given on when it is durable."""
+        copy.fetch_offset = chunk.until_offset
         gathered = self._gathered.get(copy)
         if gathered is not None and gathered.size_bytes + len(chunk.batches) > self._segment_bytes():
             self._put(copy, gathered)
@@ -216,10 +257,13 @@ class Feed:
     def _put_leftovers(self) -> None:
         """Put segments that are as large as they get: the stop offset is read, or the lane's buffer is full."""
         total, limit = 0, self._segment_bytes()
+        lingered = time.monotonic() - self._job.segment_linger_seconds
         for copy, gathered in list(self._gathered.items()):
             total += gathered.size_bytes
             # What is there of a partition that is read up to its end waits for the put before it, and grows.
-            at_end = self._reached(copy) or copy.fetch_offset >= copy.source_end_offset
+            # A backup that follows is to be read soon, also where it never gets to the end.
+            is_due = copy.fetch_offset >= copy.source_end_offset or self._job.segment_linger_seconds > 0
+            at_end = self._reached(copy) or (is_due and gathered.began_at <= lingered)
             if gathered.size_bytes + self._fetch_bytes > limit or (at_end and copy not in self._working):
                 self._put(copy, gathered)
         if total > ARCHIVE_BUFFER_BYTES and self._gathered:
@@ -300,6 +344,7 @@ class Feed:
     def _deliver(self, copy: PartitionCopy, chunk: Chunk) -> None:
         if chunk.origin == "segment":
             self._throttle(len(chunk.batches))
+            self._look_again.pop(copy, None)
             copy.fetch_offset = chunk.until_offset
         else:
             copy.reading_bytes -= len(chunk.batches)
@@ -308,7 +353,8 @@ class Feed:
     def _archive_exhausted(self, copy: PartitionCopy) -> None:
         """The archive has nothing from here on: read the source, or wait for a backup that goes on."""
         if self._kafka is None:
-            self._read_again_at = time.monotonic() + 0.2
+            pause = min(2 * self._look_again.get(copy, (0.0, _FIRST_LOOK_SECONDS / 2))[1], _LONGEST_LOOK_SECONDS)
+            self._look_again[copy] = (time.monotonic() + pause, pause)
             return
         self._from_archive.discard(copy)
         try:

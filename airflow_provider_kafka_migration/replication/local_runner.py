@@ -41,8 +41,11 @@ class LocalRunner:
         """
         coordinator = JobCoordinator(job, self._clients.store(job.journal_location), on_progress=on_progress)
         running: dict[Future[list[PartitionResult]], int] = {}
-        with ThreadPoolExecutor(self._threads, "lane") as pool:
+        # Both halves of a split job must run at the same time, or the one waits for the other.
+        threads = max(self._threads, len(job.lanes)) if any(lane.half for lane in job.lanes) else self._threads
+        with ThreadPoolExecutor(threads, "lane") as pool:
             while not coordinator.finished and not self._stop():
+                coordinator.refresh_job()
                 self._start_lanes(pool, coordinator, running)
                 done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in done:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.claim_watch import ClaimWatch
 from airflow_provider_kafka_migration.replication.clients import Clients as Clients
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
@@ -60,13 +63,16 @@ def run_slice(
     :raises ClaimLost: another owner has taken the migration over.
     :raises MigrationError: nothing of the lane could be done (cluster or storage unreachable).
     """
+    if lane.half is not None:
+        job = job.model_copy(update={"name": lane.half})
     asked_to_stop = stop or (lambda: False)
     store = clients.store(job.journal_location)
     seconds = float(slice_seconds or job.slice_seconds)
     scope = "backup" if job.name == "backup" else "target"
     keeper = LeaseKeeper(store, job.migration_id, scope, lane.lane, seconds)
     claim = ClaimWatch(job, store)
-    claim.check()
+    if job.name != "backup":
+        claim.check()
     lease = keeper.acquire(asked_to_stop)
     if lease is None:
         return []
@@ -74,29 +80,30 @@ def run_slice(
 
     def should_stop() -> bool:
         stops.poll()
-        claim.check()
+        if job.name != "backup":
+            claim.check()
         return asked_to_stop()
 
-    source = clients.wire("source", timeout_seconds=REQUEST_SECONDS) if job.name != "restore" else None
-    target = clients.wire("target", timeout_seconds=REQUEST_SECONDS)
-    try:
+    with ExitStack() as opened:
+
+        def wire(name: str) -> Wire:
+            found = clients.wire(name, timeout_seconds=REQUEST_SECONDS)
+            opened.callback(found.close)
+            return found
+
+        # All sockets are closed by then: nothing of this owner can reach a cluster except what the kernel already has.
+        opened.callback(keeper.end, lease)
         stops.poll()
-        copier = LaneCopier(
-            job,
-            lane,
-            source=source,
-            target=target,
-            map_store=store,
-            archive_store=clients.store(job.archive_location) if job.via == "s3" else None,
-            limits=SliceLimits(lease.deadline, stops.until, should_stop),
-        )
-        return copier.run()
-    finally:
-        for wire in (source, target):
-            if wire is not None:
-                wire.close()
-        # All sockets are closed: nothing of this owner can reach the target except what the kernel already has.
-        keeper.end(lease)
+        limits = SliceLimits(lease.deadline, stops.until, should_stop)
+        archive = clients.store(job.archive_location) if job.via == "s3" else None
+        if job.name == "backup":
+            assert archive is not None
+            return BackupCopier(job, lane, source=wire("source"), archive_store=archive, limits=limits).run()
+        # A restore is given nothing of the source: it may be where nobody can reach it, or be gone.
+        source = None if job.name == "restore" else wire("source")
+        return LaneCopier(
+            job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
+        ).run()
 
 
 def lane_failed(lane: CopyLane, error: MigrationError) -> list[PartitionResult]:

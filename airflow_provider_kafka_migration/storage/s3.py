@@ -39,8 +39,10 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Tries of one request; with the delays below about 6 seconds of waiting besides the requests themselves.
-MAX_ATTEMPTS = 6
+#: Tries of one request; with the delays below about 10 seconds of waiting besides the requests themselves.
+MAX_ATTEMPTS = 8
+#: A request is not tried again after so long, however few tries there were: the service answers slowly or not at all.
+MAX_SECONDS = 90.0
 FIRST_DELAY_SECONDS = 0.1
 MAX_DELAY_SECONDS = 3.0
 
@@ -51,7 +53,8 @@ _CLIENT_CONFIG = Config(
     # Tries are ours alone: a hidden second try of a create-only put would meet its own object.
     retries={"mode": "standard", "total_max_attempts": 1},
     connect_timeout=5,
-    read_timeout=60,
+    # Of silence: a large put is not silent while its body is being sent.
+    read_timeout=30,
     max_pool_connections=32,
     # The newer checksum trailers are unknown to many S3 services; Content-MD5 is sent instead.
     request_checksum_calculation="when_required",
@@ -200,11 +203,13 @@ class S3Store:
 
     def _try(self, key: str, attempt: Callable[[int], _T]) -> _T:
         """Run ``attempt(number)`` until it succeeds, at most :data:`MAX_ATTEMPTS` times."""
+        began = time.monotonic()
         for number in range(MAX_ATTEMPTS):
             try:
                 return attempt(number)
             except (BotoCoreError, ClientError) as error:
-                if number + 1 == MAX_ATTEMPTS or not is_retriable(error):
+                is_last = number + 1 == MAX_ATTEMPTS or time.monotonic() - began >= MAX_SECONDS
+                if is_last or not is_retriable(error):
                     raise as_ours(
                         error, bucket=self.bucket, endpoint=self._endpoint, path=f"{self.uri}/{key}"
                     ) from error

@@ -34,7 +34,17 @@ RETRIABLE_CODES = frozenset(
 
 _CREDENTIALS = "check the credentials of the storage connection, or the machine's AWS identity"
 
+_THROTTLED = (
+    "ask less of the bucket: lower seed.lanes, seed.max_concurrent_partitions or max_bytes_per_second, raise "
+    "seed.segment_max_bytes; or ask its owner for more; then clear the task"
+)
+
 _NEXT_STEPS = {
+    "SlowDown": _THROTTLED,
+    "Throttling": _THROTTLED,
+    "ThrottlingException": _THROTTLED,
+    "RequestLimitExceeded": _THROTTLED,
+    "TooManyRequests": _THROTTLED,
     "NoSuchBucket": "create the bucket, or correct its name in the spec's storage section",
     "InvalidBucketName": "correct the bucket's name in the spec's storage section",
     "AccessDenied": "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject on its objects",

@@ -1,0 +1,237 @@
+"""Backup: source -> archive, by a process that knows only the source and the storage.
+
+Beside the segments the archive gets all that a restore needs to know of the source: ``backup/source.json`` (topics,
+configs, log starts and ends), ``backup/groups.json`` (committed offsets), and ``backup/end.json`` when it is complete.
+Segments are create-only and named by their content, so a backup may be killed, repeated, or run twice at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupRange, BackupSource
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, StopAt
+from airflow_provider_kafka_migration.documents.groups import GroupsSnapshot
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Terminal, Transient
+from airflow_provider_kafka_migration.phases import copy_jobs, frozen, groups, plan_look
+from airflow_provider_kafka_migration.phases.backup_source import archived
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.migrated import by_name, load_job
+from airflow_provider_kafka_migration.replication.lanes import assign_lanes
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex, build_manifest
+
+PHASE: Final = "backup"
+SOURCE = "backup/source.json"
+END = "backup/end.json"
+GROUPS = "backup/groups.json"
+#: A backup writes to no cluster, so it takes no producer id.
+_NO_IDS = ProducerIds(
+    data_producer_id=-1, data_producer_epoch=-1, filler_producer_id=-1, filler_producer_epoch=-1
+)  # fmt: skip
+
+
+def load_source(context: PhaseContext) -> BackupSource | None:
+    """``backup/source.json``, or None before a backup began."""
+    data = context.archive_store.get(context.key(SOURCE))
+    return None if data is None else BackupSource.parse(data)
+
+
+def load_end(context: PhaseContext) -> BackupEnd | None:
+    """``backup/end.json``, or None while no backup is complete."""
+    data = context.archive_store.get(context.key(END))
+    return None if data is None else BackupEnd.parse(data)
+
+
+def load_groups(context: PhaseContext, end: BackupEnd) -> GroupsSnapshot:
+    """The groups of a complete backup.
+
+    :raises Terminal: they are gone, or are not those of this backup.
+    """
+    data = context.archive_store.get(end.groups)
+    found = None if data is None else GroupsSnapshot.parse(data)
+    if found is None or found.digest() != end.groups_digest:
+        raise Terminal(
+            "the archived offsets of consumer groups are not those of the backup",
+            where=context.where(PHASE, path=f"{context.archive_store.uri}/{end.groups}"),
+            next_step="run the backup again",
+        )
+    return found
+
+
+def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) -> PhaseResult:
+    """Archive up to the present ends, or go on until told to stop.
+
+    :param follow: go on until ``finish``, by this or another process.
+    :param finish: a continuous backup ends at the source's present ends. Producers must have been stopped.
+    :raises CopyFailed: with every partition that could not be archived.
+    """
+    source = load_source(context) or _write_source(context)
+    if finish:
+        _stop_here(context, source)
+    job = _job(context, source, follow=follow or finish)
+    progress = copy_jobs.run_job(context, PHASE)
+    ends = _check(context, job)
+    end = _write_end(context, job, ends, progress)
+    records = int(progress.get("records", 0))
+    copied_bytes = int(progress.get("copied_bytes", 0))
+    summary = (
+        f"backup complete: {len(end.ranges)} partitions, {records} records, {copied_bytes / 1e6:.1f} MB in this run"
+    )
+    details = {
+        "summary": summary,
+        "records": records,
+        "copied_bytes": copied_bytes,
+        "source_bytes": int(progress.get("source_bytes", 0)),
+        "manifest": f"{context.archive_store.uri}/{end.manifest}",
+        "manifest_digest": end.manifest_digest,
+        "partitions": len(end.ranges),
+        "gaps": sum(len(item.gaps) for item in end.ranges),
+    }
+    return PhaseResult(PHASE, summary, details)
+
+
+def _write_source(context: PhaseContext) -> BackupSource:
+    """Look at the source once; of two backups that begin at the same time one look counts."""
+    context.progress(Progress(PHASE, "looking at the source"))
+    document = archived(context.migration_id, plan_look.look(context))
+    try:
+        context.archive_store.put_new(context.key(SOURCE), document.canonical())
+    except ObjectExists:
+        found = load_source(context)
+        assert found is not None
+        return found
+    return document
+
+
+def _partitions(source: BackupSource) -> dict[tuple[str, int], CopyPartition]:
+    return {
+        (topic.name, item.partition): CopyPartition(
+            topic=topic.name,
+            target_topic=topic.name,
+            partition=item.partition,
+            topic_id=topic.topic_id,
+            source_start_offset=item.log_start_offset,
+            target_start_offset=item.log_start_offset,
+            verdict=Verdict.EQUAL,
+            size_bytes=item.size_bytes,
+        )
+        for topic in source.topics
+        for item in topic.partitions
+    }
+
+
+def _stop_here(context: PhaseContext, source: BackupSource) -> None:
+    """Say where backup and restore end, unless it was said before."""
+    stop_key = context.key(frozen.TAIL_STOP)
+    if StopAt.in_force(context.journal_store.get(stop_key)) is not None:
+        return
+    ends = context.source.wire.list_offsets(list(_partitions(source)), "stable")
+    stop = StopAt(migration_id=context.migration_id, offsets=by_name(ends))
+    context.journal_store.put(stop_key, stop.canonical())
+
+
+def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
+    """The job that was begun, or a new one: an unfinished one goes on to the ends that it was given first."""
+    spec, end, former = context.spec, load_end(context), load_job(context, PHASE)
+    over = end is not None and former is not None and end.job_digest == former.digest()
+    if former is not None and not over and (former.stop_key is not None) == follow:
+        return former
+    partitions = _partitions(source)
+    if not follow:
+        stable = context.source.wire.list_offsets(list(partitions), "stable")
+        partitions = {
+            key: item.model_copy(update={"until_offset": max(stable[key], item.source_start_offset)})
+            for key, item in partitions.items()
+        }
+    lanes = assign_lanes({key: item.size_bytes for key, item in partitions.items()}, spec.seed.lanes)
+    job = CopyJob(
+        migration_id=context.migration_id,
+        name=PHASE,
+        generation=0,
+        journal_location=spec.storage.journal,
+        archive_location=spec.storage.archive_location,
+        via="s3",
+        producers=_NO_IDS,
+        lanes=[
+            CopyLane(
+                lane=lane.lane, transactional_id="", partitions=[partitions[key[0], key[1]] for key in lane.partitions]
+            )
+            for lane in lanes
+            if lane.partitions
+        ],
+        segment_max_bytes=spec.seed.segment_max_bytes,
+        segment_linger_seconds=spec.tail.segment_linger.total_seconds() if follow else 0.0,
+        max_concurrent_partitions=spec.seed.max_concurrent_partitions,
+        slice_seconds=spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
+        on_source_gap=spec.offsets.on_source_gap,
+        max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
+        stop_key=context.key(frozen.TAIL_STOP) if follow else None,
+    )
+    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    return job
+
+
+def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
+    """Where each partition ends; the archive has the last word on whether it is covered."""
+    stop = StopAt.in_force(context.journal_store.get(job.stop_key)) if job.stop_key is not None else None
+    ends: dict[tuple[str, int], int] = {}
+    left = []
+    for item in job.partitions:
+        until = item.until_offset if stop is None else stop.offset(*item.key)
+        index = SegmentIndex(context.archive_store, context.migration_id, *item.key, topic_id=item.topic_id)
+        covered = index.until_offset(item.source_start_offset)
+        if until is None:
+            raise Transient(
+                "the backup has ended though nobody told it where to stop",
+                where=context.where(PHASE),
+                next_step="run it again: it goes on where the archive ends",
+            )
+        ends[item.key] = max(until, item.source_start_offset)
+        if covered < ends[item.key]:
+            left.append((item, covered))
+    if left:
+        item, covered = left[0]
+        raise CopyFailed(
+            f"{len(left)} partitions are not archived up to their end; the first one reaches {covered} of "
+            f"{ends[item.key]}",
+            where=context.where(PHASE, topic=item.topic, partition=item.partition, offset=covered),
+            next_step="run the backup again: it goes on where the archive ends",
+        )
+    return ends
+
+
+def _write_end(
+    context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int], progress: dict[str, Any]
+) -> BackupEnd:
+    snapshot = groups.take_snapshot(context)
+    context.archive_store.put(context.key(GROUPS), snapshot.canonical())
+    manifest = build_manifest(context.archive_store, context.migration_id)
+    manifest_key = context.key("manifest.json")
+    context.archive_store.put(manifest_key, manifest.canonical())
+    former = load_end(context)
+    gaps = {(item.topic, item.partition): set(item.gaps) for item in former.ranges} if former is not None else {}
+    for found in progress.get("partitions", []):
+        key = (str(found["topic"]), int(found["partition"]))
+        gaps.setdefault(key, set()).update((int(first), int(last)) for first, last in found["gaps"])
+    end = BackupEnd(
+        migration_id=context.migration_id,
+        job_digest=job.digest(),
+        follows=job.stop_key is not None,
+        ranges=[
+            BackupRange(
+                topic=item.topic,
+                partition=item.partition,
+                from_offset=item.source_start_offset,
+                until_offset=ends[item.key],
+                gaps=sorted(gaps.get(item.key, ())),
+            )
+            for item in job.partitions
+        ],
+        manifest=manifest_key,
+        manifest_digest=manifest.digest(),
+        groups=context.key(GROUPS),
+        groups_digest=snapshot.digest(),
+    )
+    context.archive_store.put(context.key(END), end.canonical())
+    return end

@@ -1,0 +1,227 @@
+"""Restore: archive -> target, by a process that knows only the storage and the target.
+
+Topics are made as plan and topology_copy make them, from what the backup says of its source. At the end the target is
+compared with the archive, record by record, and the archived offsets of consumer groups are committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupSource, RestoreResult
+from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, StopAt
+from airflow_provider_kafka_migration.documents.groups import GroupResult
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
+from airflow_provider_kafka_migration.phases import backup, copy_jobs, frozen, groups, offset_maps, topology
+from airflow_provider_kafka_migration.phases.backup_source import look_of
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, put_result, target_key
+from airflow_provider_kafka_migration.phases.plan import plan_of_look
+from airflow_provider_kafka_migration.phases.plan_store import put_plan
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
+from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex
+
+PHASE: Final = "restore"
+DONE = "restored"
+JOB = "verify-archive"
+
+
+def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = True) -> PhaseResult:
+    """Restore what the archive has, or follow a backup that goes on until it is told to stop.
+
+    :param follow: go on until ``backup --finish`` says where the end is, and it is reached.
+    :param commit_groups: commit the archived offsets of groups, if the backup is complete.
+    :raises Transient: no backup has begun yet.
+    :raises ValidationFailed: the target differs from the archive.
+    :raises GroupsIncomplete: offsets of some groups could not be committed.
+    """
+    source = backup.load_source(context)
+    if source is None:
+        raise Transient(
+            "there is no backup to restore",
+            where=context.where(PHASE, path=f"{context.archive_store.uri}/{context.key(backup.SOURCE)}"),
+            next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try again",
+        )
+    plan = _plan(context, source)
+    topology.run(context)
+    job = _job(context, plan, follow=follow)
+    progress = copy_jobs.run_job(context, PHASE)
+    end = backup.load_end(context)
+    ends = _ends(context, job)
+    contents = _verify(context, job, ends)
+    complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
+    results: list[GroupResult] = []
+    if complete and end is not None:
+        topology.restore_producer_visible(context)
+        topology.restore_deleting(context)
+        results = _commit_groups(context, end, ends) if commit_groups else []
+    result = RestoreResult(
+        migration_id=context.migration_id,
+        finished_at=iso(context.now()),
+        backup_end_digest=end.digest() if complete and end is not None else "",
+        manifest_digest=end.manifest_digest if complete and end is not None else "",
+        contents=contents,
+        groups=results,
+    )
+    return _finish(context, result, progress, complete=complete)
+
+
+def _finish(context: PhaseContext, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
+    key = put_result(context, PHASE, result)
+    records = sum(item.compared for item in result.contents)
+    text = "" if complete else "; the backup goes on: configs and groups wait for its end"
+    summary = f"restored: {records} records in {len(result.contents)} partitions equal the archive{text}"
+    details = {
+        "summary": summary,
+        "result": key,
+        "digest": result.digest(),
+        "records": int(progress.get("records", 0)),
+        "compared_records": records,
+        "complete": complete,
+        "groups": len(result.groups),
+    }
+    context.journal.step(DONE, details=details, reason=summary)
+    incomplete = [item.group for item in result.groups if item.failures]
+    if incomplete:
+        raise GroupsIncomplete(
+            f"the offsets of {len(incomplete)} groups could not be committed; the first is {incomplete[0]}",
+            where=context.where(PHASE, group=incomplete[0]),
+            next_step=f"see {key}; correct them and run the restore again: what is done is not done twice",
+            details={"groups": incomplete},
+        )
+    return PhaseResult(PHASE, summary, details)
+
+
+def _plan(context: PhaseContext, source: BackupSource) -> Plan:
+    """The plan of an earlier run, or one from the archived look at the source."""
+    if context.journal_store.get(context.key("plan.json")) is not None:
+        return context.load_plan()
+    context.progress(Progress(PHASE, "planning from the archive"))
+    plan = plan_of_look(context, look_of(source), notes=["made from a backup: ACLs, users and quotas are not in it"])
+    put_plan(context, plan)
+    return plan
+
+
+def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
+    spec, end = context.spec, backup.load_end(context)
+    partitions = copy_jobs.planned_partitions(context, plan)
+    if not follow:
+        partitions = {
+            key: item.model_copy(update={"until_offset": max(_archived(context, item, end), item.source_start_offset)})
+            for key, item in partitions.items()
+        }
+    lanes = copy_jobs.lanes_of(context, plan, partitions)
+    job = copy_jobs.build_job(context, "tail", lanes).model_copy(
+        update={
+            "name": PHASE,
+            "lanes": lanes,
+            "via": "s3",
+            "slice_seconds": spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
+            "max_bytes_per_second": spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
+            "stop_key": context.key(frozen.TAIL_STOP) if follow else None,
+        }
+    )
+    context.journal.check_holds()
+    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    return job
+
+
+def _archived(context: PhaseContext, item: CopyPartition, end: BackupEnd | None) -> int:
+    """Where a partition ends that is not followed: where the backup ended, or what the archive has by now."""
+    until = None if end is None else end.until(*item.key)
+    if until is not None:
+        return until
+    index = SegmentIndex(context.archive_store, context.migration_id, *item.key, topic_id=item.topic_id)
+    return index.until_offset(item.source_start_offset)
+
+
+def _ends(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
+    stop = StopAt.in_force(context.journal_store.get(job.stop_key)) if job.stop_key is not None else None
+    ends = {}
+    for item in job.partitions:
+        until = item.until_offset if stop is None else stop.offset(*item.key)
+        if until is None:
+            raise Transient(
+                "the restore has ended though nobody told it where to stop",
+                where=context.where(PHASE, topic=item.topic, partition=item.partition),
+                next_step="run it again: it goes on from the target's log ends",
+            )
+        ends[item.key] = max(until, item.source_start_offset)
+    return ends
+
+
+# -- proof -----------------------------------------------------------------------------------------------------------
+
+
+def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> list[PartitionContent]:
+    """Compare the target with the archive: all segments are read again, their checksums included."""
+    target_ends = context.target.wire.list_offsets([target_key(item) for item in job.partitions], "log_end")
+    maps = offset_maps.load_maps(context, {item.key: item for item in job.partitions})
+    ranges = [
+        ContentRange(
+            topic=item.topic,
+            target_topic=item.target_topic,
+            partition=item.partition,
+            verdict=_verdict(item, maps[item.key]),
+            source_start_offset=item.source_start_offset,
+            source_end_offset=ends[item.key],
+            target_start_offset=item.target_start_offset,
+            target_end_offset=target_ends[target_key(item)],
+        )
+        for item in job.partitions
+    ]
+    rules = TopicRules(compacted=False, delete_retention_ms=None)
+    content_job = ContentJob(
+        migration_id=context.migration_id,
+        attempt=len(context.journal.steps(DONE)) + 1,
+        journal_location=context.spec.storage.journal,
+        archive_location=context.spec.storage.archive_location,
+        timestamps=context.spec.offsets.timestamps,
+        topics={item.topic: rules for item in ranges},
+        ranges=ranges,
+    )
+    key = copy_jobs.job_key(context, JOB)
+    context.journal_store.put(key, content_job.canonical())
+    results = ContentResults(content_job, context.journal_store)
+    assert context.runner is not None
+    context.runner.submit(context.spec, context.spec.storage.journal, key, lambda: None)
+    contents = results.read_all()
+    bad = [item for item in contents if not item.is_equal]
+    if bad:
+        first = bad[0].differences[0].detail if bad[0].differences else str(bad[0].error)
+        raise ValidationFailed(
+            f"{len(bad)} partitions differ from the archive; the first is {bad[0].topic}-{bad[0].partition}: {first}",
+            where=context.where(PHASE, topic=bad[0].topic, partition=bad[0].partition),
+            next_step="find who else writes to the target topic; delete it there and run the restore again",
+            details={"partitions": [item.model_dump(mode="json") for item in bad[:50]]},
+        )
+    return contents
+
+
+def _verdict(item: CopyPartition, offset_map: PartitionMap) -> Verdict:
+    """As it turned out: an equal or shifted partition may have become mapped while it was restored."""
+    if item.verdict is Verdict.TRANSACTIONAL:
+        return item.verdict
+    return Verdict.MAPPED if len(offset_map) > 1 else item.verdict
+
+
+# -- groups ----------------------------------------------------------------------------------------------------------
+
+
+def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, int], int]) -> list[GroupResult]:
+    partitions = migrated_partitions(context)
+    target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    by_source = {key: target_ends[target_key(item)] for key, item in partitions.items()}
+    document = offset_maps.build_document(context, ends, by_source)
+    context.evidence_store.put(context.key(offset_maps.OFFSET_MAP), document.canonical())
+    snapshot = backup.load_groups(context, end)
+    context.journal.check_holds()
+    translator = groups.Translator(partitions, offset_maps.closed_maps(document))
+    results = groups.commit(context, snapshot.groups, translator)
+    put_result(context, groups.RESULT, groups.make_result(context, results, snapshot.groups))
+    return results

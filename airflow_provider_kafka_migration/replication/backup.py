@@ -1,0 +1,262 @@
+"""The loop of a lane that knows only the source and the archive: fetch, archive. The archive is the checkpoint.
+
+What is covered by segments without a gap is what is done; a backup that is killed anywhere goes on from there. Nothing
+is decided here: batches, markers, aborted ranges and holes lie in the archive as the source has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    MigrationError,
+    SliceExpired,
+    SourceGap,
+    Terminal,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka.batches import LegacyBatch, read_batches
+from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.copier import (
+    CLOSING_SECONDS,
+    STALLED_SECONDS,
+    STOP_POLL_SECONDS,
+    SliceLimits,
+)
+from airflow_provider_kafka_migration.replication.feed import ARCHIVE_BUFFER_BYTES, Feed
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
+from airflow_provider_kafka_migration.replication.polling import SocketPoller
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex
+from airflow_provider_kafka_migration.replication.topic_ids import fail_recreated
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
+
+#: A partition that could not go on for so long stops with the last error; the next slice tries again.
+PATIENCE_SECONDS = 60.0
+_RETRY_PAUSES = (0.0, 0.1, 0.3, 1.0, 3.0)
+#: What was read and is not archived yet goes into the archive in the last part of a slice.
+FLUSH_SECONDS = 2.0
+
+
+class BackupCopier:
+    """Archives the partitions of a lane until all are done, the slice ends, or it is told to stop.
+
+    There is no target in here: ``target_offset`` of the results is -1, ``source_offset`` how far the archive reaches.
+    """
+
+    def __init__(
+        self, job: CopyJob, lane: CopyLane, *, source: Wire, archive_store: ObjectStore, limits: SliceLimits
+    ) -> None:
+        self._job = job
+        self._limits = limits
+        self._source = source
+        self._archive = archive_store
+        self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
+        self._feed = Feed(
+            job,
+            source,
+            archive_store,
+            copies=self.copies,
+            on_chunk=self._on_durable,
+            on_trouble=self._on_trouble,
+            wants=self._wants,
+            reached=self._is_read,
+        )
+        self._poller = SocketPoller()
+        self._feed.wake = self._poller.wake
+        self._noted: list[tuple[PartitionCopy, int, MigrationError]] = []
+        self._reading_bytes = 0
+        self._asked_to_stop = False
+        self._next_look = 0.0
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[PartitionResult]:
+        """Archive; one result per partition, whatever happened."""
+        try:
+            self._loop()
+        finally:
+            self._feed.close()
+            self._poller.close()
+        results = [
+            copy.result(done=self._is_done(copy)).model_copy(update={"target_offset": -1}) for copy in self.copies
+        ]
+        throttled = {"source_throttled_seconds": round(self._feed.throttled_seconds, 3)}
+        return [results[0].model_copy(update=throttled), *results[1:]] if results else []
+
+    def _loop(self) -> None:
+        while True:
+            now = time.monotonic()
+            if now >= self._limits.deadline or all(self._is_settled(copy) for copy in self.copies):
+                return
+            self._look_around(now)
+            closing = self._asked_to_stop or now >= self._limits.deadline - self._flush_seconds
+            if closing and not self._feed.flush():
+                return
+            if now >= self._limits.deadline - CLOSING_SECONDS:
+                return
+            self._resume_due(now)
+            self._settle()
+            self._reading_bytes = sum(copy.reading_bytes for copy in self.copies)
+            if not closing:
+                self._feed.pump(now)
+            self._poller.wait(self._connections(), self._pause(now), self._on_broken)
+            self._feed.collect()
+            self._settle()
+
+    @property
+    def _flush_seconds(self) -> float:
+        return min(FLUSH_SECONDS, self._job.slice_seconds / 4)
+
+    def _look_around(self, now: float) -> None:
+        if now < self._next_look:
+            return
+        self._next_look = now + STOP_POLL_SECONDS
+        self._asked_to_stop = self._asked_to_stop or self._limits.stop()
+        for connection in self._connections():
+            if connection.waiting_seconds(now) > STALLED_SECONDS:
+                self._on_broken(connection, connection.no_answer())
+
+    def _pause(self, now: float) -> float:
+        due = [copy.resume_at - now for copy in self.copies if copy.phase is Phase.RESUMING]
+        due += [self._limits.deadline - now, STOP_POLL_SECONDS, self._feed.due_seconds(now)]
+        if self._feed.paused_until > now:
+            due.append(self._feed.paused_until - now)
+        return max(0.0, min(due))
+
+    def _connections(self) -> list[BrokerConnection]:
+        return [reader.connection for reader in self._feed.readers]
+
+    def _on_broken(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
+        for reader in self._feed.readers:
+            if reader.connection is connection:
+                self._feed.lose(reader, error)
+
+    # -- where a partition stands ------------------------------------------------------------------------------------
+
+    def _is_read(self, copy: PartitionCopy) -> bool:
+        until = self._limits.until(copy)
+        return until is not None and copy.fetch_offset >= until
+
+    def _is_done(self, copy: PartitionCopy) -> bool:
+        until = self._limits.until(copy)
+        return until is not None and copy.phase is Phase.RUNNING and copy.source_offset >= until
+
+    def _is_settled(self, copy: PartitionCopy) -> bool:
+        return copy.phase is Phase.FAILED or self._is_done(copy)
+
+    def _wants(self, copy: PartitionCopy) -> bool:
+        return copy.phase is Phase.RUNNING and not self._is_read(copy) and self._reading_bytes < ARCHIVE_BUFFER_BYTES
+
+    def _resume_due(self, now: float) -> None:
+        """Where the archive ends, reading goes on."""
+        due = [copy for copy in self.copies if copy.phase is Phase.RESUMING and copy.resume_at <= now]
+        if not due:
+            return
+        try:
+            fail_recreated(self._source, due, self._where)
+        except Transient as error:
+            for copy in due:
+                self._on_trouble(copy, error)
+            return
+        ready = []
+        for copy in due:
+            if copy.phase is not Phase.RESUMING:
+                continue
+            try:
+                position = self._archived_until(copy)
+            except MigrationError as error:
+                self._on_trouble(copy, error)
+                continue
+            copy.source_offset = copy.fetch_offset = position
+            copy.phase = Phase.RUNNING
+            ready.append(copy)
+        self._attach(ready)
+
+    def _attach(self, copies: Sequence[PartitionCopy]) -> None:
+        for copy in copies:
+            try:
+                self._feed.attach([copy])
+            except MigrationError as error:
+                self._on_trouble(copy, error)
+
+    def _archived_until(self, copy: PartitionCopy) -> int:
+        spec = copy.spec
+        index = SegmentIndex(self._archive, self._job.migration_id, spec.topic, spec.partition, spec.topic_id)
+        return index.until_offset(spec.source_start_offset)
+
+    # -- chunks ------------------------------------------------------------------------------------------------------
+
+    def _on_durable(self, copy: PartitionCopy, chunk: Chunk) -> None:
+        copy.source_offset = chunk.until_offset
+        copy.records += _records(chunk)
+        copy.copied_bytes += len(chunk.batches)
+        copy.retries = 0
+        copy.stuck_since = None
+
+    # -- troubles ----------------------------------------------------------------------------------------------------
+
+    def _on_trouble(self, copy: PartitionCopy, error: MigrationError) -> None:
+        self._noted.append((copy, copy.incarnation, error))
+
+    def _settle(self) -> None:
+        while self._noted:
+            copy, incarnation, error = self._noted.pop(0)
+            if copy.incarnation == incarnation and copy.phase is not Phase.FAILED:
+                log.info("%s-%s: %s", *copy.key, error.what)
+                self._settle_one(copy, error)
+
+    def _settle_one(self, copy: PartitionCopy, error: MigrationError) -> None:
+        is_first = copy.fetch_offset == copy.spec.source_start_offset
+        if isinstance(error, SourceGap) and (is_first or self._job.on_source_gap == "record"):
+            self._archive_gap(copy, int(error.details["log_start_offset"]), is_lost=not is_first)
+            return
+        now = time.monotonic()
+        copy.stuck_since = copy.stuck_since or now
+        if isinstance(error, Terminal | SliceExpired) or now - copy.stuck_since > PATIENCE_SECONDS:
+            copy.fail(error)
+        else:
+            pause = _RETRY_PAUSES[min(copy.retries, len(_RETRY_PAUSES) - 1)]
+            copy.retries += 1
+            copy.reset(resume_at=now + pause)
+        self._feed.reset(copy)
+
+    def _archive_gap(self, copy: PartitionCopy, log_start_offset: int, *, is_lost: bool) -> None:
+        """What retention has deleted is covered by a segment without batches, so that a restore can go on."""
+        if is_lost:
+            copy.gaps.append((copy.fetch_offset, log_start_offset))
+        self._feed.gather(
+            copy,
+            Chunk(
+                copy.spec.topic, copy.spec.partition, copy.fetch_offset, log_start_offset, memoryview(b""),
+                log_start_offset=log_start_offset, origin="kafka",
+            ),
+        )  # fmt: skip
+
+    def _where(self, copy: PartitionCopy) -> Where:
+        return Where(
+            migration_id=self._job.migration_id,
+            phase=self._job.name,
+            topic=copy.spec.topic,
+            partition=copy.spec.partition,
+            offset=copy.source_offset,
+        )
+
+
+def _records(chunk: Chunk) -> int:
+    """Records in data batches, aborted ones included."""
+    count = 0
+    for batch in read_batches(chunk.batches)[0]:
+        if isinstance(batch, LegacyBatch):
+            count += sum(1 for _ in batch.records())
+        elif not batch.is_control:
+            count += batch.record_count
+    return count

@@ -1,0 +1,105 @@
+"""Limits of speed: our own, and the brokers' quotas, which are obeyed and shown; and partitions that have nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_provider_kafka_migration.kafka.admin import Admin
+from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from harness.brokers import KafkaCluster
+from tests.integration.copy.conftest import MakeCopying
+
+pytestmark = pytest.mark.integration
+
+MEGABYTES = 3
+
+
+@pytest.fixture
+def bulk(source_cluster: KafkaCluster, topic: str) -> str:
+    """A topic of two partitions with 3 MB in small batches that no codec makes smaller."""
+    source_cluster.create_topic(topic, 2)
+    producer = Producer({"bootstrap.servers": source_cluster.bootstrap, "linger.ms": 5, "batch.size": 20_000})
+    for number in range(MEGABYTES * 1000):
+        producer.produce(topic, b"%d" % number + b"x" * 1000, partition=number % 2)
+        producer.poll(0)
+    assert producer.flush(20) == 0
+    return topic
+
+
+@pytest.mark.parametrize("via", ["direct", "s3"])
+def test_max_bytes_per_second(copying: MakeCopying, bulk: str, via: str) -> None:
+    copy = copying([bulk], via=via, job_fields={"max_bytes_per_second": 1_500_000, "segment_max_bytes": 100_000})
+    started = time.monotonic()
+    progress = copy.run()
+    seconds = time.monotonic() - started
+    # The first piece is free: what was read is what the next one waits for.
+    assert int(progress["copied_bytes"]) / seconds < 1.6 * 1_500_000
+    assert seconds < 10
+    copy.compare().check()
+
+
+@pytest.fixture
+def quotas(source_cluster: KafkaCluster, target_cluster: KafkaCluster) -> Iterator[dict[str, str]]:
+    """Client ids that both clusters allow 1 MB a second."""
+    limits = {"source": "consumer_byte_rate", "target": "producer_byte_rate"}
+    clusters = {"source": source_cluster, "target": target_cluster}
+    names = {side: f"slow-{side}-{time.monotonic_ns()}" for side in clusters}
+    admins = {side: Admin(ClientConfig.from_librdkafka(clusters[side].client_config(), "target")) for side in clusters}
+    for side, admin in admins.items():
+        answers = admin.alter_quotas({(("client-id", names[side]),): {limits[side]: 1_000_000.0}})
+        assert list(answers.values()) == [None]
+    yield names
+    for side, admin in admins.items():
+        admin.alter_quotas({(("client-id", names[side]),): {limits[side]: None}})
+        admin.close()
+
+
+def test_quotas_of_brokers_are_obeyed_and_shown(
+    copying: MakeCopying,
+    source_cluster: KafkaCluster,
+    target_cluster: KafkaCluster,
+    bulk: str,
+    quotas: dict[str, str],
+) -> None:
+    references = {
+        "source": {"bootstrap.servers": source_cluster.bootstrap, "client.id": quotas["source"]},
+        "target": {"bootstrap.servers": target_cluster.bootstrap, "client.id": quotas["target"]},
+        "storage": None,
+    }
+    copy = copying([bulk], references=references, job_fields={"slice_seconds": 60})
+    progress = copy.run()
+    assert float(progress["source_throttled_seconds"]) + float(progress["target_throttled_seconds"]) > 0.5
+    copy.compare().check()
+
+
+@pytest.mark.soak
+def test_idle_partitions_cost_nothing(copying: MakeCopying, source_cluster: KafkaCluster, topic: str) -> None:
+    """1,000 idle partitions and 10 busy ones are about as fast as 10 busy ones."""
+    busy, idle = f"{topic}.busy", f"{topic}.idle"
+    source_cluster.create_topic(busy, 10)
+    source_cluster.create_topic(idle, 1000)
+    producer = Producer({"bootstrap.servers": source_cluster.bootstrap, "linger.ms": 20, "batch.size": 200_000})
+
+    def fill() -> None:
+        for number in range(100_000):
+            producer.produce(busy, b"%d" % number + b"x" * 500, partition=number % 10)
+            producer.poll(0)
+        assert producer.flush(60) == 0
+
+    def seconds_of(topics: list[str]) -> float:
+        copy = copying(topics, job_fields={"max_concurrent_partitions": 2000})
+        started = time.monotonic()
+        copy.run()
+        seconds = time.monotonic() - started
+        copy.target.delete_topics([busy])
+        return seconds
+
+    fill()
+    alone = seconds_of([busy])
+    both = seconds_of([busy, idle])
+    print(f"10 busy: {alone:.2f} s; with 1,000 idle ones: {both:.2f} s")
+    assert both < 2 * alone + 3

@@ -1,0 +1,217 @@
+"""Topics and partitions that appear, grow and vanish on the source while the tail runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import ConfigResource, NewPartitions
+from cutover_support import Lab
+
+from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated
+from airflow_provider_kafka_migration.phases import cutover_freeze, drain, follow, tail
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
+from airflow_provider_kafka_migration.state import State
+from harness import clients
+from harness.brokers import KafkaCluster
+from harness.processes import wait_for
+
+pytestmark = pytest.mark.integration
+
+Fill = Callable[[Mapping[str, int], int], None]
+
+
+@pytest.fixture
+def following(make_lab: Callable[..., Lab], unique_name: Callable[[str], str], fill: Fill) -> Callable[..., Lab]:
+    """Makes labs that follow everything below a prefix (``lab.topics[0]`` without its last part)."""
+
+    def make(topics: Mapping[str, int], via: str = "direct", **topology: Any) -> Lab:
+        stem = unique_name("f")
+        fill({f"{stem}.{name}": count for name, count in topics.items()}, 20)
+        lab = make_lab(
+            [f"{stem}.{name}" for name in topics],
+            topology={"follow_new": True, "refresh_interval": "400ms", **topology},
+            tail={"slice_seconds": 2, "segment_linger": "100ms"},
+            seed={"via": via},
+        )
+        selected = lab.spec.topics.model_copy(update={"include": [stem.replace(".", r"\.") + r"\..*"]})
+        lab.spec = lab.spec.model_copy(update={"topics": selected})
+        return lab
+
+    return make
+
+
+def begin(lab: Lab) -> PhaseContext:
+    """The migration stands in ``tail``; its topics on the target are known to be its own."""
+    context = lab.begin()
+    facts = context.target.admin.describe_topics(lab.topics)
+    context.journal.step("topic_created", details={"topics": {name: item.topic_id for name, item in facts.items()}})
+    return context
+
+
+def write(cluster: KafkaCluster, topic: str, partition: int, count: int) -> None:
+    producer = Producer({**cluster.client_config(), "linger.ms": 5})
+    for number in range(count):
+        producer.produce(topic, b"value-%d" % number, b"key-%d" % number, partition)
+    assert producer.flush(20) == 0
+
+
+def copied(context: PhaseContext, topic: str, partition: int, count: int) -> bool:
+    key = (topic, partition)
+    if key not in migrated_partitions(context):
+        return False
+    return context.target.wire.list_offsets([key], "log_end")[key] >= count
+
+
+@pytest.mark.parametrize("via", ["direct", "split"])
+def test_new_topics_and_partitions_are_copied_cut_over_and_proved(following: Callable[..., Lab], via: str) -> None:
+    lab = following({"old": 2, "calm": 1}, via=via)
+    old, calm = lab.topics[1], lab.topics[0]
+    context = begin(lab)
+    lab.start_tail()
+    new = old.removesuffix("old") + "new"
+    lab.source_cluster.create_topic(new, 3, config={"retention.ms": "864000000", "max.message.bytes": "2000000"})
+    for number in range(3):
+        write(lab.source_cluster, new, number, 30)
+    admin = lab.source_cluster.admin()
+    for future in admin.create_partitions([NewPartitions(old, 4)]).values():
+        future.result()
+    wait_for(
+        "the new partitions in the metadata",
+        lambda: len(context.source.admin.describe_topics([old])[old].partitions) == 4,
+        20,
+    )
+    write(lab.source_cluster, old, 3, 25)
+    wait_for("the new topic on the target", lambda: all(copied(context, new, number, 30) for number in range(3)), 40)
+    wait_for("the new partition on the target", lambda: copied(context, old, 3, 25), 40)
+    lab.topics = sorted([*lab.topics, new])
+    group = f"{lab.migration_id}.late"
+    places = clients.positions(lab.source_cluster.client_config(), [new, old], 0.5)
+    clients.commit_offsets(lab.source_cluster.client_config(), group, places)
+
+    lab.enter_cutover(context)
+    lab.advance(context)
+    assert context.journal.tip_state is State.FINALIZED
+    lab.check_equal()
+    assert clients.committed_offsets(lab.target_cluster.client_config(), group, [new, old]) == places
+    plan = json.loads(context.journal_store.get(context.key("plan.json")) or b"")
+    assert new not in {topic["name"] for topic in plan["topics"]}, "plan.json itself never changes"
+    evidence = json.loads(context.evidence_store.get(context.key("evidence.json")) or b"")
+    bundle = json.loads(evidence["bundle_json"])
+    proved = {topic["name"]: len(topic["partitions"]) for topic in bundle["plan"]["topics"]}
+    assert proved == {calm: 1, old: 4, new: 3}
+    names = [name for entry in context.journal.steps("plan_supplemented") for name in entry.details["partitions"]]
+    assert sorted(names) == sorted([f"{old}-2", f"{old}-3", *(f"{new}-{number}" for number in range(3))])
+    resource = ConfigResource(ConfigResource.Type.TOPIC, new)
+    admin = lab.target_cluster.admin()
+    configs = admin.describe_configs([resource])[resource].result()
+    assert (configs["retention.ms"].value, configs["max.message.bytes"].value) == ("864000000", "2000000")
+
+
+def test_a_pass_that_was_killed_is_completed_by_the_next_one(
+    following: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch, fill: Fill
+) -> None:
+    lab = following({"old": 1})
+    context = begin(lab)
+    tail._write_job(context, None)
+    new = lab.topics[0].removesuffix("old") + "new"
+    fill({new: 2}, 10)
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    for place in ("_take_up", "set_log_starts", "lanes_with"):
+        with monkeypatch.context() as patch:
+            patch.setattr(follow, place, killed)
+            with pytest.raises(Killed):
+                follow.follow(lab.context())
+        assert (new, 0) not in migrated_partitions(context)
+    assert follow.follow(lab.context()) == [(new, 0), (new, 1)]
+    assert follow.follow(lab.context()) == []
+    context.journal.refresh()
+    assert len(context.journal.steps("plan_supplemented")) == 1
+    assert sum(new in entry.details["topics"] for entry in context.journal.steps("topic_created")) == 1
+    assert {(new, 0), (new, 1)} < migrated_partitions(context).keys()
+
+
+@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+def test_a_topic_that_goes_away_stops_the_cutover_by_name(
+    following: Callable[..., Lab], fill: Fill, recreated: bool
+) -> None:
+    lab = following({"keep": 1, "lost": 1})
+    keep, lost = lab.topics
+    context = begin(lab)
+    lab.start_tail()
+    lab.source_cluster.delete_topics([lost])
+    if recreated:
+        wait_for(
+            "the topic to be gone", lambda: lost not in lab.source_cluster.admin().list_topics(timeout=5).topics, 20
+        )
+        fill({lost: 1}, 20)
+
+    def named() -> bool:
+        context.journal.refresh()
+        return bool(context.journal.steps(follow.GONE))
+
+    wait_for("the journal to name it", named, 30)
+    with pytest.raises(TopicRecreated, match="deleted") as caught:
+        drain.check(context)
+    assert caught.value.where.topic == lost
+    # By policy it is left behind, and everything else goes on.
+    lab.kill_tail()
+    lab.spec = lab.spec.model_copy(
+        update={"topology": lab.spec.topology.model_copy(update={"on_topic_deleted": "drop"})}
+    )
+    context = lab.context()
+    lab.start_tail()
+
+    def dropped() -> bool:
+        context.journal.refresh()
+        return (lost, 0) not in migrated_partitions(context)
+
+    wait_for("it to be dropped", dropped, 30)
+    write(lab.source_cluster, keep, 0, 15)
+    lab.enter_cutover(context)
+    lab.advance(context)
+    lab.topics = [keep]
+    lab.check_equal()
+    evidence = json.loads(context.evidence_store.get(context.key("evidence.json")) or b"")
+    left = {
+        item["name"]: item["reason"]
+        for item in json.loads(evidence["bundle_json"])["not_copied"]
+        if item["kind"] == "topic"
+    }
+    assert "deleted" in left[lost]
+
+
+def test_nothing_is_followed_while_producers_are_frozen(
+    following: Callable[..., Lab], fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "Follower", nullcontext)  # passes are made by hand
+    lab = following({"old": 1})
+    context = begin(lab)
+    lab.start_tail()
+    early, late = (lab.topics[0].removesuffix("old") + name for name in ("early", "late"))
+    wait_for("the tail's job", lambda: context.journal_store.get(context.key("jobs/tail.json")), 20)
+    fill({early: 1}, 5)
+    lab.enter_cutover(context)
+    with pytest.raises(FreezeFailed, match=r"1 partitions appeared on the source and are not copied yet.*early"):
+        cutover_freeze.run(context)
+    assert context.journal.tip_state is State.TAIL, "nothing was frozen"
+    assert follow.follow(lab.context()) == [(early, 0)]
+    wait_for("the early topic to be copied", lambda: copied(context, early, 0, 5), 30)
+    lab.enter_cutover(context)
+    cutover_freeze.run(context)
+    fill({late: 1}, 5)
+    assert follow.follow(lab.context()) == []
+    assert follow.name_born_late(context, "2") == [f"{late}-0"]
+    context.journal.refresh()
+    assert context.journal.steps(follow.BORN_LATE)[-1].details["partitions"] == [f"{late}-0"]
