@@ -111,8 +111,8 @@ class TopologySection(Section):
     )
     follow_new: bool = Field(
         True,
-        description="Take up selected topics and partitions that appear on the source after the plan: partitions before "
-        "topology_copy (false: they are an error), both while the tail runs.",
+        description="Take up what appears on the source after the plan: partitions before topology_copy (false: they "
+        "are an error), selected topics and partitions while the tail runs.",
     )
     on_topic_deleted: Literal["fail", "drop"] = Field(
         "fail",

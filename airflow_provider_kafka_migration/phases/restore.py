@@ -48,7 +48,7 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
             next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try again",
         )
     plan = _plan(context, source)
-    topology.run(context)
+    topology.bring(context, plan)
     job = _job(context, plan, follow=follow)
     progress = copy_jobs.run_job(context, PHASE)
     end = backup.load_end(context)

@@ -45,7 +45,11 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises TopicRecreated: a source topic is not the planned one any more.
     """
     context.journal.check_holds()
-    plan = plan_growth.follow(context, context.load_plan())
+    return bring(context, plan_growth.follow(context, context.load_plan()))
+
+
+def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
+    """Bring the target's topics to what a plan says; the source is not asked. Errors as of :func:`run`."""
     context.progress(Progress(PHASE, f"looking at {len(plan.topics)} topics on the target", 0, len(plan.topics)))
     present = topology_topics.look(context, plan)
     topology_topics.refuse(context, plan, present)
