@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, halves
-from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, TopicPlan
+from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.plan_supplement import STEP, PlanSupplement
 from airflow_provider_kafka_migration.errors import (
     ClaimHeld,
@@ -39,6 +39,7 @@ from airflow_provider_kafka_migration.phases import (
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, load_job, partition_name
 from airflow_provider_kafka_migration.phases.plan import target_topics
+from airflow_provider_kafka_migration.phases.plan_growth import why_transactional
 from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
 from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
 from airflow_provider_kafka_migration.state import State
@@ -193,8 +194,20 @@ def _topic_plans(context: PhaseContext, plan: Plan, news: News) -> list[TopicPla
     target = target_topics(context, plan.target, sorted(facts), found.unknown)
     made = {name: plan_topics.topic_plan(context.spec, item, found, target) for name, item in sorted(facts.items())}
     for name in news.grown:
-        made[name] = plan.topic(name).model_copy(update={"partitions": made[name].partitions})
+        made[name] = _widened(plan.topic(name), made[name])
     return [made[name] for name in sorted(made)]
+
+
+def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
+    """The new partitions of a topic that has grown, by the rules that the topic has had from the start."""
+    why = why_transactional(known)
+    partitions = [
+        item.model_copy(update={"verdict": Verdict.TRANSACTIONAL, "reason": why, "target_start_offset": 0})
+        if why
+        else item
+        for item in made.partitions
+    ]
+    return known.model_copy(update={"partitions": partitions})
 
 
 def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:

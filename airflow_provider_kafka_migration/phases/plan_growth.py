@@ -111,7 +111,7 @@ def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, i
     keys = [(name, number) for name, (planned, now) in grown.items() for number in range(planned, now)]
     wire = context.source.wire
     starts, stable, high = (wire.list_offsets(keys, which) for which in ("earliest", "stable", "latest"))
-    why = {topic.name: _why_transactional(topic) for topic in plan.topics}
+    why = {topic.name: why_transactional(topic) for topic in plan.topics}
     found = {key: _partition(context, key, (starts[key], stable[key], high[key]), why[key[0]]) for key in keys}
     topics = [
         topic.model_copy(
@@ -137,7 +137,7 @@ def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, i
     )
 
 
-def _why_transactional(topic: TopicPlan) -> str:
+def why_transactional(topic: TopicPlan) -> str:
     """What rules compare-and-append out for a topic holds for its new partitions, too."""
     return next((item.reason for item in topic.partitions if item.verdict is Verdict.TRANSACTIONAL), "")
 
