@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, NewPartitions
 from cutover_support import Lab
 
@@ -59,6 +59,17 @@ def write(cluster: KafkaCluster, topic: str, partition: int, count: int) -> None
     for number in range(count):
         producer.produce(topic, b"value-%d" % number, b"key-%d" % number, partition)
     assert producer.flush(20) == 0
+
+
+def create(cluster: KafkaCluster, topic: str) -> bool:
+    """Create a topic; False while its namesake is still being deleted."""
+    try:
+        cluster.create_topic(topic, 1)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        return False
+    return True
 
 
 def copied(context: PhaseContext, topic: str, partition: int, count: int) -> bool:
@@ -152,10 +163,8 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
     lab.start_tail()
     lab.source_cluster.delete_topics([lost])
     if recreated:
-        wait_for(
-            "the topic to be gone", lambda: lost not in lab.source_cluster.admin().list_topics(timeout=5).topics, 20
-        )
-        fill({lost: 1}, 20)
+        wait_for("the topic to be created again", lambda: create(lab.source_cluster, lost), 30)
+        write(lab.source_cluster, lost, 0, 20)
 
     def named() -> bool:
         context.journal.refresh()
