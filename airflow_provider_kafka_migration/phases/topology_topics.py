@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.errors import ForeignData, MigrationError,
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_acls import with_implied
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError, batches
-from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
+from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, CreatedTopic, NewTopic
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 
 PHASE = "topology_copy"
@@ -275,8 +275,9 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
             for topic in batch
         ]
         answers = context.target.admin.create_topics(wanted)
-        failures.update({name: item.error for name, item in answers.items() if item.error is not None})
         created = {name: item.topic_id for name, item in answers.items() if item.error is None}
+        created.update(_answers_lost(context, batch, answers))
+        failures.update({name: item.error for name, item in answers.items() if item.error and name not in created})
         unknown = [name for name, topic_id in created.items() if not topic_id]
         facts = context.target.admin.describe_topics(unknown) if unknown else {}
         created.update({name: item.topic_id for name, item in facts.items() if item.error is None})
@@ -289,6 +290,21 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
         done += len(batch)
         context.progress(Progress(PHASE, f"{done} of {len(topics)} topics created", done, len(topics), "topics"))
     return failures
+
+
+def _answers_lost(
+    context: PhaseContext, batch: Sequence[TopicPlan], answers: Mapping[str, CreatedTopic]
+) -> dict[str, str]:
+    """Topics that are there though they were not a moment ago, with their ids: a broker's answer was lost, and the
+    second attempt met the first one's work. They are empty and as wide as was asked for, or somebody else's."""
+    met = [name for name, item in answers.items() if item.error and item.error.code == TOPIC_ALREADY_EXISTS]
+    if not met:
+        return {}
+    width = {topic.target_name: len(topic.partitions) for topic in batch}
+    facts = context.target.admin.describe_topics(met)
+    same = [name for name in met if facts[name].error is None and len(facts[name].partitions) == width[name]]
+    ends = context.target.wire.list_offsets([(name, n) for name in same for n in range(width[name])], "log_end")
+    return {name: facts[name].topic_id for name in same if not any(ends[name, n] for n in range(width[name]))}
 
 
 def _failure(context: PhaseContext, failures: Mapping[str, ItemError]) -> MigrationError:

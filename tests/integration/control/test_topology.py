@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_kafka_migration.errors import ForeignData, Terminal, TopicRecreated, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
-from airflow_provider_kafka_migration.phases import plan_growth, topology, topology_settings
+from airflow_provider_kafka_migration.phases import plan_growth, topology, topology_settings, topology_topics
 from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
@@ -156,6 +156,30 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
     settings = topology_settings.load(other)
     assert settings is not None
     assert {item.before is None for item in settings.topics.values()} == {True}
+
+
+def test_a_lost_answer_to_a_creation_is_no_foreign_topic(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first request was done, its answer was lost, the second one meets the first one's topics."""
+    names = [f"{control.prefix}{stem}" for stem in ("a", "b", "other")]
+    control.source_cluster.create_topics({name: (2, {}) for name in names})
+    context, _ = control.planned()
+    create = context.target.admin.create_topics
+
+    def create_twice(topics: list[NewTopic], **options: bool) -> object:
+        own = [topic for topic in topics if topic.name != names[2]]
+        assert not any(item.error for item in create(own, **options).values())
+        control.target_cluster.create_topic(names[2], 5)
+        wait_for("all three", lambda: not any(i.error for i in admin.describe_topics(names).values()), 20)
+        return create(topics, **options)
+
+    admin = control.context().target.admin
+    monkeypatch.setattr(context.target.admin, "create_topics", create_twice)
+    with pytest.raises(ForeignData) as caught:
+        topology.run(context)
+    assert list(caught.value.details["topics"]) == [names[2]], "only what really is somebody else's"
+    journaled = topology_topics.journaled_ids(control.context())
+    facts = admin.describe_topics(names)
+    assert journaled == {name: facts[name].topic_id for name in names[:2]}
 
 
 # -- partitions that appear between plan and topology ------------------------------------------------------------------
