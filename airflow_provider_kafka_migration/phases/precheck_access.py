@@ -8,11 +8,10 @@ from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.admin_acls import with_implied
-from airflow_provider_kafka_migration.kafka.admin_share_groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases import permissions
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.group_offsets import MOVED, NO_SHARE_GROUPS
+from airflow_provider_kafka_migration.phases.group_offsets import MOVED, target_states
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -136,10 +135,10 @@ def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     others = [group for group in plan.groups if group.type not in MOVED]
     for group in others:
         yield finding("W071", f"its type is {group.type}", subject=group.group)
-    share = [group.group for group in plan.groups if group.type == "share"]
-    for name, answer in (context.target.admin.share_group_offsets(share) if share else {}).items():
-        if is_unsupported(answer.error) or not context.target.admin.alters_share_groups:
-            yield finding("W071", NO_SHARE_GROUPS.format(role="target"), subject=name)
+    newer = {group.group: group.type for group in plan.groups if group.type in ("share", "streams")}
+    for name, state in target_states(context, newer).items():
+        if state.cannot:
+            yield finding("W071", state.cannot, subject=name)
     for group in plan.groups:
         if group.topics_in_scope and group.topics_out_of_scope:
             yield finding("W072", some(group.topics_out_of_scope), subject=group.group)

@@ -241,6 +241,11 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
         assert context.source.admin.alter_group_offsets(
             lab.group, {(topic, 0): CommittedOffset(42, metadata="AgAAAY")}
         ) == {(topic, 0): None}
+        plan = lab.plan(context).model_copy(
+            update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 100}, {})}
+        )
+        told = [item for item in precheck_access.check_groups(context, plan) if item.code == "W071"]
+        assert [item.subject for item in told] == [lab.group]
         result = commit_groups(lab, context)[lab.group]
         assert (result.type, result.committed, result.failures) == ("streams", 0, [])
         assert "does not have it as a streams group" in result.skipped_reason
