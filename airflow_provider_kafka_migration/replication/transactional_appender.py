@@ -30,7 +30,12 @@ from airflow_provider_kafka_migration.replication.transactional_errors import (
 )
 from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
 from airflow_provider_kafka_migration.replication.transactional_position import MAX_METADATA_BYTES
-from airflow_provider_kafka_migration.replication.transactional_session import KEEP_ALIVE_SECONDS, Session, Stage
+from airflow_provider_kafka_migration.replication.transactional_session import (
+    KEEP_ALIVE_SECONDS,
+    REST_SECONDS,
+    Session,
+    Stage,
+)
 
 #: No transaction begins so close to the end of the slice: it could not end there, and would hold readers back.
 LAST_BEGIN_SECONDS = 0.4
@@ -162,6 +167,8 @@ class TransactionalAppender:
                 "the slice has ended", next_step="none: the next slice goes on from the position on the target"
             )
         for copy, session in list(self._sessions.items()):
+            if session.is_resting(now):
+                continue
             if copy.phase is not Phase.RUNNING or not session.is_live or copy not in self._leader_of:
                 continue
             try:
@@ -206,6 +213,7 @@ class TransactionalAppender:
             wanted = now >= session.position_due or copy.fetch_offset >= copy.source_end_offset
         else:
             wanted = time.time() - session.position.committed_at > KEEP_ALIVE_SECONDS
+            session.rests_until = now + REST_SECONDS
         if not wanted:
             return
         if not session.is_begun and session.has_position:

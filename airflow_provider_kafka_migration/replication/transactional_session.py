@@ -24,6 +24,8 @@ IDLE_TRANSACTION_SECONDS = 0.04
 POSITION_SECONDS = 1.0
 #: A position is committed anew when it is so old, long before brokers forget it (``offsets.retention.minutes``).
 KEEP_ALIVE_SECONDS = 6 * 3600
+#: An idle partition's position is looked at so often.
+REST_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 _LEAST_PAUSE_SECONDS = 0.002
 
@@ -85,6 +87,13 @@ class Session:
     #: the first append of a transaction (version 2) goes alone: it adds the partition, and may have to be sent again
     first_step: Append | None = None
     position_due: float = 0.0
+    #: with nothing to do it is not looked at before
+    rests_until: float = 0.0
+
+    def is_resting(self, now: float) -> bool:
+        """Nothing is to be done, and the age of the position was looked at lately: so it is with most partitions."""
+        copy = self.copy
+        return self.stage is Stage.IDLE and not copy.pending and not copy.owes_position and now < self.rests_until
 
     @property
     def unanswered(self) -> int:
