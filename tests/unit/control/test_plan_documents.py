@@ -26,8 +26,9 @@ from airflow_provider_kafka_migration.phases.permissions import iam_policy, need
 from airflow_provider_kafka_migration.phases.plan_cost import estimate_cost
 from airflow_provider_kafka_migration.phases.plan_diff import as_text, diff_plans
 from airflow_provider_kafka_migration.phases.plan_documents import documents
-from airflow_provider_kafka_migration.phases.plan_topics import check_names, verdict_of
+from airflow_provider_kafka_migration.phases.plan_topics import TargetTopics, check_names, verdict_of
 from airflow_provider_kafka_migration.phases.precheck_codes import CODES, as_markdown
+from airflow_provider_kafka_migration.phases.topology_configs import TargetRules
 from airflow_provider_kafka_migration.replication.lanes import add_to_lanes, assign_lanes
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
@@ -135,6 +136,21 @@ def test_verdicts(offsets: dict[str, Any], start: int, holes: int, records: int,
     found, reason = verdict_of(_spec(offsets=offsets), start, holes, records)
     assert found is verdict
     assert reason
+
+
+def test_transactions_are_taken_where_nothing_else_is_exact() -> None:
+    assert verdict_of(_spec(offsets={"mode": "transactional"}), 5, 0, 10) == (
+        Verdict.TRANSACTIONAL,
+        "offsets.mode: transactional",
+    )
+    for mode in ("auto", "equal", "mapped"):
+        found = verdict_of(_spec(offsets={"mode": mode}), 5, 0, 10, "others write there")
+        assert found == (Verdict.TRANSACTIONAL, "others write there")
+    target = TargetTopics(
+        TargetRules(_facts("new", "4.1", "kraft"), {}, None), shared=frozenset({"a"}), no_compare="code 0"
+    )
+    assert "on_foreign_writer" in target.why_transactional("a")
+    assert target.why_transactional("b") == "the target does not compare sequences: code 0"
 
 
 def test_all_problems_with_names_come_in_one_error() -> None:
