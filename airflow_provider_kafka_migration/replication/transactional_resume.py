@@ -44,7 +44,6 @@ from airflow_provider_kafka_migration.replication.transactional_session import S
 
 #: Beyond it the coordinator ends an open transaction by itself; until then it holds read-committed readers back.
 TRANSACTION_TIMEOUT_MS = 30_000
-_ANSWER_SECONDS = 15.0
 _LAST_BATCH_BYTES = 128 * 1024
 
 #: The point; None: not yet, ask again soon; or what stops the partition.
@@ -125,7 +124,7 @@ class TransactionalResumer:
         for name in names:
             encoded = requests.init_producer(name, TRANSACTION_TIMEOUT_MS)
             connection.submit(encoded.api_key, encoded.version, encoded.parts, keep(name))
-        deadline = time.monotonic() + _ANSWER_SECONDS
+        deadline = time.monotonic() + self._target.timeout_seconds
         while len(answers) < len(names):
             left = deadline - time.monotonic()
             if left <= 0:
