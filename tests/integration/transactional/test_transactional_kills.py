@@ -20,7 +20,12 @@ from harness.brokers import KafkaCluster
 from harness.copying import Copying, results_of, wait_for
 from harness.load import load, tiny_topics
 from tests.integration.transactional.conftest import MakeCopying
-from tests.integration.transactional.transactional_support import check_copy, foreign_writers, position_of
+from tests.integration.transactional.transactional_support import (
+    check_copy,
+    foreign_writers,
+    position_of,
+    rival_job,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -140,15 +145,8 @@ def test_uncoordinated_copiers_fence_each_other(
             producer.poll(0)
     producer.flush()
     copy = copying([topic])
-    copy.write_job("seed")
-    store = copy.clients.store(copy.journal)
-    data = store.get(copy.job_key("seed"))
-    assert data is not None
-    workers = []
-    for name in ("seed", "tail", "backup"):
-        # Different job names give different leases: nobody waits for anybody.
-        store.put(copy.job_key(name), data.replace(b'"name":"seed"', b'"name":"%s"' % name.encode()))
-        workers.append(copy.worker(0, name))
+    names = {lane: rival_job(copy, lane) for lane in (1, 2, 3)}
+    workers = [copy.worker(lane, name) for lane, name in names.items()]
     outputs = [finish(worker) for worker in workers]
     assert all(item.done for output in outputs for item in results_of(output))
     assert check_copy(copy) == 0
@@ -170,13 +168,8 @@ def test_a_zombie_is_fenced_and_writes_nothing(
         zombie = copy.worker(0, "tail", "--slices", "1")
         wait_for(lambda: _has_positions(copy), 30, "the first copier commits")
         os.kill(zombie.pid, signal.SIGSTOP)
-        # Another job name has another lease, so the newcomer takes over at once.
-        copy.write_job("seed")
-        store = copy.clients.store(copy.journal)
-        data = store.get(copy.job_key("seed"))
-        assert data is not None
-        store.put(copy.job_key("backup"), data.replace(b'"name":"seed"', b'"name":"backup"'))
-        assert all(item.done for item in results_of(finish(copy.worker(0, "backup"))))
+        # Another lane has another lease, so the newcomer takes over at once.
+        assert all(item.done for item in results_of(finish(copy.worker(1, rival_job(copy, 1)))))
         before = {key: position_of(copy, key) for key in copy.partitions}
         os.kill(zombie.pid, signal.SIGCONT)
         out, err = zombie.communicate(timeout=60)

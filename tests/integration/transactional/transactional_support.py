@@ -54,6 +54,15 @@ def map_of(copy: Copying, key: TopicPartition) -> TransactionalMap:
     return MapPages(copy.clients.store(copy.journal), copy.migration_id, *key).load(position_of(copy, key))
 
 
+def rival_job(copy: Copying, lane: int) -> str:
+    """A job for the same partitions under another lane, so with another lease: nobody waits for anybody. Its name."""
+    job = copy.write_job("seed")
+    lanes = [item.model_copy(update={"lane": lane}) for item in job.lanes]
+    name = f"rival-{lane}"
+    copy.clients.store(copy.journal).put(copy.job_key(name), job.model_copy(update={"lanes": lanes}).canonical())
+    return name
+
+
 def check_copy(copy: Copying) -> int:
     """Our records are the source's, in order; the map answers for every source offset. Number of foreign records."""
     foreign_records = 0
