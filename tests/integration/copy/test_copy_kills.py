@@ -117,15 +117,14 @@ def test_uncoordinated_copiers_lose_and_duplicate_nothing_unnoticed(
             producer.poll(0)
     producer.flush()
     copy = copying([topic])
-    copy.write_job("seed")
-    # Different job names give different leases: nobody waits for anybody.
+    job = copy.write_job("seed")
+    # Different lanes give different leases: nobody waits for anybody.
     store = copy.clients.store(copy.journal)
-    data = store.get(copy.job_key("seed"))
-    assert data is not None
     workers = []
-    for name in ("seed", "tail", "backup"):
-        store.put(copy.job_key(name), data.replace(b'"name":"seed"', b'"name":"%s"' % name.encode()))
-        workers.append(copy.worker(0, name))
+    for lane in (1, 2, 3):
+        lanes = [item.model_copy(update={"lane": lane}) for item in job.lanes]
+        store.put(copy.job_key(f"rival-{lane}"), job.model_copy(update={"lanes": lanes}).canonical())
+        workers.append(copy.worker(lane, f"rival-{lane}"))
     outputs = [finish(worker) for worker in workers]
     assert all(item.done for output in outputs for item in results_of(output))
     copy.compare().check()

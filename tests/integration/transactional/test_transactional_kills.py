@@ -127,7 +127,7 @@ def test_killed_many_times(
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     target = target_cluster if which == "second" else first_version_target
-    kill_in_a_loop(copying, source_cluster, target, unique_name("k"), kills=100, seed=seed)
+    kill_in_a_loop(copying, source_cluster, target, unique_name("k"), kills=60, seed=seed)
 
 
 def test_uncoordinated_copiers_fence_each_other(
