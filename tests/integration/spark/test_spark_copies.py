@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt, halves
 from airflow_provider_kafka_migration.replication.clients import write_references
 from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
 from harness.brokers import KafkaCluster
@@ -202,4 +203,59 @@ def test_two_drivers_at_once_take_turns(
     for thread in threads:
         thread.join()
     assert statuses == [0, 0], "\n".join(run.text()[-2000:] for run in runs)
+    copy.compare().check()
+
+
+@pytest.mark.soak
+def test_split_halves_and_a_tail_that_grows_by_spark_submit(
+    copying: Callable[..., Copying],
+    submit: Callable[..., SparkRun],
+    source_cluster: KafkaCluster,
+    unique_name: Callable[[str], str],
+) -> None:
+    """Lanes that know one cluster each, in one job; partitions that are added to a tail's job while it runs."""
+    topics = tiny_topics(unique_name("s") + ".")
+    load(source_cluster, topics, seed=35)
+    copy = copying([topic.name for topic in topics], lanes=2, via="s3", job_fields={"segment_max_bytes": 50_000})
+    store = copy.clients.store(copy.journal)
+
+    def put_halves(job: CopyJob, without: str = "") -> None:
+        lanes = [
+            lane.model_copy(update={"partitions": [item for item in lane.partitions if item.topic != without]})
+            for lane in job.lanes
+        ]
+        store.put(copy.job_key(job.name), job.model_copy(update={"lanes": halves(lanes)}).canonical())
+
+    late, others = topics[0], [topic.name for topic in topics[1:]]
+    put_halves(copy.write_job("seed"), without=late.name)
+    seed = submit(copy, "seed", "seed")
+    assert seed.wait() == 0, seed.text()[-4000:]
+    progress = json.loads(store.get(f"{copy.migration_id}/progress/seed.json") or b"")
+    assert progress["partitions_done"] == sum(topic.partitions for topic in topics[1:])
+    assert progress["source_bytes"] > 0
+
+    places = {topics[1].name: list(range(topics[1].partitions))}
+    with LiveProducer({"bootstrap.servers": source_cluster.bootstrap}, places, records_per_second=100) as producer:
+        whole = copy.write_job(
+            "tail",
+            stop_key=f"{copy.migration_id}/control/tail-stop.json",
+            slice_seconds=4,
+            segment_linger_seconds=0.2,
+        )
+        put_halves(whole, without=late.name)
+        tail = submit(copy, "tail", "tail")
+        target = copy.clients.wire("target")
+        keys = [key for key in copy.partitions if key[0] in others]
+
+        def behind(wanted: list[tuple[str, int]]) -> int:
+            ends, mine = copy.stable_ends(), target.list_offsets(wanted, "latest")
+            return max(ends[key] - mine[key] for key in wanted)
+
+        wait_for(lambda: behind(keys) < 100, 200, "the tail follows")
+        assert tail.process.poll() is None
+        put_halves(whole)
+        wait_for(lambda: behind(list(copy.partitions)) < 100, 200, "the late topic is taken up")
+        producer.freeze()
+        stop_tail(copy)
+        assert tail.wait() == 0, tail.text()[-4000:]
     copy.compare().check()
