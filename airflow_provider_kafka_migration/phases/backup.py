@@ -67,6 +67,9 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     :raises CopyFailed: with every partition that could not be archived.
     """
     source = load_source(context) or _write_source(context)
+    if _is_over(context):
+        # Where a complete backup was told to stop says nothing of the next one.
+        frozen.clear_stop(context)
     if finish:
         _stop_here(context, source)
     job = _job(context, source, follow=follow or finish)
@@ -121,6 +124,12 @@ def _partitions(source: BackupSource) -> dict[tuple[str, int], CopyPartition]:
     }
 
 
+def _is_over(context: PhaseContext) -> bool:
+    """The job that was begun is complete."""
+    end, former = load_end(context), load_job(context, PHASE)
+    return end is not None and former is not None and end.job_digest == former.digest()
+
+
 def _stop_here(context: PhaseContext, source: BackupSource) -> None:
     """Say where backup and restore end, unless it was said before."""
     stop_key = context.key(frozen.TAIL_STOP)
@@ -133,9 +142,8 @@ def _stop_here(context: PhaseContext, source: BackupSource) -> None:
 
 def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
     """The job that was begun, or a new one: an unfinished one goes on to the ends that it was given first."""
-    spec, end, former = context.spec, load_end(context), load_job(context, PHASE)
-    over = end is not None and former is not None and end.job_digest == former.digest()
-    if former is not None and not over and (former.stop_key is not None) == follow:
+    spec, former = context.spec, load_job(context, PHASE)
+    if former is not None and not _is_over(context) and (former.stop_key is not None) == follow:
         return former
     partitions = _partitions(source)
     if not follow:

@@ -202,12 +202,16 @@ def back_to_tail(
 
 def clear_tail_stop(context: PhaseContext) -> None:
     """Let the tail go on, whatever it was told: a StopAt without offsets stops nothing."""
+    if StopAt.in_force(context.journal_store.get(context.key(TAIL_STOP))) is not None:
+        context.journal.check_holds()
+        clear_stop(context)
+
+
+def clear_stop(context: PhaseContext) -> None:
+    """Take the stop away, without a look at who holds the migration."""
     key = context.key(TAIL_STOP)
-    data = context.journal_store.get(key)
-    if StopAt.in_force(data) is None:
-        return
-    context.journal.check_holds()
-    context.journal_store.put(key, StopAt(migration_id=context.migration_id, offsets={}).canonical())
+    if StopAt.in_force(context.journal_store.get(key)) is not None:
+        context.journal_store.put(key, StopAt(migration_id=context.migration_id, offsets={}).canonical())
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,13 @@ def test_backup_then_restore(halves: Halves, source_cluster: KafkaCluster, targe
     assert 0 < more["source_bytes"] < done["source_bytes"]
     halves.restore("restore", halves.spec, status=0)
     check_equal(halves, source_cluster, target_cluster)
+    # A continuous backup that is told its end at once, and another one after it: the former end is not the latter's.
+    for turn in range(2):
+        with writing(source_cluster, halves.topics[-1], 7 + turn):
+            time.sleep(0.3)
+        assert halves.backup("backup", halves.spec, "--finish", status=0)["details"]["source_bytes"] > 0
+        assert halves.restore("restore", halves.spec, "--follow", status=0)["details"]["complete"] is True
+    check_equal(halves, source_cluster, target_cluster)
 
 
 def test_both_follow_are_killed_and_end_together(
