@@ -156,7 +156,8 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
     job = CopyJob(
         migration_id=context.migration_id,
         name=PHASE,
-        generation=0,
+        # No claim is behind it: it tells this backup from the ones before it.
+        generation=1 if former is None else former.generation + 1,
         journal_location=spec.storage.journal,
         archive_location=spec.storage.archive_location,
         via="s3",
