@@ -412,7 +412,10 @@ class Wire:
         max_wait_ms: int = 0,
         max_bytes: int = 32 * 1024 * 1024,
     ) -> list[fetch.FetchedPartition]:
-        """One fetch of each leader involved; errors stay in the answers (stale leaders are forgotten)."""
+        """One fetch of each leader involved; errors stay in the answers (stale leaders are forgotten).
+
+        :raises BrokerBusy: a quota holds fetches back beyond the patience.
+        """
         leaders = self.leaders([(item.topic, item.partition) for item in ranges])
         found: list[fetch.FetchedPartition] = []
         for broker_id in sorted(set(leaders.values())):
@@ -420,12 +423,27 @@ class Wire:
             connection = self.connection(broker_id)
             version = api_version(connection, fetch.API_KEY, fetch.MAX_VERSION)
             body = fetch.encode(mine, version, max_wait_ms=max_wait_ms, max_bytes=max_bytes, isolation=isolation)
-            answer = fetch.decode(connection.call_raw(fetch.API_KEY, version, [body]), version)
-            found.extend(answer.partitions)
+            found.extend(self._fetch_at(connection, version, body))
         self.forget_leaders(
             (item.topic, item.partition) for item in found if item.error_code in error_codes.STALE_METADATA
         )
         return found
+
+    def _fetch_at(self, connection: BrokerConnection, version: int, body: bytes) -> list[fetch.FetchedPartition]:
+        """A broker whose quota is used up answers at once and says nothing of any partition: asked again later."""
+        began = time.monotonic()
+        while True:
+            answer = fetch.decode(connection.call_raw(fetch.API_KEY, version, [body]), version)
+            if answer.partitions or answer.throttle_time_ms <= 0:
+                return answer.partitions
+            pause = min(answer.throttle_time_ms / 1000, 1.0)
+            if time.monotonic() + pause >= began + self.patience_seconds:
+                raise BrokerBusy(
+                    "the broker's quota holds fetches back",
+                    where=Where(cluster=self.config.name),
+                    next_step="raise consumer_byte_rate of the migration's principal, or wait",
+                )
+            time.sleep(pause)
 
 
 def api_version(connection: BrokerConnection, api_key: int, highest: int) -> int:

@@ -35,8 +35,16 @@ def fetch_span(
     def attempt() -> FetchedPartition:
         size = max_bytes
         while True:
-            found = wire.fetch_once([FetchRange(topic, partition, from_offset, size)], isolation=isolation)[0]
+            answers = wire.fetch_once([FetchRange(topic, partition, from_offset, size)], isolation=isolation)
             where = Where(cluster=wire.config.name, topic=topic, partition=partition, offset=from_offset)
+            if not answers:
+                # A broker whose quota is used up answers at once, and says nothing of any partition.
+                raise BrokerBusy(
+                    "the broker's quota holds fetches back",
+                    where=where,
+                    next_step="raise consumer_byte_rate of the migration's principal, or wait",
+                )
+            found = answers[0]
             if found.error_code == error_codes.OFFSET_OUT_OF_RANGE:
                 raise SourceGap(
                     f"offset {from_offset} is outside of the log (start {found.log_start_offset}, "
