@@ -133,7 +133,13 @@ def test_backup_then_restore(halves: Halves, source_cluster: KafkaCluster, targe
     assert 0 < more["source_bytes"] < done["source_bytes"]
     halves.restore("restore", halves.spec, status=0)
     check_equal(halves, source_cluster, target_cluster)
-    # A continuous backup that is told its end at once, and another one after it: the former end is not the latter's.
+
+
+@pytest.mark.soak
+def test_the_end_of_a_backup_is_not_that_of_the_next_one(
+    halves: Halves, source_cluster: KafkaCluster, target_cluster: KafkaCluster
+) -> None:
+    """Continuous backups that are told their end at once."""
     for turn in range(2):
         with writing(source_cluster, halves.topics[-1], 7 + turn):
             time.sleep(0.3)
@@ -142,6 +148,7 @@ def test_backup_then_restore(halves: Halves, source_cluster: KafkaCluster, targe
     check_equal(halves, source_cluster, target_cluster)
 
 
+@pytest.mark.soak
 def test_both_follow_are_killed_and_end_together(
     halves: Halves, source_cluster: KafkaCluster, target_cluster: KafkaCluster
 ) -> None:

@@ -50,7 +50,13 @@ def through_s3(
     return make
 
 
-@pytest.mark.parametrize(("rate", "faults"), [(0.3, (Fault.SLOW_DOWN,)), (0.15, PASSING)], ids=["throttled", "any"])
+@pytest.mark.parametrize(
+    ("rate", "faults"),
+    [
+        pytest.param(0.3, (Fault.SLOW_DOWN,), id="throttled", marks=pytest.mark.soak),
+        pytest.param(0.15, PASSING, id="any"),
+    ],
+)
 def test_a_copy_in_bad_weather_ends_equal(
     through_s3: Callable[..., Copying],
     source_cluster: KafkaCluster,
