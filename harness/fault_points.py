@@ -31,6 +31,8 @@ from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
 
 _REQUESTS = {PRODUCE: "append", WRITE_TXN_MARKERS: "markers"}
+#: A copier says so before it acts.
+REACHED = "fault point reached:"
 POINTS = (
     "append",
     "append-gap",
@@ -62,6 +64,7 @@ class FaultPoint:
         """Say that a point is reached; may not return for a while, or ever."""
         self._seen[point] += 1
         if point == self._point and self._seen[point] == self._number:
+            os.write(2, f"{REACHED} {point}\n".encode())
             os.kill(os.getpid(), self._signal)
 
     def install(self) -> None:

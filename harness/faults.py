@@ -19,7 +19,7 @@ from harness.copier_pool import Copier
 from harness.fault_judge import Damage, judge
 from harness.fault_kinds import FaultMaker
 from harness.fault_lab import FaultLab
-from harness.fault_points import POINTS
+from harness.fault_points import POINTS, REACHED
 from harness.fault_writers import Writers
 from harness.load import Kind, load, tiny_topics
 from harness.processes import wait_for
@@ -115,7 +115,6 @@ class FaultRun:
         self._at_work: dict[int, list[Copier]] = {lane: [] for lane in range(LANES)}
         self._armed: dict[int, str] = {}
         self._zombies: list[_Zombie] = []
-        self._frozen: set[int] = set()
         self._target_ends = lab.target_ends()
         self._hit = Counter[str]()
         self._named: list[str] = []
@@ -133,7 +132,6 @@ class FaultRun:
 
     def freeze(self, copier: Copier) -> None:
         """It is stopped now; it will be woken."""
-        self._frozen.add(copier.pid)
         self._zombies.append(_Zombie(copier, time.monotonic(), self._ends(copier.lane)))
 
     def target_partitions(self) -> list[tuple[str, int]]:
@@ -195,10 +193,10 @@ class FaultRun:
             items.remove(copier)
             if copier.exit_code in (1, 2, 70):
                 self._named.append(_last_error(copier))
-            if at is not None and at.startswith("kill") and copier.exit_code is None:
+            if at is not None and at.startswith("kill") and REACHED in copier.text():
                 self._hit[at.rpartition(":")[0]] += 1
             self._armed.pop(copier.pid, None)
-        elif at is not None and at.startswith("stop") and copier.stopped and copier.pid not in self._frozen:
+        elif at is not None and at.startswith("stop") and copier.stopped and REACHED in copier.text():
             self._hit[at.rpartition(":")[0]] += 1
             self._armed.pop(copier.pid)
             self.freeze(copier)

@@ -65,7 +65,8 @@ class Summary:
     def add_net(self, name: str, with_it: Damage, without_it: Damage) -> None:
         """A net, switched on and off."""
         self._nets[name] = without_it.found
-        self._with_nets[name] = "damage" if with_it.silent else "named" if with_it.named else "exact"
+        said = "named" if with_it.named else "damage" if with_it.silent else ""
+        self._with_nets[name] = said or ("downgraded" if with_it.downgraded else "exact")
         self.write()
 
     @property
