@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -152,6 +153,7 @@ def main() -> int:
     parser.add_argument("--summary", type=Path, default=SUMMARY)
     parser.add_argument("--keep", action="store_true", help="keep the folder of brokers and copiers")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # brokers are stopped, folders removed
     seed = random.randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     summary = Summary(options.summary)
