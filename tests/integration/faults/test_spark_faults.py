@@ -20,7 +20,7 @@ from tests.integration.spark.spark_runs import SparkRun
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(900)]
 
-FAULTS = 14
+FAULTS = 10
 
 
 def test_random_faults_through_spark(tmp_path: Path) -> None:
