@@ -332,6 +332,8 @@ class BrokerConnection:
 
     def on_readable(self) -> None:
         """Receive what is there and hand complete answers to their callbacks, in order."""
+        if not self._waiting:
+            self._look_for_end()
         while self._waiting:
             try:
                 frame = self._receive_some()
@@ -342,6 +344,19 @@ class BrokerConnection:
             if frame is not None:
                 self._dispatch(frame)
                 del frame  # else its buffer would not be free for the next answer
+
+    def _look_for_end(self) -> None:
+        """Nothing was asked for, so only the connection's end can have come (or TLS's own messages).
+
+        Without this look an idle connection that is gone would wake its poller for ever.
+        """
+        try:
+            data = self._sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            raise self._broken(error) from None
+        raise self._broken("bytes came that nobody has asked for" if data else "the broker closed the connection")
 
     def _receive_some(self) -> memoryview | None:
         if self._body is None:
