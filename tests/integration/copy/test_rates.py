@@ -44,7 +44,7 @@ def test_max_bytes_per_second(copying: MakeCopying, bulk: str, via: str) -> None
 
 @pytest.fixture
 def quotas(source_cluster: KafkaCluster, target_cluster: KafkaCluster) -> Iterator[dict[str, str]]:
-    """Client ids that both clusters allow 200 kB a second: 2 MB of the 3 MB pass in the first 10 seconds, by Kafka's rule."""
+    """Client ids that both clusters allow 200 kB a second: 2 MB pass at once, by Kafka's rule of ten windows."""
     limits = {"source": "consumer_byte_rate", "target": "producer_byte_rate"}
     clusters = {"source": source_cluster, "target": target_cluster}
     names = {side: f"slow-{side}-{time.monotonic_ns()}" for side in clusters}
