@@ -12,6 +12,13 @@ from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nobody_has_rights(source_cluster: KafkaCluster, target_cluster: KafkaCluster) -> None:
+    """What everybody may see would be seen by the users of these tests."""
+    for cluster in (source_cluster, target_cluster):
+        cluster.forget_rights("*")
+
+
 @pytest.fixture
 def make_control(
     tmp_path: Path,
