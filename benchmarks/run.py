@@ -176,7 +176,7 @@ class Bench:
     def tail(self) -> dict[str, Any]:
         """Tail latency of ours and of MirrorMaker 2 with and without linger; the document."""
         self.say("tail: latency at " + " and ".join(f"{rate:,}" for rate in RATES) + " records/s")
-        seconds, warm_up = (8.0, 4.0) if self.options.quick else (45.0, 8.0)
+        seconds, warm_up = (8.0, 4.0) if self.options.quick else (25.0, 5.0)
         tail = Tail(self.source, self.target(1), self.folder / "tail", seconds, warm_up, self.say)
         ours, mm2 = self.peers["ours_direct"], self.peers["mm2_tuned"]
         measures: list[tuple[str, int, Callable[[], TailResult]]] = []

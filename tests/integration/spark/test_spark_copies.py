@@ -118,14 +118,8 @@ def target_ends(copy: Copying) -> Callable[[], int]:
     return lambda: sum(wire.list_offsets(list(copy.partitions), "latest").values())
 
 
-@pytest.mark.parametrize(
-    "whom",
-    [
-        "jvm",
-        pytest.param("python driver", marks=pytest.mark.soak),
-        pytest.param("spark-submit tree, softly", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak  # the killed seed task of the e2e tests takes the whole tree of the driver down, too
+@pytest.mark.parametrize("whom", ["jvm", "python driver", "spark-submit tree, softly"])
 def test_a_killed_driver_leaves_nobody_behind_and_the_next_one_goes_on(
     copying: Callable[..., Copying],
     submit: Callable[..., SparkRun],
