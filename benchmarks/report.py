@@ -69,15 +69,18 @@ _LIMITS = """\
 - **Full batches: the target broker.** Kafka decompresses every batch and checks every record of it before it is
   appended. On two processors shared by both brokers and the copier, the target took 1.4 to 1.6 of them while ours took
   0.2: the hand-made loop without any check is no faster. So the distance to MirrorMaker 2 is that between the broker's
-  limit and a copier that takes the processors away from the broker; with brokers on machines of their own it grows. One
-  lane is one connection pair to each broker; two lanes (through Spark) use such a broker better.
+  limit and a copier that takes the processors away from the broker; with brokers on machines of their own it
+  should grow, which was not measured. One lane is one connection pair
+  to each broker; two lanes (through Spark) use such a broker better.
 - **Processor time.** With full batches most of it is moving bytes between sockets, as the figure of the hand-made loop
   shows; the rest is some microseconds per batch and the work per request. Small batches have more of both per record:
   batches cannot be joined without decompressing them.
 - **Via S3.** Each byte is hashed and crosses the copier's memory once more; segments are gathered before they are sent.
   Here the archive lies on the same machine.
-- **Holes.** Each hole between two records costs control markers, a request of their own; the table of the compacted
-  topic shows what that is for every second record. `mapped` leaves holes out and costs nothing."""
+- **Tail at 10,000 records/s.** Producer, consumer, both brokers and the copier share two processors, which are busy
+  then: the consumer on the source, without any copier, shows how much of the figure is that.
+- **Holes.** Each hole between two records costs control markers, a request of their own. `mapped` leaves
+  holes out and costs nothing."""
 
 _HOW = """\
 - Time runs from the first to the last record that is readable on the target, looked at every 10 ms over a connection
@@ -98,7 +101,8 @@ _HOW = """\
   Tuned: two tasks, and `target.producer.{compression.type=lz4, batch.size=65536, linger.ms=5,
   enable.idempotence=true, max.in.flight.requests.per.connection=5}`, `source.consumer.max.poll.records=5000`.
 - **confluent-kafka loop**: consume, produce, poll; lz4, batches of 64 KiB, linger 5 ms, idempotent.
-- Brokers: one source (ZooKeeper mode), one target (KRaft), 1 GiB heap each, data in the page cache of one disk. They
+- Brokers: one source (ZooKeeper mode), one target (KRaft), 1 GiB heap each; data in memory for the
+  results shown here (`--folder /dev/shm`), or else on the disk of the temporary folder. They
   share the processors with the copier, so a copier that needs less leaves more to them."""
 
 
@@ -170,7 +174,7 @@ def _tail(document: Document) -> str:
     ]
     text = (
         "From produce() on the source to the record in a consumer's hands on the target; 200-byte records over 8 "
-        "partitions, a consumer that polls one record at a time."
+        "partitions, a consumer that polls one record at a time. The producer lingers for 1 ms at 10,000 records/s."
     )
     return text + "\n\n" + _table(head, lines)
 
