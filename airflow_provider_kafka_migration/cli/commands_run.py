@@ -26,9 +26,10 @@ from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.drive import Outcome, Tail
     from airflow_provider_kafka_migration.cli.progress import ProgressView
+    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
     from airflow_provider_kafka_migration.documents.approval import ApprovalFacts
     from airflow_provider_kafka_migration.migration import Migration, Status
-    from airflow_provider_kafka_migration.phases.context import CopyRunner
+    from airflow_provider_kafka_migration.references import Resolver
 
 
 class RunnerKind(StrEnum):
@@ -58,6 +59,17 @@ MasterOption = Annotated[str, typer.Option("--master", help="Spark master, with 
 ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Lanes at the same time, with --runner local.")]
 
 
+def make_runner(
+    kind: RunnerKind, known: Resolver, view: ProgressView, stop: threading.Event, *, master: str, threads: int
+) -> InProcessRunner | SparkRunner:
+    """What copies: Spark, or this process."""
+    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
+
+    if kind is RunnerKind.spark:
+        return SparkRunner(known, view.show, stop, master=master)
+    return InProcessRunner(known, view.show, stop, threads=threads)
+
+
 class Session:
     """Opens a migration for the command line, as often as it is needed."""
 
@@ -83,7 +95,14 @@ class Session:
         """The migration, in the name of this user."""
         from airflow_provider_kafka_migration.migration import Migration
 
-        runner = self._make_runner(stop or threading.Event())
+        runner = make_runner(
+            self._runner,
+            self._resolver,
+            self._view,
+            stop or threading.Event(),
+            master=self._master,
+            threads=self._threads,
+        )
         return Migration.open(
             self._spec,
             identity(),
@@ -102,13 +121,6 @@ class Session:
 
         stop = threading.Event()
         return Tail(self.open(stop, actor=f"{person()} (tail)"), stop)
-
-    def _make_runner(self, stop: threading.Event) -> CopyRunner:
-        from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
-
-        if self._runner is RunnerKind.spark:
-            return SparkRunner(self._resolver, self._view.show, stop, master=self._master)
-        return InProcessRunner(self._resolver, self._view.show, stop, threads=self._threads)
 
 
 def _drive(spec: MigrationSpec, session: Session, view: ProgressView, code: str | None, until: str | None) -> Answer:

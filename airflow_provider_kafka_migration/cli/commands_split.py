@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.cli.commands_run import (
     RunnerOption,
     TakeoverOption,
     ThreadsOption,
+    make_runner,
     make_view,
 )
 from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
@@ -36,16 +37,11 @@ def _open(
     threads: int,
     takeover: bool = False,
 ) -> SplitJob:
-    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
     from airflow_provider_kafka_migration.journal.claim import Owner
     from airflow_provider_kafka_migration.split import SplitJob
 
-    known, stop = resolver(), threading.Event()
-    copies = (
-        SparkRunner(known, view.show, stop, master=master)
-        if runner is RunnerKind.spark
-        else InProcessRunner(known, view.show, stop, threads=threads)
-    )
+    known = resolver()
+    copies = make_runner(runner, known, view, threading.Event(), master=master, threads=threads)
     owner = Owner("cli", identity(), person())
     return SplitJob(spec, side, known, copies, owner=owner, takeover=takeover, progress=view.show)
 

@@ -62,6 +62,22 @@ STALE_METADATA = frozenset(
     {UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, 74, 75, 78}
 )
 
+#: A transaction coordinator has moved or is busy, or has ended the transaction itself or forgotten the id.
+COORDINATOR_MOVED = frozenset(
+    {
+        COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE,
+        NOT_COORDINATOR,
+        REQUEST_TIMED_OUT,
+        NOT_ENOUGH_REPLICAS,
+        NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        INVALID_TXN_STATE,
+        INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+#: A newer incarnation of a transactional id is in force.
+FENCED = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
+
 _PERMISSION = frozenset(
     {
         TOPIC_AUTHORIZATION_FAILED,

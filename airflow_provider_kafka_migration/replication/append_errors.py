@@ -37,9 +37,8 @@ class UnexpectedEnd(Transient):
     code = "UNEXPECTED_END"
 
 
-def too_large(copy: PartitionCopy, what: str, where: Where) -> TooLarge | RecordTooLarge:
-    """The oldest append on its way was refused for its size: it can be split, or is a single record."""
-    sent = copy.in_flight[0]
+def too_large(sent: Sent, what: str, where: Where) -> TooLarge | RecordTooLarge:
+    """An append was refused for its size: it can be split, or is a single record."""
     if sent.record_count > 1:
         return TooLarge(what, where=where, details={"size_bytes": sent.size_bytes})
     return RecordTooLarge(

@@ -404,7 +404,7 @@ class Appender:
         ):
             return OutOfOrder(what, where=where, next_step="none: the copier looks at the target's log end again")
         if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
-            return too_large(copy, what, where)
+            return too_large(copy.in_flight[0], what, where)
         return error_codes.error_for(item.error_code, what, where=where, needs="Write")
 
     def _on_filled(

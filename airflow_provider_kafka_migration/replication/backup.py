@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.kafka.batches import LegacyBatch, read_batches
+from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.chunk import Chunk
@@ -33,7 +33,7 @@ from airflow_provider_kafka_migration.replication.copier import (
 from airflow_provider_kafka_migration.replication.feed import ARCHIVE_BUFFER_BYTES, Feed
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex, record_count
 from airflow_provider_kafka_migration.replication.topic_ids import fail_recreated
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -197,7 +197,7 @@ class BackupCopier:
 
     def _on_durable(self, copy: PartitionCopy, chunk: Chunk) -> None:
         copy.source_offset = chunk.until_offset
-        copy.records += _records(chunk)
+        copy.records += sum(record_count(batch) for batch in read_batches(chunk.batches)[0])
         copy.copied_bytes += len(chunk.batches)
         copy.retries = 0
         copy.stuck_since = None
@@ -249,14 +249,3 @@ class BackupCopier:
             partition=copy.spec.partition,
             offset=copy.source_offset,
         )
-
-
-def _records(chunk: Chunk) -> int:
-    """Records in data batches, aborted ones included."""
-    count = 0
-    for batch in read_batches(chunk.batches)[0]:
-        if isinstance(batch, LegacyBatch):
-            count += sum(1 for _ in batch.records())
-        elif not batch.is_control:
-            count += batch.record_count
-    return count

@@ -43,6 +43,7 @@ from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConne
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire, by_topic
 from airflow_provider_kafka_migration.replication.holes import MARKERS_API_KEY, MARKERS_VERSION
+from airflow_provider_kafka_migration.replication.transactional_errors import PAUSES
 
 log = logging.getLogger(__name__)
 
@@ -64,23 +65,7 @@ CLOSE_SECONDS = 1.0
 _ADD_VERSION = 2
 _END_VERSION = 2
 _ANSWER_SECONDS = 30.0
-_PAUSES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 _POLL_SECONDS = 0.05
-
-_COORDINATOR_MOVED = frozenset(
-    {
-        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
-        error_codes.COORDINATOR_NOT_AVAILABLE,
-        error_codes.NOT_COORDINATOR,
-        error_codes.REQUEST_TIMED_OUT,
-        error_codes.NOT_ENOUGH_REPLICAS,
-        error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        # The coordinator has ended the transaction itself, or has forgotten the id.
-        error_codes.INVALID_TXN_STATE,
-        error_codes.INVALID_PRODUCER_ID_MAPPING,
-    }
-)
-_FENCED = frozenset({error_codes.INVALID_PRODUCER_EPOCH, error_codes.PRODUCER_FENCED})
 
 
 class Fill(NamedTuple):
@@ -169,7 +154,7 @@ class _Id:
     def again(self) -> None:
         """Ask once more after a pause that grows."""
         self.asked_at = None
-        self.due = time.monotonic() + _PAUSES[min(self.tries, len(_PAUSES) - 1)]
+        self.due = time.monotonic() + PAUSES[min(self.tries, len(PAUSES) - 1)]
         self.tries += 1
 
     def go_on(self, *, ending: bool) -> None:
@@ -418,13 +403,13 @@ class EmptyTransactions:
             # The markers of the id's last transaction are not written yet.
             item.again()
             return True
-        if code in _FENCED:
+        if code in error_codes.FENCED:
             raise SliceExpired(
                 "a newer incarnation of this lane has fenced this one",
                 where=self._where,
                 next_step="none: the newer one goes on",
             )
-        if code in _COORDINATOR_MOVED:
+        if code in error_codes.COORDINATOR_MOVED:
             raise BrokerBusy(
                 f"the transaction coordinator refused: {error_codes.name(code)}",
                 where=self._where,
@@ -455,7 +440,7 @@ class EmptyTransactions:
                 self._take_over()
                 return self._wire.list_offsets(expected, "log_end")
             self._check_may_go_on(time.monotonic())
-            time.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
+            time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
 
     def _take_over(self) -> None:

@@ -85,7 +85,7 @@ class SegmentWriter:
             from_offset=from_offset,
             until_offset=until_offset,
             batch_count=len(parsed),
-            record_count=sum(_record_count(batch) for batch in parsed),
+            record_count=sum(record_count(batch) for batch in parsed),
             size_bytes=len(data),
             sha256=sha256,
             crc32c=f"{int(crc32c(data)):08x}",
@@ -126,7 +126,8 @@ def _whole(batches: Bytes | memoryview, consumed: int) -> Bytes:
     return bytes(memoryview(batches)[:consumed])
 
 
-def _record_count(batch: AnyBatch) -> int:
+def record_count(batch: AnyBatch) -> int:
+    """Records of a batch, aborted ones included, markers not."""
     if isinstance(batch, LegacyBatch):
         return sum(1 for _ in batch.records())
     return 0 if batch.is_control else batch.record_count

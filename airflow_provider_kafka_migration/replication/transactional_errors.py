@@ -5,33 +5,18 @@ from __future__ import annotations
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
-    RecordTooLarge,
     SliceExpired,
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.replication.append_errors import OutOfOrder, TooLarge
+from airflow_provider_kafka_migration.replication.append_errors import OutOfOrder, too_large
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Sent
 
 #: While a coordinator is busy with the transaction before.
 PAUSES = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 
-_FENCED = frozenset({error_codes.INVALID_PRODUCER_EPOCH, error_codes.PRODUCER_FENCED})
 #: The coordinator has moved, or has ended the transaction itself: the id is taken over again, which tells the outcome.
-_TAKE_OVER = frozenset(
-    {
-        error_codes.COORDINATOR_LOAD_IN_PROGRESS,
-        error_codes.COORDINATOR_NOT_AVAILABLE,
-        error_codes.NOT_COORDINATOR,
-        error_codes.REQUEST_TIMED_OUT,
-        error_codes.NOT_ENOUGH_REPLICAS,
-        error_codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        error_codes.INVALID_TXN_STATE,
-        error_codes.INVALID_PRODUCER_ID_MAPPING,
-        error_codes.UNKNOWN_PRODUCER_ID,
-        error_codes.TRANSACTION_ABORTABLE,
-    }
-)
+_TAKE_OVER = error_codes.COORDINATOR_MOVED | {error_codes.UNKNOWN_PRODUCER_ID, error_codes.TRANSACTION_ABORTABLE}
 
 
 def is_concurrent(code: int) -> bool:
@@ -51,7 +36,7 @@ def fenced(where: Where) -> SliceExpired:
 
 def coordinator_error(code: int, what: str, where: Where, needs: str) -> MigrationError:
     """A coordinator has refused."""
-    if code in _FENCED:
+    if code in error_codes.FENCED:
         return fenced(where)
     if code in _TAKE_OVER:
         return BrokerBusy(
@@ -70,14 +55,7 @@ def append_error(copy: PartitionCopy, sent: Sent, code: int, message: str) -> Mi
         offset=copy.confirmed_source_offset,
     )
     if code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
-        if sent.record_count > 1:
-            return TooLarge(what, where=where, details={"size_bytes": sent.size_bytes})
-        return RecordTooLarge(
-            f"a single record, in a batch of {sent.size_bytes} bytes, is larger than what the target topic takes",
-            where=where,
-            next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
-            details={"offset": sent.source_offset, "batch_bytes": sent.size_bytes},
-        )
+        return too_large(sent, what, where)
     if code in (error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, error_codes.DUPLICATE_SEQUENCE_NUMBER):
         return OutOfOrder(what, where=where, next_step="none: the transactional id is taken over again")
     return coordinator_error(code, what, where, "Write")

@@ -11,8 +11,9 @@ import pytest
 
 from harness.brokers import KafkaCluster
 from harness.copying import results_of
+from tests.integration.copy.test_copy_kills import writing
 from tests.integration.transactional.conftest import MakeCopying
-from tests.integration.transactional.test_transactional_kills import finish, writing
+from tests.integration.transactional.test_transactional_kills import finish
 from tests.integration.transactional.transactional_support import check_copy, foreign_writers
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]

@@ -6,10 +6,8 @@ import os
 import random
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +17,7 @@ from airflow_provider_kafka_migration.replication.transactional_position import 
 from harness.brokers import KafkaCluster
 from harness.copying import Copying, results_of, wait_for
 from harness.load import load, tiny_topics
+from tests.integration.copy.test_copy_kills import writing
 from tests.integration.transactional.conftest import MakeCopying
 from tests.integration.transactional.transactional_support import (
     check_copy,
@@ -28,46 +27,6 @@ from tests.integration.transactional.transactional_support import (
 )
 
 pytestmark = pytest.mark.integration
-
-
-@contextmanager
-def writing(cluster: KafkaCluster, topic: str, seed: int) -> Iterator[None]:
-    """Writes to both partitions of a source topic all the time: plain records and small transactions, some aborted."""
-    stop = threading.Event()
-
-    def plain() -> None:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 2, "compression.type": "lz4"})
-        rng, number = random.Random(seed), 0
-        while not stop.wait(0.005):
-            for _ in range(rng.randrange(1, 40)):
-                producer.produce(topic, b"plain-%d" % number, partition=number % 2)
-                number += 1
-            producer.flush()
-
-    def transactions() -> None:
-        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"w-{topic}"})
-        producer.init_transactions()
-        rng, number = random.Random(seed + 1), 0
-        while not stop.is_set():
-            producer.begin_transaction()
-            for _ in range(rng.randrange(1, 6)):
-                producer.produce(topic, b"tx-%d" % number, partition=number % 2)
-                number += 1
-            producer.flush()
-            if rng.random() < 0.3:
-                producer.abort_transaction()
-            else:
-                producer.commit_transaction()
-
-    threads = [threading.Thread(target=plain), threading.Thread(target=transactions)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def finish(worker: subprocess.Popen[str], seconds: float = 90) -> str:
