@@ -67,6 +67,17 @@ SCENARIOS = (
         kind=Kind.COMPACTED,
     ),
     Scenario(
+        "compacted_replication_3",
+        "every second record compacted away, lz4, 8 partitions, target with 3 brokers, replication factor 3",
+        400_000,
+        670,
+        54,
+        8,
+        ("ours_direct", "ours_mapped", "ours_s3", "confluent_loop", "mm2_tuned"),
+        kind=Kind.COMPACTED,
+        target_brokers=3,
+    ),
+    Scenario(
         "transactional",
         "transactions of 400 records over 8 partitions, each tenth aborted, lz4",
         1_600_000,

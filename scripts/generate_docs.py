@@ -244,6 +244,11 @@ _CLI_HEAD = """# Command line reference
 Errors say what failed, where, and what to do next, on stderr and without a traceback (`--debug` shows it). With
 `--json` a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`.
 
+Ctrl-C and SIGTERM end a command in order, usually within two seconds: copiers finish what is on the wire, connections
+are closed, a Spark driver is ended with all that it started; the error is `INTERRUPTED`. Nothing is undone or
+lost; the same command goes on. A second signal ends the process at once, which costs no more than SIGKILL: the next
+run looks where the logs end. As process 1 of a container it obeys SIGTERM, too.
+
 ## Exit status
 
 | status | meaning |

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
+from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
 from airflow_provider_kafka_migration.cli.output import (
     Answer,
@@ -60,7 +60,7 @@ ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Lanes at t
 
 
 def make_runner(
-    kind: RunnerKind, known: Resolver, view: ProgressView, stop: threading.Event, *, master: str, threads: int
+    kind: RunnerKind, known: Resolver, view: ProgressView, stop: Stop, *, master: str, threads: int
 ) -> InProcessRunner | SparkRunner:
     """What copies: Spark, or this process."""
     from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
@@ -91,7 +91,7 @@ class Session:
         self._threads = threads
         self._resolver = resolver()
 
-    def open(self, stop: threading.Event | None = None, *, actor: str | None = None) -> Migration:
+    def open(self, stop: Stop | None = None, *, actor: str | None = None) -> Migration:
         """The migration, in the name of this user."""
         from airflow_provider_kafka_migration.migration import Migration
 
@@ -99,7 +99,7 @@ class Session:
             self._runner,
             self._resolver,
             self._view,
-            stop or threading.Event(),
+            stop or Stop(),
             master=self._master,
             threads=self._threads,
         )
@@ -119,7 +119,7 @@ class Session:
         """The tail, not started yet. What was taken over is held by then."""
         from airflow_provider_kafka_migration.cli.drive import Tail
 
-        stop = threading.Event()
+        stop = Stop()
         return Tail(self.open(stop, actor=f"{person()} (tail)"), stop)
 
 

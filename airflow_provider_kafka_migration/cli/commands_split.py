@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,6 +16,7 @@ from airflow_provider_kafka_migration.cli.commands_run import (
     make_runner,
     make_view,
 )
+from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
@@ -41,7 +41,7 @@ def _open(
     from airflow_provider_kafka_migration.split import SplitJob
 
     known = resolver()
-    copies = make_runner(runner, known, view, threading.Event(), master=master, threads=threads)
+    copies = make_runner(runner, known, view, Stop(), master=master, threads=threads)
     owner = Owner("cli", identity(), person())
     return SplitJob(spec, side, known, copies, owner=owner, takeover=takeover, progress=view.show)
 

@@ -20,8 +20,10 @@ class ExitCode(IntEnum):
     TRY_AGAIN = 3
     #: the migration waits for an operator's approval
     WAITS = 10
-    #: stopped by Ctrl-C; ``resume`` goes on
+    #: stopped by Ctrl-C; the same command goes on
     INTERRUPTED = 130
+    #: stopped by SIGTERM; the same command goes on
+    TERMINATED = 143
 
 
 #: For the documentation and ``--help``.
@@ -31,7 +33,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.USAGE: "wrong command line",
     ExitCode.TRY_AGAIN: "failed for a reason that may pass (broker unreachable, storage throttled): run it again later",
     ExitCode.WAITS: "the migration waits for an operator: `--approve CODE` answers",
-    ExitCode.INTERRUPTED: "interrupted; `kafka-migration resume` goes on",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C, in order; the same command goes on where it was",
+    ExitCode.TERMINATED: "stopped by SIGTERM, in order; the same command goes on where it was",
 }
 
 

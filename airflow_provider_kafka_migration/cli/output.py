@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
 
+from airflow_provider_kafka_migration.cli.ending import SIGNALED, Ending, listening
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode, exit_code
-from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal
 
 P = ParamSpec("P")
 
@@ -61,27 +63,41 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        as_json = bool(kwargs.get("json_output"))
-        try:
-            answer = command(*args, **kwargs)
-        except MigrationError as error:
-            if kwargs.get("debug"):
-                error_console().print_exception()
-            print_error(error, as_json=as_json)
-            raise typer.Exit(exit_code(error)) from None
-        except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            if kwargs.get("debug"):
+        as_json, debug = bool(kwargs.get("json_output")), bool(kwargs.get("debug"))
+        with listening() as ending:
+            try:
+                answer = command(*args, **kwargs)
+            except (MigrationError, KeyboardInterrupt) as error:
+                if debug:
+                    error_console().print_exception()
+                _fail(error, ending, as_json=as_json)
+            except (typer.Exit, typer.Abort, typer.BadParameter):
                 raise
-            print_unexpected(error, as_json=as_json)
-            raise typer.Exit(ExitCode.FAILED) from None
+            except Exception as error:
+                if debug:
+                    raise
+                print_unexpected(error, as_json=as_json)
+                raise typer.Exit(ExitCode.FAILED) from None
         print_answer(answer, as_json=as_json)
         if answer.code:
             raise typer.Exit(answer.code)
 
     run.__annotations__ = {**command.__annotations__, "return": None}
     return run
+
+
+def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool) -> NoReturn:
+    """Say why a command ends, and end it with the status that says the same."""
+    told = ending.number
+    if isinstance(error, KeyboardInterrupt):
+        error = Interrupted(
+            f"told to stop by {'Ctrl-C' if told in (None, signal.SIGINT) else 'SIGTERM'}",
+            next_step="run the same command again: it goes on where it was",
+        )
+    print_error(error, as_json=as_json)
+    if isinstance(error, Interrupted):
+        raise typer.Exit(SIGNALED + (told or signal.SIGINT))
+    raise typer.Exit(exit_code(error))
 
 
 def print_answer(answer: Answer, *, as_json: bool) -> None:

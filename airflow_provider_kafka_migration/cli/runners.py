@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, SparkJobFailed, Terminal, Where
@@ -88,7 +89,7 @@ class InProcessRunner:
     :param threads: lanes, or partitions to compare, at the same time.
     """
 
-    def __init__(self, resolver: Resolver, show: ShowProgress, stop: threading.Event, *, threads: int = 4) -> None:
+    def __init__(self, resolver: Resolver, show: ShowProgress, stop: Stop, *, threads: int = 4) -> None:
         self._resolver = resolver
         self._show = show
         self._stop = stop
@@ -97,7 +98,7 @@ class InProcessRunner:
     def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
         """Run a job document to its end."""
         given = references(spec, self._resolver, Path(job_key).stem)
-        with Clients(given) as clients, ProgressPump(read_progress, self._show):
+        with self._stop.heeded(), Clients(given) as clients, ProgressPump(read_progress, self._show):
             data = clients.store(job_location).get(job_key)
             if data is None:
                 raise JobMissing(
@@ -127,7 +128,7 @@ class SparkRunner:
     :param master: for instance ``local[4,4]`` or ``spark://host:7077``.
     """
 
-    def __init__(self, resolver: Resolver, show: ShowProgress, stop: threading.Event, *, master: str) -> None:
+    def __init__(self, resolver: Resolver, show: ShowProgress, stop: Stop, *, master: str) -> None:
         self._resolver = resolver
         self._show = show
         self._stop = stop
@@ -144,7 +145,7 @@ class SparkRunner:
             file = folder / "references.json"
             write_references(str(file), references(spec, self._resolver, name))
             command = self._command(spec, name, job_location, job_key, file)
-            with ProgressPump(read_progress, self._show):
+            with self._stop.heeded(), ProgressPump(read_progress, self._show):
                 self._run(spec, name, command, folder / "spark.log")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -191,7 +192,7 @@ def interrupted(migration_id: str, name: str) -> Interrupted:
     return Interrupted(
         f"{name} was told to stop",
         where=Where(migration_id=migration_id, phase=name),
-        next_step="resume the migration: it goes on where it was",
+        next_step="run the same command again, or resume the migration: it goes on where it was",
     )
 
 

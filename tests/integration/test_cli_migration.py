@@ -197,7 +197,12 @@ def _check_runbook(trial: Trial) -> None:
         assert process.returncode == status, f"{line}: {out}{err}"
 
 
-def test_ctrl_c_is_no_failure_and_resume_goes_on(trial: Trial) -> None:
+@pytest.mark.parametrize(
+    ("number", "ended"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)],
+    ids=["Ctrl-C", "SIGTERM"],
+)
+def test_an_interruption_is_no_failure_and_resume_goes_on(trial: Trial, number: signal.Signals, ended: int) -> None:
     command, spec = trial.command, trial.spec
     process = command.start("run", spec)
     deadline = time.monotonic() + _SECONDS
@@ -205,10 +210,11 @@ def test_ctrl_c_is_no_failure_and_resume_goes_on(trial: Trial) -> None:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, 10), err
+    assert process.returncode in (ended, 10), err
     assert "Traceback" not in err
+    assert process.returncode == 10 or "INTERRUPTED" in err
     assert _state(trial) in ("tail", "drain_ready"), "an interruption is no failure of the migration"
     assert command("resume", spec, status=10)["state"] == "drain_ready"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from tests.integration.test_cli_migration import Command
 
 pytestmark = pytest.mark.integration
 
+Process = subprocess.Popen[str]
+
 
 @dataclass
 class Halves:
@@ -37,15 +40,35 @@ class Halves:
     group: str
     offsets: dict[Any, int]
 
-    def finish(self, process: Any, seconds: float = 120) -> None:
-        out, err = process.communicate(timeout=seconds)
-        assert process.returncode == 0, out + err
+    started: list[Process] = field(default_factory=list)
+
+    def follow(self, name: str) -> Process:
+        """``backup --follow`` or ``restore --follow`` in the background; killed at the latest when the test ends."""
+        command = {"backup": self.backup, "restore": self.restore}[name]
+        self.started.append(command.start(name, self.spec, "--follow", "--json"))
+        return self.started[-1]
+
+    def end(self) -> None:
+        """Kill what still runs, and say what it had to say: a failed test shows it."""
+        for process in self.started:
+            if process.returncode is None:
+                process.kill()
+                out, err = process.communicate(timeout=30)
+                print(f"{process.args} still ran, and had said:\n{out}{err}")
+
+
+def answered(process: Process, *, seconds: float = 120) -> tuple[int, dict[str, Any]]:
+    """Exit status and JSON answer."""
+    out, err = process.communicate(timeout=seconds)
+    assert out, err
+    answer: dict[str, Any] = json.loads(out)
+    return process.returncode, answer
 
 
 @pytest.fixture
 def halves(
     source_cluster: KafkaCluster, target_cluster: KafkaCluster, unique_name: Callable[[str], str], tmp_path: Path
-) -> Halves:
+) -> Iterator[Halves]:
     """All kinds of topics, an empty one, one that is written to later, and a group."""
     prefix = f"{unique_name('half')}."
     topics = tiny_topics(prefix)
@@ -73,7 +96,7 @@ def halves(
     spec = tmp_path / "migration.yaml"
     spec.write_text(yaml.safe_dump(content), encoding="utf-8")
     names = [*(topic.name for topic in topics), f"{prefix}empty", f"{prefix}live"]
-    return Halves(
+    made = Halves(
         spec,
         Command({"HALF_SOURCE": json.dumps(source_cluster.client_config())}),
         Command({"HALF_TARGET": json.dumps(target_cluster.client_config())}),
@@ -81,6 +104,8 @@ def halves(
         group,
         offsets,
     )
+    yield made
+    made.end()
 
 
 def end_of(cluster: KafkaCluster, topic: str) -> int:
@@ -135,6 +160,30 @@ def test_backup_then_restore(halves: Halves, source_cluster: KafkaCluster, targe
     check_equal(halves, source_cluster, target_cluster)
 
 
+def test_both_sides_end_soon_on_sigterm_and_go_on(
+    halves: Halves, source_cluster: KafkaCluster, target_cluster: KafkaCluster
+) -> None:
+    """In the middle of a slice, with records under way."""
+    live = halves.topics[-1]
+    content = yaml.safe_load(halves.spec.read_text(encoding="utf-8"))
+    content["tail"]["slice_seconds"] = 60
+    halves.spec.write_text(yaml.safe_dump(content), encoding="utf-8")
+    with writing(source_cluster, live, 8):
+        backup = halves.follow("backup")
+        wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 60)
+        restore = halves.follow("restore")
+        wait_for("the target to follow", lambda: end_of(target_cluster, live) > 0, 60)
+        for process, number, expected in ((backup, signal.SIGTERM, 143), (restore, signal.SIGINT, 130)):
+            process.send_signal(number)
+            begun = time.monotonic()
+            status, answer = answered(process)
+            assert (status, answer["ok"], answer["error"]["code"]) == (expected, False, "INTERRUPTED")
+            assert time.monotonic() - begun < 15, "the slice of a minute was waited for"
+    assert halves.backup("backup", halves.spec, "--finish", status=0)["details"]["source_bytes"] > 0
+    assert halves.restore("restore", halves.spec, status=0)["details"]["complete"] is True
+    check_equal(halves, source_cluster, target_cluster)
+
+
 @pytest.mark.soak
 def test_the_end_of_a_backup_is_not_that_of_the_next_one(
     halves: Halves, source_cluster: KafkaCluster, target_cluster: KafkaCluster
@@ -159,21 +208,21 @@ def test_both_follow_are_killed_and_end_together(
 
     with writing(source_cluster, live, 6):
         for _ in range(2):
-            backup = halves.backup.start("backup", halves.spec, "--follow")
+            backup = halves.follow("backup")
             wait_for("the first segments", lambda: any(halves.spec.parent.rglob("*.log")), 60)
-            restore = halves.restore.start("restore", halves.spec, "--follow")
+            restore = halves.follow("restore")
             before = target_end()
             wait_for("the target to follow", lambda before=before: target_end() > before, 60)
             for process in (backup, restore):
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
-        backup = halves.backup.start("backup", halves.spec, "--follow")
-        restore = halves.restore.start("restore", halves.spec, "--follow")
+        backup, restore = halves.follow("backup"), halves.follow("restore")
         before = target_end()
         wait_for("the target to follow", lambda: target_end() > before, 60)
     halves.backup("backup", halves.spec, "--finish", status=0)
-    halves.finish(backup)
-    halves.finish(restore)
+    for process in (backup, restore):
+        status, answer = answered(process)
+        assert status == 0, answer
     # The restore may have ended before the last backup said that it is complete: once more is always right.
     assert halves.restore("restore", halves.spec, status=0)["details"]["complete"] is True
     check_equal(halves, source_cluster, target_cluster)

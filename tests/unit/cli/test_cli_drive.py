@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.cli.drive import Tail
+from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
 from airflow_provider_kafka_migration.cli.progress import ProgressView
 from airflow_provider_kafka_migration.cli.runners import SparkRunner, references
@@ -88,12 +89,12 @@ def test_a_tail_that_is_interrupted_by_somebody_else_is_an_error() -> None:
         tail.wait()
 
 
-def spark_runner(stop: threading.Event) -> SparkRunner:
+def spark_runner(stop: Stop) -> SparkRunner:
     return SparkRunner(Resolver(), lambda _progress: None, stop, master="local[2,4]")
 
 
 def test_a_stopped_spark_job_ends_with_all_that_it_started(spec_file: Path, tmp_path: Path) -> None:
-    stop = threading.Event()
+    stop = Stop()
     pids = tmp_path / "pids"
     # A driver with a child of its own, both deaf to SIGTERM.
     script = f"trap '' TERM; (trap '' TERM; sleep 300) & echo $$ $! > {pids}; wait"
@@ -129,7 +130,7 @@ def _check_alive(pid: int) -> None:
 def test_a_failed_spark_job_says_its_last_words(spec_file: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('one'); print('the reason'); raise SystemExit(3)"]
     with pytest.raises(SparkJobFailed, match=r"status 3: the reason") as caught:
-        spark_runner(threading.Event())._run(load_spec(spec_file), "seed", command, tmp_path / "log")
+        spark_runner(Stop())._run(load_spec(spec_file), "seed", command, tmp_path / "log")
     assert caught.value.details["log"] == ["one", "the reason"]
 
 
@@ -140,7 +141,7 @@ def test_the_spark_command_line_holds_no_secret(
     monkeypatch.setenv("TARGET", '{"bootstrap.servers": "b:1", "sasl.password": "s3cret"}')
     spec = load_spec(spec_file)
     assert references(spec, Resolver())["source"]["sasl.password"] == "s3cret"
-    command = spark_runner(threading.Event())._command(spec, "tail", "file:///x", "k/jobs/tail.json", tmp_path / "r")
+    command = spark_runner(Stop())._command(spec, "tail", "file:///x", "k/jobs/tail.json", tmp_path / "r")
     assert "s3cret" not in " ".join(command)
     assert command[command.index("--master") + 1] == "local[2,4]"
     assert any(part.endswith("spark_jobs/tail.py") for part in command)
