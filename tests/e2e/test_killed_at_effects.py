@@ -1,27 +1,32 @@
 """Every task of the DAG is SIGKILLed before, in the middle of and after its side effects, and cleared as on-call would.
 
-The deaths are the tasks' own (``dags/killed_migration.py``), so they come at the same place each time.
+The deaths are the tasks' own (``dags/killed_migration.py``), so they come at the same place each time. A live producer
+writes until the webhook freezes it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from harness.brokers import KafkaCluster
-from harness.clients import commit_offsets, committed_offsets, positions
-from harness.compare import compare
+from harness.clients import LiveProducer, commit_offsets, committed_offsets, lost_records, positions
+from harness.compare import bounds, compare
 from harness.load import Kind, TopicLoad, load
-from harness.processes import HarnessError
+from harness.processes import HarnessError, wait_for
 from harness.s3 import EVIDENCE_BUCKET, S3Server
-from tests.e2e.migration_lab import ROOT, WAIT_SECONDS, DagRun, Lab, lab_airflow
+from harness.webhook import FreezeWebhook
+from tests.e2e.migration_lab import ROOT, WAIT_SECONDS, WEBHOOK_SECRET, DagRun, Lab, lab_airflow
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -33,8 +38,14 @@ SERIES = {
     "freeze": ["cutover.freeze", "cutover.sentinels", "tail", "cutover.final_drain"],
     "groups": ["cutover.snapshot_groups", "cutover.commit_groups", "cutover.floor_guard", "cutover.freeze_limit"],
     "proof": ["sync_groups", "approve_client_switch", "validate", "evidence"],
+    "abort": ["rollback"],
 }
 MOMENTS = ("before", "middle", "after")
+#: Tasks that change a cluster (or call the webhook), in the series in which they die so.
+CHANGES = {"topology_copy", "cutover.freeze", "cutover.sentinels", "cutover.commit_groups", "validate", "rollback"}
+SPARK = {"seed", "tail", "validate"}
+#: A copy that takes some seconds, to be killed in.
+SLOW = {"seed": {"lanes": 2, "max_bytes_per_second": "50KB", "segment_max_bytes": "64KiB"}}
 
 
 @pytest.fixture(scope="module")
@@ -63,33 +74,30 @@ def lab(
         yield Lab(folder, source_cluster, target_cluster, s3_server, airflow, count(1))
 
 
-def _cleared_to_the_end(run: DagRun) -> dict[str, int]:
-    """Clear what is red, answer what asks, until the run is green; how often each task was cleared."""
-    cleared: dict[str, int] = {}
-    deadline = time.monotonic() + 3 * WAIT_SECONDS
-    while run.lab.airflow.run_state(run.dag_id, run.run_id) != "success":
-        assert time.monotonic() < deadline, run.states()
-        for task_id, state in run.states().items():
-            if state in ("up_for_retry", "failed"):
-                cleared[task_id] = cleared.get(task_id, 0) + 1
-                with suppress(HarnessError):  # the scheduler may just be at it
-                    run.clear(task_id)
-            elif state == "awaiting_input":
-                with suppress(HarnessError):
-                    run.approve(task_id)
-        time.sleep(1)
-    return cleared
+@dataclass(frozen=True)
+class Scene:
+    """One migration's topics and group, and who writes to them."""
+
+    prefix: str
+    names: list[str]
+    group: str
+    middle: Any
+    producer: LiveProducer
+    webhook: FreezeWebhook
+
+    def cutover(self, **more: Any) -> dict[str, Any]:
+        """The spec's section: a freeze by webhook."""
+        url, secret = self.webhook.url, "airflow:e2e_webhook"
+        return {"freeze": "webhook", "producer_freeze_webhook": url, "webhook_secret": secret, **more}
+
+    @property
+    def calls(self) -> list[str]:
+        """What the webhook was asked for."""
+        return [call.action for call in self.webhook.calls]
 
 
-def test_every_task_is_in_a_series() -> None:
-    named = [task_id for tasks in SERIES.values() for task_id in tasks]
-    assert sorted([*named, "rollback"]) == sorted(build_migration_dag().task_ids)
-
-
-@pytest.mark.parametrize("name", SERIES)
-def test_killed_three_times_each(lab: Lab, kills: Path, name: str) -> None:
-    tasks = SERIES[name]
-    prefix = f"k{name}."
+@contextmanager
+def _scene(lab: Lab, prefix: str) -> Iterator[Scene]:
     topics = [
         TopicLoad(f"{prefix}orders", Kind.KEYED, 3, 2_000, 200, "lz4"),
         TopicLoad(f"{prefix}payments", Kind.TRANSACTIONAL, 2, 1_000, 200, "none"),
@@ -99,22 +107,140 @@ def test_killed_three_times_each(lab: Lab, kills: Path, name: str) -> None:
     group, source = f"{prefix}readers", lab.source.client_config()
     middle = positions(source, names, 0.5)
     commit_offsets(source, group, middle)
+    producer = LiveProducer(source, {names[0]: [0, 1]}, records_per_second=20)
+    with producer, FreezeWebhook(producer, secret=WEBHOOK_SECRET) as webhook:
+        yield Scene(prefix, names, group, middle, producer, webhook)
+
+
+def _cleared_to_the_end(run: DagRun, option: str = "Approve") -> dict[str, int]:
+    """Clear what is red as the runbook says, answer what asks, until the run is green; how often each was cleared."""
+    cleared: dict[str, int] = {}
+    deadline = time.monotonic() + 2 * WAIT_SECONDS
+    while run.lab.airflow.run_state(run.dag_id, run.run_id) != "success":
+        assert time.monotonic() < deadline, run.states()
+        for task_id, state in run.states().items():
+            with suppress(HarnessError, OSError):  # the scheduler may just be at it
+                if state in ("up_for_retry", "failed"):
+                    run.clear(task_id, downstream=True)
+                    cleared[task_id] = cleared.get(task_id, 0) + 1
+                    break  # what is below it has another state now
+                if state == "awaiting_input":
+                    run.approve(task_id, option if task_id == "approve_cutover" else "Approve")
+        time.sleep(1)
+    return cleared
+
+
+def _entries(run: DagRun) -> list[dict[str, Any]]:
+    journal = next(body for key, body in run.objects().items() if key.endswith("journal.jsonl"))
+    return [json.loads(line) for line in journal.decode().splitlines()]
+
+
+def _steps(run: DagRun, name: str) -> list[dict[str, Any]]:
+    return [entry for entry in _entries(run) if entry["step"] == name]
+
+
+def _check_good_end(lab: Lab, run: DagRun, scene: Scene) -> None:
+    """Finalized, everything equal, nothing twice."""
+    source, target = lab.source.client_config(), lab.target.client_config()
+    compare(source, target, scene.names).check()
+    assert scene.producer.count() > 0
+    assert not scene.producer.failed
+    assert lost_records(target, scene.producer.acknowledged) == []
+    assert committed_offsets(target, scene.group, scene.names) == scene.middle
+    assert _entries(run)[-1]["to"] == "finalized"
+    assert len(_steps(run, "seed_done")) == 1
+    assert any(key.endswith("evidence.json") for key in run.objects(EVIDENCE_BUCKET))
+
+
+def _moments(task_id: str) -> set[str]:
+    more = {"changed"} if task_id in CHANGES else set()
+    more |= {"working"} if task_id in SPARK else set()
+    return {f"{task_id}.{when}" for when in {*MOMENTS, *more}}
+
+
+def _write_summary(name: str, summary: Mapping[str, Any]) -> None:
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (BUILD / f"dag-{name}.json").write_text(json.dumps({"version": 2, **summary}, indent=2, sort_keys=True) + "\n")
+
+
+def test_every_task_is_in_a_series() -> None:
+    named = [task_id for tasks in SERIES.values() for task_id in tasks]
+    assert sorted(named) == sorted(build_migration_dag().task_ids)
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_killed_three_times_each(lab: Lab, kills: Path, name: str) -> None:
+    tasks = SERIES[name]
     kills.write_text(json.dumps(tasks))
     begun = time.monotonic()
-    run = lab.trigger(lab.spec(f"killed-{name}", prefix), "killed_migration")
-    cleared = _cleared_to_the_end(run)
+    with _scene(lab, f"k{name}.") as scene:
+        spec = lab.spec(f"killed-{name}", scene.prefix, cutover=scene.cutover(), **(SLOW if name == "copy" else {}))
+        run = lab.trigger(spec, "killed_migration")
+        cleared = _cleared_to_the_end(run, "Abort" if name == "abort" else "Approve")
+        seconds = round(time.monotonic() - begun)
 
-    deaths = sorted(path.name for path in kills.parent.iterdir() if path.name != kills.name)
-    BUILD.mkdir(parents=True, exist_ok=True)
-    summary = {"version": 1, "deaths": deaths, "cleared": cleared, "seconds": round(time.monotonic() - begun)}
-    (BUILD / f"dag-{name}.json").write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n")
-    assert {f"{task}.{when}" for task in tasks for when in MOMENTS} <= set(deaths)
-    compare(source, lab.target.client_config(), names).check()
-    assert committed_offsets(lab.target.client_config(), group, names) == middle
-    objects = run.objects()
-    journal = next(body for key, body in objects.items() if key.endswith("journal.jsonl")).decode().splitlines()
-    entries = [json.loads(line) for line in journal]
-    assert entries[-1]["to"] == "finalized"
-    assert sum(entry["step"] == "seed_done" for entry in entries) == 1
-    assert sum(entry["step"] == "freeze_lifted" for entry in entries) == 0
-    assert any(key.endswith("evidence.json") for key in run.objects(EVIDENCE_BUCKET))
+        named = {path.name for path in kills.parent.iterdir()}
+        deaths = sorted(death for death in named if death.rpartition(".")[0] in tasks)
+        _write_summary(name, {"deaths": deaths, "cleared": cleared, "seconds": seconds})
+        assert {moment for task_id in tasks for moment in _moments(task_id)} <= set(deaths)
+        if name == "abort":
+            _check_rolled_back(lab, run, scene)
+        else:
+            _check_good_end(lab, run, scene)
+            assert set(scene.calls) == {"freeze"}
+            assert len(_steps(run, "freeze_lifted")) == 0
+
+
+def _check_rolled_back(lab: Lab, run: DagRun, scene: Scene) -> None:
+    """Everything taken back, once; the copied topics stay."""
+    assert [entry["to"] for entry in _entries(run)].count("rolled_back") == 1
+    assert _entries(run)[-1]["to"] == "rolled_back"
+    reports = [body for key, body in run.objects(EVIDENCE_BUCKET).items() if key.endswith("rollback-report.json")]
+    assert len(reports) == 1
+    report = json.loads(reports[0])
+    assert report["problems"] == []
+    assert set(scene.names) <= set(bounds(lab.target.client_config(), scene.names))
+    assert not scene.producer.frozen
+    assert run.states()["tail"] == "success", "the rollback ends the tail"
+
+
+@pytest.mark.parametrize("death", ["cutover.freeze.changed", "cutover.final_drain.after"])
+def test_freeze_is_lifted_when_nobody_clears(lab: Lab, kills: Path, death: str) -> None:
+    """The process of a cutover's task dies, is not tried again, and nobody is there: producers write on all the same.
+
+    Once with producers stopped and nothing but the request in the journal, once when the tail was told to stop.
+    """
+    name = death.replace("cutover.", "").replace(".", "-").replace("_", "-")
+    begun = time.monotonic()
+    kills.write_text(json.dumps([death]))
+    with _scene(lab, f"k{name}.") as scene:
+        cutover = scene.cutover(max_producer_freeze="30s")
+        run = lab.trigger(lab.spec(f"lifted-{name}", scene.prefix, cutover=cutover), "killed_migration_unretried")
+        run.approve("approve_cutover")
+        run.wait(death.rpartition(".")[0], "failed")
+        assert (kills.parent / death).exists()
+        assert scene.producer.frozen
+        written = scene.producer.count()
+
+        run.wait("cutover.freeze_limit", "failed")  # its red square is how on-call hears of it
+        wait_for("producers that write on", lambda: scene.producer.count() > written, 30)
+        assert scene.calls == ["freeze", "unfreeze"]
+        requested, lifted = _steps(run, "freeze_requested")[0], _steps(run, "freeze_lifted")[0]
+        deadline = datetime.fromisoformat(requested["details"]["deadline"])
+        late_seconds = (datetime.fromisoformat(lifted["at"]) - deadline).total_seconds()
+        assert 0 < late_seconds < 60
+        assert lifted["actor"] == "cutover.freeze_limit"
+        assert _entries(run)[-1]["to"] == "tail"
+        assert run.states()["approve_client_switch"] != "success"
+
+        # As the runbook says: drain_ready with what is below it, and the tail if it has ended.
+        ended = run.states()["tail"] != "running"
+        assert ended == (death == "cutover.final_drain.after")
+        run.clear("drain_ready", *(["tail"] if ended else []), downstream=True)
+        cleared = _cleared_to_the_end(run)
+        _check_good_end(lab, run, scene)
+        assert cleared == {}, "nothing else was to be done"
+        assert scene.calls == ["freeze", "unfreeze", "freeze"]
+        assert [entry["step_key"] for entry in _steps(run, "freeze_verified")][-1] == "2"
+        seconds = round(time.monotonic() - begun)
+        _write_summary(name, {"deaths": [death], "lifted_late_seconds": late_seconds, "seconds": seconds})

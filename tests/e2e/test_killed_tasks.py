@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -14,10 +15,11 @@ import pytest
 from harness.compare import compare
 from harness.load import Kind, TopicLoad, load
 from harness.processes import HarnessError
-from tests.e2e.migration_lab import WAIT_SECONDS, DagRun, Lab
+from tests.e2e.migration_lab import ROOT, WAIT_SECONDS, DagRun, Lab
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 
+BUILD = ROOT / "build" / "kills"
 SEED = int(os.environ.get("KILL_SEED", "1"))
 #: Tasks in their order. ``tail`` is killed while others go on; approvals while they ask.
 TASKS = (
@@ -62,11 +64,11 @@ def _kill(run: DagRun, task_id: str, delay_seconds: float) -> bool:
 
 
 def _settle(run: DagRun, task_id: str) -> None:
-    """Wait until Airflow has noticed, and clear the task."""
+    """Wait until Airflow has noticed, and clear the task with what is below it, as the runbook says."""
     run.wait(task_id, "up_for_retry", "failed", *_ENDED)
     if run.states()[task_id] not in _ENDED:
         with suppress(HarnessError):
-            run.clear(task_id)
+            run.clear(task_id, downstream=True)
 
 
 def test_every_task_is_killed_once(lab: Lab, prefix: str) -> None:
@@ -76,12 +78,13 @@ def test_every_task_is_killed_once(lab: Lab, prefix: str) -> None:
         TopicLoad(f"{prefix}payments", Kind.TRANSACTIONAL, 2, 2_000, 300, "none"),
     ]
     load(lab.source, topics)
+    begun = time.monotonic()
     run = lab.trigger(lab.spec(f"killed-{SEED}", prefix))
-    killed = []
+    killed: dict[str, float] = {}
     for task_id in TASKS:
         delay = rng.choice([0.0, 0.5, 2.0, 5.0]) * rng.random()
         if _kill(run, task_id, delay):
-            killed.append(task_id)
+            killed[task_id] = round(delay, 2)
             _settle(run, task_id)
         if task_id.startswith("approve_"):
             run.approve(task_id)
@@ -91,4 +94,7 @@ def test_every_task_is_killed_once(lab: Lab, prefix: str) -> None:
     run.wait(None, "success")
     names = [topic.name for topic in topics]
     compare(lab.source.client_config(), lab.target.client_config(), names).check()
+    summary = {"version": 1, "seed": SEED, "killed_after_seconds": killed, "seconds": round(time.monotonic() - begun)}
+    BUILD.mkdir(parents=True, exist_ok=True)
+    (BUILD / f"dag-random-{SEED}.json").write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n")
     assert len(killed) >= 8, f"seed {SEED}: only {killed} were killed"

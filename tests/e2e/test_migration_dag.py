@@ -215,18 +215,3 @@ def test_rollback_by_its_own_dag(lab: Lab, prefix: str) -> None:
     assert first.objects() == before
     assert first.objects(EVIDENCE_BUCKET)[next(k for k in first.objects(EVIDENCE_BUCKET) if "rollback" in k)] == report
     lab.airflow.delete_run(first.dag_id, first.run_id, WAIT_SECONDS)
-
-
-@pytest.mark.soak
-def test_restart_of_airflow_while_it_waits(lab: Lab, prefix: str) -> None:
-    """Scheduler, triggerer and all tasks end while ``drain_ready`` is deferred and ``tail`` copies."""
-    topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
-    load(lab.source, topics)
-    run = lab.trigger(lab.spec("restarted", prefix, tail={"drain_stable_window": "60s"}))
-    run.wait("drain_ready", "deferred")
-    run.wait("tail", "running")
-    lab.airflow.stop()
-    lab.airflow.start()
-    run.wait("drain_ready", "success")
-    run.finish()
-    _check_equal(lab, topics)

@@ -1,8 +1,13 @@
-"""The generic DAG, whose tasks SIGKILL themselves three times each: before, in the middle of and after what they do.
+"""The generic DAG, whose tasks SIGKILL themselves: before, in the middle of and after what they do.
 
-Which tasks, is in the file ``KILLS``: a list of task ids. Each death leaves a file ``<task id>.<when>`` beside it,
-first, and happens once. *Before*: the task has opened the migration and done nothing. *Middle*: an object was written
-or a cluster was changed, and nobody was told. *After*: everything is done, and Airflow does not know.
+Which tasks, is in the file ``KILLS``: a list of task ids, or of ``<task id>.<when>``. Each death leaves a file
+``<task id>.<when>`` beside it, first, and happens once.
+
+* *before*: the task has opened the migration and done nothing.
+* *middle*: an object was written (a journal entry, a job, a result), and nobody was told.
+* *changed*: a cluster was changed, or the webhook has frozen the producers, and the journal does not know.
+* *working*: Spark's driver copies or compares.
+* *after*: everything is done, and Airflow does not know.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +25,19 @@ from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
+from airflow_provider_kafka_migration.operators.spark_job import SparkSubmitRunner
+from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
 KILLS = Path(os.environ["KILLS"])
-#: The first effect is the claim's, which every task makes.
+#: The first effect of a task that has just got the migration is the claim's.
 MIDDLE = 2
 WRITING_APIS = {0, 8, 19, 20, 21, 22, 24, 26, 27, 30, 31, 33, 37, 44, 49, 91}
 
 
 def die(task_id: str, when: str) -> None:
-    """Once for each task and moment, if the task is named in the file."""
-    if task_id not in json.loads(KILLS.read_text()):
+    """Once for each task and moment, if the file names it."""
+    if not {task_id, f"{task_id}.{when}"} & set(json.loads(KILLS.read_text())):
         return
     try:
         (KILLS.parent / f"{task_id}.{when}").touch(exist_ok=False)
@@ -46,20 +54,22 @@ class Effects:
     lock = threading.Lock()
 
     @classmethod
-    def done(cls) -> None:
+    def done(cls, *, changes: bool) -> None:
         with cls.lock:
             cls.count += 1
+            if cls.task_id and changes:
+                die(cls.task_id, "changed")
             if cls.task_id and cls.count >= MIDDLE:
                 die(cls.task_id, "middle")
 
 
-def _after(kind: Any, name: str, counts: Callable[..., bool]) -> None:
+def _after(kind: Any, name: str, counts: Callable[..., bool], *, changes: bool) -> None:
     original = getattr(kind, name)
 
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if counts(*args):
-            Effects.done()
+            Effects.done(changes=changes)
         return result
 
     setattr(kind, name, wrapped)
@@ -81,12 +91,40 @@ def _around(kind: Any, name: str, task_id_of: Callable[..., str]) -> None:
     setattr(kind, name, wrapped)
 
 
-_after(S3Store, "put", lambda *_: True)
-_after(S3Store, "put_new", lambda *_: True)
-_after(BrokerConnection, "call", lambda request, *_: int(request.API_KEY) in WRITING_APIS)
-_after(BrokerConnection, "call_raw", lambda api_key, *_: api_key in WRITING_APIS)
+def _while_spark_works() -> None:
+    """Die when the driver has written progress; or when it has ended, if it was too quick to be looked at."""
+    original = SparkSubmitRunner.submit
+
+    def wrapped(
+        self: SparkSubmitRunner, spec: Any, job_location: str, job_key: str, read_progress: Callable[[], Any]
+    ) -> None:
+        task_id = str(self._operator.task_id)
+        former = read_progress()
+
+        def look() -> Any:
+            progress = read_progress()
+            if progress is not None and progress != former:
+                die(task_id, "working")
+            return progress
+
+        original(self, spec, job_location, job_key, look)
+        die(task_id, "working")
+
+    SparkSubmitRunner.submit = wrapped  # type: ignore[method-assign]
+
+
+_after(S3Store, "put", lambda *_: True, changes=False)
+_after(S3Store, "put_new", lambda *_: True, changes=False)
+_after(BrokerConnection, "call", lambda request, *_: int(request.API_KEY) in WRITING_APIS, changes=True)
+_after(BrokerConnection, "call_raw", lambda api_key, *_: api_key in WRITING_APIS, changes=True)
+_after(FreezeWebhook, "_post", lambda *_: True, changes=True)
 _around(Migration, "run", lambda _self, phase: str(phase))
-# An approval dies before it asks, and when the answer has come: before it is taken, in the middle, and after.
+# An approval dies when the answer has come: before it is taken, in the middle, and after.
 _around(MigrationApprovalOperator, "execute_complete", lambda self, *_: str(self.task_id))
+_while_spark_works()
 
 dag = build_migration_dag(dag_id="killed_migration")
+#: What dies stays dead until somebody clears it.
+unretried = build_migration_dag(
+    dag_id="killed_migration_unretried", default_args={"retries": 0, "retry_delay": timedelta(seconds=30)}
+)
