@@ -21,6 +21,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from airflow.sdk.exceptions import DownstreamTasksSkipped
+
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
@@ -44,6 +46,12 @@ def die(task_id: str, when: str) -> None:
     except FileExistsError:
         return
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at_the_end(task_id: str) -> None:
+    """Those that had nothing to write die here twice."""
+    die(task_id, "middle")
+    die(task_id, "after")
 
 
 class Effects:
@@ -82,10 +90,12 @@ def _around(kind: Any, name: str, task_id_of: Callable[..., str]) -> None:
         task_id = task_id_of(self, *args)
         die(task_id, "before")
         Effects.task_id = task_id
-        result = original(self, *args, **kwargs)
-        # Those that had nothing to write die here twice.
-        die(task_id, "middle")
-        die(task_id, "after")
+        try:
+            result = original(self, *args, **kwargs)
+        except DownstreamTasksSkipped:  # how an approval ends well
+            die_at_the_end(task_id)
+            raise
+        die_at_the_end(task_id)
         return result
 
     setattr(kind, name, wrapped)
