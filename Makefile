@@ -70,6 +70,10 @@ bench: env java ## Compare the copiers on the same brokers and data; results in 
 bench-groups: env java ## Consumer groups through MirrorMaker 2 and through us: records read again or skipped
 	$(BIN)/python -m benchmarks.groups
 
+.PHONY: bench-idle
+bench-idle: env java ## What 1,000 partitions that bring nothing cost ten busy ones: latency and processor time
+	$(BIN)/python -m benchmarks.idle
+
 .PHONY: bench-lanes
 bench-lanes: env ## Planning and lanes for 10,000 partitions with simulated metadata: seconds and peak memory
 	$(BIN)/python -m benchmarks.lanes

@@ -77,7 +77,7 @@ class Tail:
         """A consumer on the source itself: what no copier can beat."""
         topic = f"tail_direct_{rate}"
         self.source.create_topic(topic, PARTITIONS)
-        latencies = self._measured(topic, self.source.bootstrap, topic, rate, None)
+        latencies = self.measured(topic, self.source.bootstrap, topic, rate, lambda: None)
         return judge("direct_read", "consumer on the source", rate, None, latencies)
 
     def peer(self, make: Callable[[], Peer], rate: int, linger_ms: int | None = None) -> TailResult:
@@ -102,19 +102,25 @@ class Tail:
         )
         try:
             peer.start(task)
-            latencies = self._measured(topic, self.target.bootstrap, target_topic, rate, peer)
+            latencies = self.measured(topic, self.target.bootstrap, target_topic, rate, peer.measure)
         finally:
             peer.stop()
         return judge(peer.name, peer.title, rate, linger_ms, latencies)
 
-    def _measured(self, topic: str, bootstrap: str, read_topic: str, rate: int, peer: Peer | None) -> list[float]:
+    def measured(
+        self, topic: str, bootstrap: str, read_topic: str, rate: int, check: Callable[[], object]
+    ) -> list[float]:
+        """Latencies in milliseconds of the records that a producer writes to ``topic``.
+
+        :param check: raises when the copier has ended.
+        """
         producer = start_producer(self.source.bootstrap, topic, rate, self.folder / f"{topic}.log")
         try:
-            return self._read(bootstrap, read_topic, peer, producer)
+            return self._read(bootstrap, read_topic, check, producer)
         finally:
             producer.kill()
 
-    def _read(self, bootstrap: str, topic: str, peer: Peer | None, producer: Process) -> list[float]:
+    def _read(self, bootstrap: str, topic: str, check: Callable[[], object], producer: Process) -> list[float]:
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -133,7 +139,7 @@ class Tail:
                 message = consumer.poll(0.5)
                 now = time.monotonic_ns()
                 if message is None:
-                    self._check(begun, first, peer, producer)
+                    self._check(begun, first, check, producer)
                     continue
                 error = message.error()
                 if error is not None:
@@ -149,10 +155,9 @@ class Tail:
             consumer.close()
         return latencies
 
-    def _check(self, begun: float, first: float, peer: Peer | None, producer: Process) -> None:
+    def _check(self, begun: float, first: float, check: Callable[[], object], producer: Process) -> None:
         producer.check_running()
-        if peer is not None:
-            peer.measure()  # raises when the copier has ended
+        check()
         if not first and time.monotonic() - begun > _FIRST_RECORD_SECONDS:
             raise HarnessError(f"no record within {_FIRST_RECORD_SECONDS:.0f} s")
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
@@ -73,7 +73,7 @@ class Channel:
     filling: Counter[PartitionCopy] = field(default_factory=Counter)
     #: sending is paused until then: the broker throttles
     muted_until: float = 0.0
-    copies: set[PartitionCopy] = field(default_factory=set)
+    copies: dict[PartitionCopy, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,7 @@ class MarkerIdentity:
 class Appender:
     """The target side of a lane.
 
+    :param busy: the partitions that have something to send, as they are when :meth:`pump` is called.
     :param deadline: moment of the monotonic clock after which nothing is sent.
     :param transactional_id: of the lane: fences the markers of its former incarnations; for empty transactions where
         markers may not be written.
@@ -99,6 +100,7 @@ class Appender:
         target: Wire,
         producers: ProducerIds,
         *,
+        busy: Collection[PartitionCopy],
         deadline: float,
         transactional_id: str,
         on_trouble: Callable[[PartitionCopy, MigrationError], None],
@@ -106,6 +108,7 @@ class Appender:
     ) -> None:
         self._target = target
         self._producers = producers
+        self._busy = busy
         self._deadline = deadline
         self._transactional_id = transactional_id
         self._identity: MarkerIdentity | None = None
@@ -137,7 +140,7 @@ class Appender:
         for copy in todo:
             number = copy.spec.partition % CHANNELS_PER_BROKER
             channel = self._channel(leaders[copy.target_key], number)
-            channel.copies.add(copy)
+            channel.copies[copy] = None
             self._channel_of[copy] = channel
 
     def _channel(self, broker_id: int, number: int) -> Channel:
@@ -154,7 +157,7 @@ class Appender:
         """Take a partition off its channel; its leader is asked for again."""
         channel = self._channel_of.pop(copy, None)
         if channel is not None:
-            channel.copies.discard(copy)
+            channel.copies.pop(copy, None)
         self._target.forget_leaders([copy.target_key])
 
     def lose(self, channel: Channel, error: MigrationError) -> None:
@@ -230,12 +233,12 @@ class Appender:
             )
         if self._markers_refused:
             self._collect_fills()
-        for channel in list(self._channels.values()):
+        for channel, copies in self._waiting().items():
             if now < channel.muted_until:
                 continue
             try:
-                self._send_markers(channel)
-                while channel.requests < MAX_REQUESTS_PER_CHANNEL and self._send_appends(channel):
+                self._send_markers(channel, copies)
+                while channel.requests < MAX_REQUESTS_PER_CHANNEL and self._send_appends(channel, copies):
                     pass
             except Transient as error:
                 if isinstance(error, SliceExpired):
@@ -244,11 +247,20 @@ class Appender:
         if self._markers_refused:
             self._submit_fills()
 
-    def _send_appends(self, channel: Channel) -> bool:
+    def _waiting(self) -> dict[Channel, list[PartitionCopy]]:
+        """What has something to send, by the channel that it goes through."""
+        found: dict[Channel, list[PartitionCopy]] = {}
+        for copy in self._busy:
+            channel = self._channel_of.get(copy)
+            if channel is not None:
+                found.setdefault(channel, []).append(copy)
+        return found
+
+    def _send_appends(self, channel: Channel, copies: list[PartitionCopy]) -> bool:
         batches: list[produce.ProduceBatch] = []
         sent: dict[TopicPartition, tuple[PartitionCopy, int, Sent]] = {}
         size = 0
-        for copy in channel.copies:
+        for copy in copies:
             if not self._may_append(copy) or size >= MAX_REQUEST_BYTES:
                 continue
             step, waiting, sequence = copy.take_append()
@@ -292,8 +304,8 @@ class Appender:
             and isinstance(copy.pending[0], Hole)
         )
 
-    def _send_markers(self, channel: Channel) -> None:
-        ready = [] if self._markers_refused else [copy for copy in channel.copies if self._may_fill(copy)]
+    def _send_markers(self, channel: Channel, copies: list[PartitionCopy]) -> None:
+        ready = [] if self._markers_refused else [copy for copy in copies if self._may_fill(copy)]
         if not ready:
             return
         try:
@@ -354,8 +366,8 @@ class Appender:
 
     def _submit_fills(self) -> None:
         fills: dict[TopicPartition, Fill] = {}
-        for copy in list(self._channel_of):
-            if not self._may_fill(copy) or self.is_settling(copy):
+        for copy in list(self._busy):
+            if copy not in self._channel_of or not self._may_fill(copy) or self.is_settling(copy):
                 continue
             if self._fill_error is not None:
                 self._on_trouble(copy, self._fill_error)

@@ -105,7 +105,7 @@ class BackupCopier:
                 return
             self._resume_due(now)
             self._settle()
-            self._reading_bytes = sum(copy.reading_bytes for copy in self.copies)
+            self._reading_bytes = self._feed.reading_bytes
             if not closing:
                 self._feed.pump(now)
             self._poller.wait(self._connections(), self._pause(now), self._on_broken)
@@ -128,8 +128,7 @@ class BackupCopier:
     def _pause(self, now: float) -> float:
         due = [copy.resume_at - now for copy in self.copies if copy.phase is Phase.RESUMING]
         due += [self._limits.deadline - now, STOP_POLL_SECONDS, self._feed.due_seconds(now)]
-        if self._feed.paused_until > now:
-            due.append(self._feed.paused_until - now)
+        due.append(self._feed.next_due(now) - now)
         return max(0.0, min(due))
 
     def _connections(self) -> list[BrokerConnection]:

@@ -87,11 +87,16 @@ class LaneCopier:
         self._source_wire = source
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
         self._deciders: dict[PartitionCopy, Decider] = {}
+        #: partitions with something to send, and those whose log end is to be looked at: a lane may have thousands of
+        #: others, which must not cost each round
+        self._busy: dict[PartitionCopy, None] = {}
+        self._resuming: dict[PartitionCopy, None] = dict.fromkeys(self.copies)
         self._maps = LaneMaps(map_store, job.migration_id, self._check_deadline)
         self._placer = Placer(job, self._maps)
         append = Appender(
             target,
             job.producers,
+            busy=self._busy,
             deadline=limits.deadline,
             transactional_id=lane.transactional_id,
             on_trouble=self._on_trouble,
@@ -116,7 +121,9 @@ class LaneCopier:
             wants=self._wants,
             reached=self._is_read,
         )
-        self._troubles = Troubles(job, target, self._appender, self._feed, on_gap=self._record_gap)
+        self._troubles = Troubles(
+            job, target, self._appender, self._feed, resuming=self._resuming, on_gap=self._record_gap
+        )
         self._resumer = Resumer(job, source, target, archive=self._feed.archive_reader)
         self._buffered_bytes = 0
         self._buffer_limit_bytes = LANE_BUFFER_BYTES + (ARCHIVE_BUFFER_BYTES if job.via == "s3" else 0)
@@ -125,6 +132,7 @@ class LaneCopier:
         self._appender.set_wake(self._poller.wake)
         self._asked_to_stop = False
         self._next_look = 0.0
+        self._unsettled: PartitionCopy | None = None
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -148,14 +156,15 @@ class LaneCopier:
     def _loop(self) -> None:
         while True:
             now = time.monotonic()
-            if now >= self._limits.deadline or all(self._is_settled(copy) for copy in self.copies):
+            if now >= self._limits.deadline or self._all_are_settled():
                 return
             self._look_around(now)
             if self._asked_to_stop:
                 return
             self._resume_due(now)
             self._troubles.settle()
-            self._buffered_bytes = sum(copy.pending_bytes + copy.reading_bytes for copy in self.copies)
+            self._forget_idle_ones()
+            self._buffered_bytes = sum(copy.pending_bytes for copy in self._busy) + self._feed.reading_bytes
             closing = now >= self._limits.deadline - CLOSING_SECONDS
             if closing and all(copy.is_idle for copy in self.copies):
                 return
@@ -164,6 +173,10 @@ class LaneCopier:
             self._appender.pump(time.monotonic())
             self._troubles.settle()
             self._wait(self._pause(now))
+
+    def _forget_idle_ones(self) -> None:
+        for copy in [copy for copy in self._busy if not copy.pending]:
+            del self._busy[copy]
 
     def _look_around(self, now: float) -> None:
         """Now and then: is it time to stop, and does everybody answer?"""
@@ -196,16 +209,11 @@ class LaneCopier:
             )
 
     def _pause(self, now: float) -> float:
-        due = [
-            copy.due_at - now
-            for copy in self.copies
-            if copy.phase is Phase.RESUMING and not self._appender.is_settling(copy)
-        ]
+        due = [copy.due_at - now for copy in self._still_resuming()]
         due.append(self._limits.deadline - now)
         due.append(STOP_POLL_SECONDS)
         due.append(self._appender.next_due(now) - now)
-        if self._feed.paused_until > now:
-            due.append(self._feed.paused_until - now)
+        due.append(self._feed.next_due(now) - now)
         muted = [channel.muted_until - now for channel in self._appender.channels if channel.muted_until > now]
         return max(0.0, min(due + muted))
 
@@ -251,6 +259,13 @@ class LaneCopier:
         until = self._limits.until(copy)
         return until is not None and copy.phase is Phase.RUNNING and copy.is_idle and copy.source_offset >= until
 
+    def _all_are_settled(self) -> bool:
+        """The one that was not, when last looked, is asked first: mostly it answers for all."""
+        if self._unsettled is not None and not self._is_settled(self._unsettled):
+            return False
+        self._unsettled = next((copy for copy in self.copies if not self._is_settled(copy)), None)
+        return self._unsettled is None
+
     def _is_settled(self, copy: PartitionCopy) -> bool:
         if self._is_copied(copy) and not self._is_done(copy):
             try:
@@ -270,12 +285,13 @@ class LaneCopier:
 
     # -- resume ------------------------------------------------------------------------------------------------------
 
+    def _still_resuming(self) -> list[PartitionCopy]:
+        for copy in [copy for copy in self._resuming if copy.phase is not Phase.RESUMING]:
+            del self._resuming[copy]
+        return [copy for copy in self._resuming if not self._appender.is_settling(copy)]
+
     def _resume_due(self, now: float) -> None:
-        due = [
-            copy
-            for copy in self.copies
-            if copy.phase is Phase.RESUMING and copy.due_at <= now and not self._appender.is_settling(copy)
-        ]
+        due = [copy for copy in self._still_resuming() if copy.due_at <= now]
         if not due:
             return
         found: dict[PartitionCopy, ResumePoint | MigrationError | None]
@@ -340,6 +356,7 @@ class LaneCopier:
                 steps.extend(self._deciders[copy].decide_chunk(chunk))
             except RecordTooLarge as error:
                 copy.stopping = error
+            self._busy[copy] = None
             self._placer.place(copy, steps)
             self._stop_when_idle(copy)
         except MigrationError as error:

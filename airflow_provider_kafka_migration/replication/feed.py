@@ -122,6 +122,8 @@ class Feed:
         #: when the archive is looked at again for a partition that it had no more of, and after what pause
         self._look_again: dict[PartitionCopy, tuple[float, float]] = {}
         self._active: frozenset[PartitionCopy] = frozenset()
+        #: partitions that may have something left to read, so that those that are done are not looked at all the time
+        self._unread: dict[PartitionCopy, None] = dict.fromkeys(copies)
         #: wakes the copier's loop when a background put or get has ended
         self.wake: Callable[[], object] = lambda: None
 
@@ -141,9 +143,15 @@ class Feed:
         return 0.0 if self._kafka is None else self._kafka.throttled_seconds
 
     @property
-    def paused_until(self) -> float:
-        """Nothing is read until then: ``max_bytes_per_second``."""
-        return self._read_again_at
+    def reading_bytes(self) -> int:
+        """Bytes of all partitions that are read and not given on yet."""
+        return sum(copy.reading_bytes for copy in self._gathered.keys() | self._working.keys())
+
+    def next_due(self, now: float) -> float:
+        """When something is to be read without an answer having come (monotonic clock)."""
+        if self._read_again_at > now:
+            return self._read_again_at
+        return now + _LONGEST_LOOK_SECONDS if self._kafka is None else self._kafka.next_due(now)
 
     def archive_reader(self, copy: PartitionCopy) -> ReadChunk | None:
         """Reads what the archive has of a partition; None without an archive."""
@@ -167,6 +175,7 @@ class Feed:
         self._gathered.pop(copy, None)
         self._working.pop(copy, None)
         self._from_archive.discard(copy)
+        self._unread[copy] = None
         if self._kafka is not None:
             self._kafka.detach(copy)
 
@@ -181,16 +190,29 @@ class Feed:
 
     def _wants(self, copy: PartitionCopy) -> bool:
         return (
-            copy in self._active
+            self._is_active(copy)
             and copy not in self._from_archive
             and len(self._working.get(copy, ())) < PUTS_PER_PARTITION
             and self._wants_room(copy)
         )
 
+    def _is_active(self, copy: PartitionCopy) -> bool:
+        return copy.phase is Phase.RUNNING if self._follows else copy in self._active
+
     def _choose_active(self) -> None:
-        open_ones = [copy for copy in self._copies if copy.phase is Phase.RUNNING and not self._reached(copy)]
-        limit = len(open_ones) if self._follows else self._job.max_concurrent_partitions
-        self._active = frozenset(open_ones[:limit])
+        """A seed reads some partitions at a time, so that their segments get large; what follows reads all."""
+        if self._follows:
+            return
+        chosen: list[PartitionCopy] = []
+        done: list[PartitionCopy] = []
+        for copy in self._unread:
+            if len(chosen) >= self._job.max_concurrent_partitions:
+                break
+            if copy.phase is Phase.RUNNING:
+                (done if self._reached(copy) else chosen).append(copy)
+        for copy in done:
+            del self._unread[copy]
+        self._active = frozenset(chosen)
 
     @property
     def _follows(self) -> bool:
@@ -213,8 +235,13 @@ class Feed:
         self._choose_active()
         if now < self._read_again_at:
             return
-        for copy in sorted(self._from_archive & self._active, key=lambda item: item.key):
-            if copy not in self._working and self._wants_room(copy) and now >= self._look_again.get(copy, (0.0,))[0]:
+        for copy in sorted(self._from_archive, key=lambda item: item.key):
+            if (
+                self._is_active(copy)
+                and copy not in self._working
+                and self._wants_room(copy)
+                and now >= self._look_again.get(copy, (0.0,))[0]
+            ):
                 self._look_into_archive(copy)
         if self._kafka is not None:
             self._kafka.pump(now)
@@ -251,7 +278,8 @@ class Feed:
 
     def _segment_bytes(self) -> int:
         """How large segments get: two of each partition, one gathered and one on its way, fit into the buffer."""
-        share = ARCHIVE_BUFFER_BYTES // (2 * max(1, len(self._active)))
+        active = len(self._copies if self._follows else self._active)
+        share = ARCHIVE_BUFFER_BYTES // (2 * max(1, active))
         return min(self._job.segment_max_bytes, max(share, _LEAST_SEGMENT_BYTES))
 
     def _put_leftovers(self) -> None:

@@ -107,7 +107,8 @@ class Resumer:
         found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
         looks = self._settled(copies, lane_maps, found)
         self._find_last(looks, found)
-        looks = [look for look in looks if look.copy not in _failed(found)]
+        failed = _failed(found)
+        looks = [look for look in looks if look.copy not in failed]
         reads = self._readers([look for look in looks if look.last is not None])
         source_ends = self._source_ends([look for look in looks if look.last is not None])
         for look in looks:
@@ -163,10 +164,9 @@ class Resumer:
         while todo:
             starts = {look: max(look.floor, look.ends.log_end_offset - window) for look in todo}
             self._read(starts, found)
+            failed = _failed(found)
             todo = [
-                look
-                for look in todo
-                if look.copy not in _failed(found) and look.last is None and starts[look] > look.floor
+                look for look in todo if look.copy not in failed and look.last is None and starts[look] > look.floor
             ]
             window *= _WINDOW_GROWTH
 

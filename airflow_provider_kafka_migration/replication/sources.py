@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,23 +22,38 @@ from airflow_provider_kafka_migration.kafka.wire import Wire, api_version
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
 
+log = logging.getLogger(__name__)
+
 #: 1 MB per partition was as fast as 8 MB, and keeps many partitions' buffers small.
 PARTITION_FETCH_BYTES = 1024 * 1024
 RESPONSE_FETCH_BYTES = 16 * 1024 * 1024
 MAX_PARTITION_FETCH_BYTES = 256 * 1024 * 1024
 LONG_POLL_MS = 500
 SHORT_POLL_MS = 5
+#: A fetch costs the broker and us something for each partition in it, so partitions that brought nothing for so long
+#: are asked for by a fetch of their own, which waits while the busy ones' goes on at their pace.
+QUIET_SECONDS = 1.0
+#: Fewer partitions of a leader stay in one fetch, whatever they do.
+FEW_PARTITIONS = 16
+#: Pause between two fetches of the quiet ones, so that single records here and there do not make it turn all the time.
+QUIET_PAUSE_SECONDS = 0.01
 
 
 @dataclass(eq=False)
 class Reader:
-    """One connection to one source leader, with at most one fetch on its way."""
+    """One connection to one source leader, with at most one fetch on its way.
+
+    :param is_quiet: carries the partitions that bring nothing.
+    """
 
     broker_id: int
     connection: BrokerConnection
+    is_quiet: bool = False
     busy: bool = False
     muted_until: float = 0.0
-    copies: set[PartitionCopy] = field(default_factory=set)
+    copies: dict[PartitionCopy, None] = field(default_factory=dict)
+    #: of the quiet ones: those that have brought something and are to go over to the busy ones
+    lively: dict[PartitionCopy, None] = field(default_factory=dict)
 
 
 class KafkaSource:
@@ -62,9 +78,13 @@ class KafkaSource:
         self._on_trouble = on_trouble
         self._wants = wants
         self._partition_fetch_bytes = partition_fetch_bytes
-        self._readers: dict[int, Reader] = {}
+        #: by broker id and whether they carry the quiet ones
+        self._readers: dict[tuple[int, bool], Reader] = {}
         self._reader_of: dict[PartitionCopy, Reader] = {}
         self._fetch_bytes: dict[PartitionCopy, int] = {}
+        #: when a partition has brought something (monotonic clock), or was attached
+        self._heard_at: dict[PartitionCopy, float] = {}
+        self._next_sorting = 0.0
         #: Partitions that must be asked for alone: a batch did not fit, or an empty answer needs to be confirmed.
         self._alone: dict[PartitionCopy, None] = {}
         self.throttled_seconds = 0.0
@@ -81,29 +101,38 @@ class KafkaSource:
             return
         leaders = self._source.leaders([copy.key for copy in todo])
         for copy in todo:
-            reader = self._reader(leaders[copy.key])
-            reader.copies.add(copy)
-            self._reader_of[copy] = reader
+            self._heard_at[copy] = time.monotonic()
+            self._give(copy, self._reader(leaders[copy.key]))
 
-    def _reader(self, broker_id: int) -> Reader:
-        reader = self._readers.get(broker_id)
+    def _reader(self, broker_id: int, is_quiet: bool = False) -> Reader:
+        reader = self._readers.get((broker_id, is_quiet))
         if reader is None or reader.connection.closed:
-            reader = Reader(broker_id, self._source.open_connection(broker_id))
-            self._readers[broker_id] = reader
+            reader = Reader(broker_id, self._source.open_connection(broker_id), is_quiet)
+            self._readers[(broker_id, is_quiet)] = reader
         return reader
+
+    def _give(self, copy: PartitionCopy, reader: Reader) -> None:
+        self._take(copy)
+        reader.copies[copy] = None
+        self._reader_of[copy] = reader
+
+    def _take(self, copy: PartitionCopy) -> None:
+        reader = self._reader_of.pop(copy, None)
+        if reader is not None:
+            reader.copies.pop(copy, None)
+            reader.lively.pop(copy, None)
 
     def detach(self, copy: PartitionCopy) -> None:
         """Take a partition off its reader; its leader is asked for again."""
-        reader = self._reader_of.pop(copy, None)
-        if reader is not None:
-            reader.copies.discard(copy)
+        self._take(copy)
         self._alone.pop(copy, None)
         self._source.forget_leaders([copy.key])
 
     def lose(self, reader: Reader, error: MigrationError) -> None:
         """A connection broke."""
         reader.connection.close()
-        self._readers.pop(reader.broker_id, None)
+        if self._readers.get((reader.broker_id, reader.is_quiet)) is reader:
+            del self._readers[(reader.broker_id, reader.is_quiet)]
         for copy in list(reader.copies):
             self.detach(copy)
             self._on_trouble(copy, error)
@@ -117,15 +146,61 @@ class KafkaSource:
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
+    def next_due(self, now: float) -> float:
+        """When a reader that rests may go on (monotonic clock); far away if none does."""
+        resting = [item.muted_until for item in self._readers.values() if not item.busy and item.muted_until > now]
+        return min(resting, default=now + LONG_POLL_MS / 1000)
+
     def pump(self, now: float) -> None:
         """Send a fetch to each leader that has none on its way."""
+        if now >= self._next_sorting:
+            self._next_sorting = now + QUIET_SECONDS / 2
+            self._open_for_quiet_ones(now)
         for reader in list(self._readers.values()):
             if reader.busy or now < reader.muted_until:
                 continue
             try:
+                self._take_in(reader, now)
                 self._send(reader)
             except Transient as error:
                 self.lose(reader, error)
+
+    def _open_for_quiet_ones(self, now: float) -> None:
+        """A second connection to leaders of which many partitions bring nothing."""
+        for broker_id, is_quiet in list(self._readers):
+            if is_quiet or (broker_id, True) in self._readers:
+                continue
+            reader = self._readers[(broker_id, False)]
+            if len(reader.copies) > FEW_PARTITIONS and any(self._is_quiet(copy, now) for copy in reader.copies):
+                try:
+                    self._reader(broker_id, is_quiet=True)
+                except Transient as error:
+                    log.info("no second connection to broker %s of the source: %s", broker_id, error.what)
+
+    def _take_in(self, reader: Reader, now: float) -> None:
+        """Before a fetch: take over the partitions that belong to it by now.
+
+        The reader that they leave may have them in a fetch that is on its way; its answer for them is ignored. The
+        other way round, those that have become busy would wait for that answer.
+        """
+        other = self._readers.get((reader.broker_id, not reader.is_quiet))
+        if other is None:
+            return
+        if reader.is_quiet:
+            moving = [copy for copy in other.copies if self._is_quiet(copy, now)]
+        else:
+            moving = list(other.lively)
+        for copy in moving:
+            self._give(copy, reader)
+
+    def _is_quiet(self, copy: PartitionCopy, now: float) -> bool:
+        return (
+            self._heard_at[copy] <= now - QUIET_SECONDS
+            and copy not in self._alone
+            # What only waits for room goes on soon.
+            and not copy.pending_bytes
+            and not copy.reading_bytes
+        )
 
     def _send(self, reader: Reader) -> None:
         alone = next((copy for copy in self._alone if copy in reader.copies and self._wants(copy)), None)
@@ -137,7 +212,7 @@ class KafkaSource:
         size = {copy: self._fetch_bytes.get(copy, self._partition_fetch_bytes) for copy in chosen}
         ranges = [fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy]) for copy in chosen]
         asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset) for copy in chosen}
-        waits = alone is None and len(chosen) == len(reader.copies)
+        waits = alone is None and (reader.is_quiet or len(chosen) == len(reader.copies))
         version = api_version(reader.connection, fetch.API_KEY, fetch.MAX_VERSION)
         body = fetch.encode(
             ranges,
@@ -167,9 +242,15 @@ class KafkaSource:
         if answer.throttle_time_ms > 0:
             reader.muted_until = time.monotonic() + answer.throttle_time_ms / 1000
             self.throttled_seconds += answer.throttle_time_ms / 1000
+        elif reader.is_quiet:
+            reader.muted_until = time.monotonic() + QUIET_PAUSE_SECONDS
         for item in answer.partitions:
             copy, incarnation, offset = asked[(item.topic, item.partition)]
-            if copy.incarnation != incarnation or copy.fetch_offset != offset:
+            if (
+                copy.incarnation != incarnation
+                or copy.fetch_offset != offset
+                or self._reader_of.get(copy) is not reader
+            ):
                 continue
             try:
                 if item.error_code:
@@ -237,9 +318,12 @@ class KafkaSource:
             until = item.last_stable_offset
         else:
             self._alone.pop(copy, None)
+            if not copy.source_bytes:
+                self._heard_at[copy] = 0.0
             return
         size = len(item.records)
         copy.source_bytes += size
+        self._note_heard(copy)
         self._on_chunk(
             copy,
             Chunk(
@@ -255,3 +339,9 @@ class KafkaSource:
                 source_bytes=size,
             ),
         )
+
+    def _note_heard(self, copy: PartitionCopy) -> None:
+        self._heard_at[copy] = time.monotonic()
+        reader = self._reader_of.get(copy)
+        if reader is not None and reader.is_quiet:
+            reader.lively[copy] = None

@@ -111,7 +111,7 @@ class TransactionalAppender:
             # Also where there is nothing to copy: the position says where the target ended when the copy began.
             copy.owes_position = not self._sessions[copy].has_position
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
-                channel.copies.add(copy)
+                channel.copies[copy] = None
 
     def _channel(self, broker_id: int, number: int) -> Channel:
         channel = self._channels.get((broker_id, number))
@@ -127,7 +127,7 @@ class TransactionalAppender:
         self._leader_of.pop(copy, None)
         self._coordinator_of.pop(copy, None)
         for channel in self._channels.values():
-            channel.copies.discard(copy)
+            channel.copies.pop(copy, None)
         self._target.forget_leaders([copy.target_key])
 
     def lose(self, channel: Channel, error: MigrationError) -> None:

@@ -44,6 +44,7 @@ _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
 class Troubles:
     """Settles the errors of a lane's partitions.
 
+    :param resuming: takes the partitions whose log ends are to be looked at again.
     :param on_gap: called with (copy, error) when retention was faster and the policy is to go on.
     """
 
@@ -54,12 +55,14 @@ class Troubles:
         appender: TargetSide,
         feed: Feed,
         *,
+        resuming: dict[PartitionCopy, None],
         on_gap: Callable[[PartitionCopy, SourceGap], None],
     ) -> None:
         self._job = job
         self._target = target
         self._appender = appender
         self._feed = feed
+        self._resuming = resuming
         self._on_gap = on_gap
         self._noted: list[tuple[PartitionCopy, int, MigrationError]] = []
         self._split_bytes: dict[PartitionCopy, int] = {}
@@ -130,6 +133,7 @@ class Troubles:
         pause = _RETRY_PAUSES[min(copy.retries, len(_RETRY_PAUSES) - 1)]
         copy.retries += 1
         copy.reset(resume_at=time.monotonic() + pause)
+        self._resuming[copy] = None
         self._feed.reset(copy)
 
     def _split_from_now_on(self, copy: PartitionCopy, error: TooLarge) -> None:
