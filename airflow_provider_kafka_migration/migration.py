@@ -149,11 +149,15 @@ class Migration:
         self.close()
 
     def close(self) -> None:
-        """Close the clients of both clusters."""
-        for name in ("source", "target"):
-            cluster = self.__dict__.pop(name, None)
-            if cluster is not None:
-                cluster.close()
+        """Close the journal and the clients of both clusters."""
+        try:
+            if self._journal is not None:
+                self._journal.close()
+        finally:
+            for name in ("source", "target"):
+                cluster = self.__dict__.pop(name, None)
+                if cluster is not None:
+                    cluster.close()
 
     # -- what phases use ---------------------------------------------------------------------------------------------
 

@@ -379,6 +379,10 @@ class Journal:
         """Bring ``journal.jsonl`` up to date. A failure is logged only: it is a view, and the next append heals it."""
         self._view.write(self._log)
 
+    def close(self) -> None:
+        """Nothing more is appended here: bring ``journal.jsonl`` up to date if the last steps are not in it."""
+        self._view.catch_up(self._log)
+
     # ---- how
 
     def _append(self, decide: Callable[[Ledger], Draft | JournalEntry]) -> JournalEntry:

@@ -81,6 +81,7 @@ class View:
         self._lock = threading.Lock()
         self._stored: bytes | None = None
         self._written_at = -STEP_INTERVAL_SECONDS
+        self._left_behind = False
 
     def check(self, entries: EntryLog) -> None:
         """Read the view, then the entries; raise :class:`JournalTampered` if the view names entries that are gone."""
@@ -96,6 +97,13 @@ class View:
         """To be called after an append. Of many steps in a row, not each rewrites the view."""
         if not entry.is_step or time.monotonic() - self._written_at >= STEP_INTERVAL_SECONDS:
             self.write(entries)
+        else:
+            self._left_behind = True
+
+    def catch_up(self, entries: EntryLog) -> None:
+        """Write what :meth:`after` has left out: the last steps of a task may stay the last ones for days."""
+        if self._left_behind:
+            self.write(entries)
 
     def write_if_stale(self, entries: EntryLog) -> None:
         """Heal what a killed writer left behind; the view as :meth:`check` read it is compared."""
@@ -110,6 +118,7 @@ class View:
         Writers may overtake each other; but each looks again after it has written, so the last one leaves a view that
         has everything. A failure is logged only.
         """
+        self._left_behind = False
         try:
             with self._lock:
                 written = -1
@@ -121,6 +130,7 @@ class View:
                     entries.refresh()
                 self._written_at = time.monotonic()
         except (StorageUnavailable, StorageRefused) as error:
+            self._left_behind = True
             log.warning("journal.jsonl could not be rewritten, the next append does it: %s", error)
 
     @staticmethod

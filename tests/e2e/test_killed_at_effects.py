@@ -42,7 +42,15 @@ SERIES = {
 }
 MOMENTS = ("before", "middle", "after")
 #: Tasks that change a cluster (or call the webhook), in the series in which they die so.
-CHANGES = {"topology_copy", "cutover.freeze", "cutover.sentinels", "cutover.commit_groups", "validate", "rollback"}
+CHANGES = {
+    "topology_copy",
+    "cutover.freeze",
+    "cutover.sentinels",
+    "cutover.commit_groups",
+    "cutover.floor_guard",
+    "validate",
+    "rollback",
+}
 SPARK = {"seed", "tail", "validate"}
 #: A copy that takes some seconds, to be killed in.
 SLOW = {"seed": {"lanes": 2, "max_bytes_per_second": "50KB", "segment_max_bytes": "64KiB"}}
@@ -131,8 +139,12 @@ def _cleared_to_the_end(run: DagRun, option: str = "Approve") -> dict[str, int]:
 
 
 def _entries(run: DagRun) -> list[dict[str, Any]]:
-    journal = next(body for key, body in run.objects().items() if key.endswith("journal.jsonl"))
-    return [json.loads(line) for line in journal.decode().splitlines()]
+    """The journal itself, not the view of it."""
+    found = sorted(
+        (key, body) for key, body in run.objects().items() if "/journal/" in key.partition(run.migration_id)[2]
+    )
+    assert found
+    return [json.loads(body) for _, body in found]
 
 
 def _steps(run: DagRun, name: str) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ def _waiting(lab: Lab, prefix: str, migration_id: str) -> tuple[DagRun, list[str
     """A migration whose ``drain_ready`` is deferred while ``tail`` copies; its topics."""
     topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
     load(lab.source, topics)
-    run = lab.trigger(lab.spec(migration_id, prefix, tail={"drain_stable_window": "90s"}))
+    run = lab.trigger(lab.spec(migration_id, prefix, tail={"drain_stable_window": "45s"}))
     run.wait("drain_ready", "deferred")
     run.wait("tail", "running")
     return run, [topic.name for topic in topics]

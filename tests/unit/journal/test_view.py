@@ -118,6 +118,22 @@ def test_many_steps_do_not_rewrite_it_each_time(
     assert len(lines(local_store)) == 103
 
 
+def test_the_last_steps_of_a_process_are_in_it(
+    local_store: LocalStore, open_local: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lifted freeze is a step behind a transition, and may stay the last entry for days."""
+    journal = open_local()
+    journal.transition(State.PRECHECK, "go")
+    journal.step("freeze_lifted", "1")
+    assert len(lines(local_store)) == 3, "steps behind each other do not each rewrite it"
+    journal.close()
+    assert [line["step"] for line in lines(local_store)][-1] == "freeze_lifted"
+    puts: list[str] = []
+    monkeypatch.setattr(LocalStore, "put", lambda _self, key, _data: puts.append(key))
+    journal.close()
+    assert puts == [], "closing twice writes nothing"
+
+
 def test_the_last_of_many_writers_leaves_it_complete(store: ObjectStore, open_journal: OpenJournal) -> None:
     journals = [open_journal() for _ in range(8)]
 
