@@ -7,7 +7,7 @@ Segments are create-only and named by their content, so a backup may be killed, 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupRange, BackupSource
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, StopAt
@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.phases import copy_jobs, frozen, groups, p
 from airflow_provider_kafka_migration.phases.backup_source import archived
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import by_name, load_job
+from airflow_provider_kafka_migration.replication.gap_log import joined, read_gaps
 from airflow_provider_kafka_migration.replication.lanes import assign_lanes
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, build_manifest
 
@@ -75,7 +76,7 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     job = _job(context, source, follow=follow or finish)
     progress = copy_jobs.run_job(context, PHASE)
     ends = _check(context, job)
-    end = _write_end(context, job, ends, progress)
+    end = _write_end(context, job, ends)
     records = int(progress.get("records", 0))
     copied_bytes = int(progress.get("copied_bytes", 0))
     summary = (
@@ -210,9 +211,7 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
     return ends
 
 
-def _write_end(
-    context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int], progress: dict[str, Any]
-) -> BackupEnd:
+def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
     snapshot = groups.take_snapshot(context)
     context.archive_store.put(context.key(GROUPS), snapshot.canonical())
     manifest = build_manifest(context.archive_store, context.migration_id)
@@ -220,9 +219,8 @@ def _write_end(
     context.archive_store.put(manifest_key, manifest.canonical())
     former = load_end(context)
     gaps = {(item.topic, item.partition): set(item.gaps) for item in former.ranges} if former is not None else {}
-    for found in progress.get("partitions", []):
-        key = (str(found["topic"]), int(found["partition"]))
-        gaps.setdefault(key, set()).update((int(first), int(last)) for first, last in found["gaps"])
+    for key, ranges in read_gaps((context.archive_store,), context.migration_id).items():
+        gaps.setdefault(key, set()).update(ranges)
     end = BackupEnd(
         migration_id=context.migration_id,
         job_digest=job.digest(),
@@ -233,7 +231,7 @@ def _write_end(
                 partition=item.partition,
                 from_offset=item.source_start_offset,
                 until_offset=ends[item.key],
-                gaps=sorted(gaps.get(item.key, ())),
+                gaps=joined(gaps.get(item.key, ())),
             )
             for item in job.partitions
         ],

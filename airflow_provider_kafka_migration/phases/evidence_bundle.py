@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
 from airflow_provider_kafka_migration.phases.migrated import load_job, result_data
 from airflow_provider_kafka_migration.phases.offset_maps import OFFSET_MAP
+from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -187,9 +188,7 @@ def _gaps(context: PhaseContext) -> list[dict[str, Any]]:
     why = "source retention overtook the copy"
     return [
         _left("source_gap", f"{item['topic']}-{item['partition']}", why, ranges=item["ranges"])
-        for name in ("seed_done", "tail_done")
-        for entry in context.journal.steps(name)
-        for item in entry.details.get("gaps", [])
+        for item in source_gaps(context)
     ]
 
 

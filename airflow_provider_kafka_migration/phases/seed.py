@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.phases import copy_jobs
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.replication.segments import build_manifest
 
 PHASE: Final = "seed"
@@ -89,11 +90,7 @@ def _details(context: PhaseContext, job: CopyJob, progress: dict[str, Any]) -> d
         "offsets": sum(until - item.source_start_offset for item, until in _spans(job)),
         "seconds": progress.get("seconds", -1),
         "verdicts": verdicts,
-        "gaps": [
-            {"topic": item["topic"], "partition": item["partition"], "ranges": item["gaps"]}
-            for item in progress.get("partitions", [])
-            if item["gaps"]
-        ],
+        "gaps": source_gaps(context),
         "via": job.via,
         # Figures are of the last run of the job: what an earlier, killed run copied is in the target, not in here.
         "figures_of": "last run",

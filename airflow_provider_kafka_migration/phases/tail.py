@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.phases import copy_jobs, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.state import State
 
 PHASE: Final = "tail"
@@ -66,6 +67,7 @@ def _journal_done(context: PhaseContext, progress: Mapping[str, Any]) -> dict[st
         "copied_bytes": int(progress.get("copied_bytes", 0)),
         "holes": int(progress.get("holes", 0)),
         "seconds": progress.get("seconds", -1),
+        "gaps": source_gaps(context),
         "figures_of": "last run",
     }
     context.journal.step(DONE, details=details)

@@ -31,6 +31,7 @@ from airflow_provider_kafka_migration.replication.copier import (
     SliceLimits,
 )
 from airflow_provider_kafka_migration.replication.feed import ARCHIVE_BUFFER_BYTES, Feed
+from airflow_provider_kafka_migration.replication.gap_log import write_gap
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, record_count
@@ -211,7 +212,11 @@ class BackupCopier:
             copy, incarnation, error = self._noted.pop(0)
             if copy.incarnation == incarnation and copy.phase is not Phase.FAILED:
                 log.info("%s-%s: %s", *copy.key, error.what)
-                self._settle_one(copy, error)
+                try:
+                    self._settle_one(copy, error)
+                except MigrationError as second:
+                    copy.fail(second)
+                    self._feed.reset(copy)
 
     def _settle_one(self, copy: PartitionCopy, error: MigrationError) -> None:
         is_first = copy.fetch_offset == copy.spec.source_start_offset
@@ -231,7 +236,10 @@ class BackupCopier:
     def _archive_gap(self, copy: PartitionCopy, log_start_offset: int, *, is_lost: bool) -> None:
         """What retention has deleted is covered by a segment without batches, so that a restore can go on."""
         if is_lost:
-            copy.gaps.append((copy.fetch_offset, log_start_offset))
+            # Written ahead: the next backup goes on behind the segment, and would not see the gap any more.
+            gap = (copy.fetch_offset, log_start_offset)
+            write_gap(self._archive, self._job.migration_id, copy.spec, gap)
+            copy.gaps.append(gap)
         self._feed.gather(
             copy,
             Chunk(

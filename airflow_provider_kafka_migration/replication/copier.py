@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.replication.appender import Appender
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.decide import Decider, Step
 from airflow_provider_kafka_migration.replication.feed import ARCHIVE_BUFFER_BYTES, Feed
+from airflow_provider_kafka_migration.replication.gap_log import write_gap
 from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint, Sent
 from airflow_provider_kafka_migration.replication.placing import Placer
@@ -85,6 +86,7 @@ class LaneCopier:
         self._limits = limits
         self._lane = lane
         self._source_wire = source
+        self._gap_store = map_store
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
         self._deciders: dict[PartitionCopy, Decider] = {}
         #: partitions with something to send, and those whose log end is to be looked at: a lane may have thousands of
@@ -366,6 +368,9 @@ class LaneCopier:
         """Retention was faster, and the policy is to go on: the gap is a hole, named in results and evidence."""
         gap = (copy.fetch_offset, int(error.details["log_start_offset"]))
         if not copy.is_fresh:
+            # Written ahead: whoever goes on behind the gap would not see it any more.
+            self._check_deadline()
+            write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
         self._on_chunk(
             copy,

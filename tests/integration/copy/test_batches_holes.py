@@ -9,12 +9,14 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import TopicPartition
 
+from airflow_provider_kafka_migration.replication.gap_log import read_gaps
 from harness.brokers import KafkaCluster
 from harness.compare import Record, bounds
 from harness.load import wait_cleaned, write
 from harness.processes import wait_for
 from harness.raw_writer import RawTransactions, RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying, kept_topic
+from tests.integration.copy.copying import results_of
 
 pytestmark = pytest.mark.integration
 
@@ -165,7 +167,12 @@ def test_retention_overtakes_the_copy(
             copy.run()
         assert caught.value.details["partitions"][0]["error"]["code"] == "SOURCE_GAP"
         return
+    copy.write_job("seed")
+    out, err = copy.worker().communicate(timeout=60)
+    assert results_of(out)[0].gaps == [(100, 155)], err
+    # As after a kill right behind the gap: that copier's results are lost, and the next one does not see it any more.
     progress = copy.run()
-    assert progress["partitions"][0]["gaps"] == [[100, 155]]
+    assert progress["partitions"][0]["gaps"] == []
     assert progress["partitions"][0]["verdict"] == "equal"
+    assert read_gaps((copy.clients.store(copy.journal),), copy.migration_id) == {(topic, 0): [(100, 155)]}
     copy.compare(source_may_delete=True).check()

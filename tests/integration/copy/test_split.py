@@ -9,15 +9,18 @@ import time
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, CopyFailed
 from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.gap_log import read_gaps
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from airflow_provider_kafka_migration.replication.segments import build_manifest
 from harness.brokers import KafkaCluster
 from harness.load import load, tiny_topics
-from tests.integration.copy.conftest import MakeCopying
+from harness.raw_writer import RawWriter, plain
+from tests.integration.copy.conftest import MakeCopying, kept_topic
 from tests.integration.copy.copying import Copying, results_of, wait_for
 from tests.integration.copy.test_copy_kills import finish, writing
 
@@ -60,6 +63,30 @@ def test_backup_then_restore_of_all_kinds(
     assert restore["source_bytes"] == 0
     assert int(str(restore["holes"])) > 100
     copy.compare().check()
+
+
+def test_retention_overtakes_a_backup_that_is_killed_right_behind_the_gap(
+    copying: MakeCopying, source_cluster: KafkaCluster, raw_writer: RawWriter, unique_name: Callable[[str], str]
+) -> None:
+    """Its results are lost with it, and the next backup does not see the gap any more: the archive names it."""
+    topic = unique_name("overtaken")
+    kept_topic(source_cluster, topic)
+    copy = copying([topic], job_fields={"on_source_gap": "record"})
+    for number in range(20):
+        raw_writer.write(topic, 0, plain(*[b"%d" % number] * 10))
+        if number == 9:
+            run_one_sided(copy, "backup", until=copy.stable_ends())
+    for future in source_cluster.admin().delete_records([TopicPartition(topic, 0, 155)], request_timeout=20).values():
+        future.result()
+    ends = copy.stable_ends()
+    copy.write_job("backup", via="s3", until=ends)
+    out, err = copy.worker(0, "backup", side="source").communicate(timeout=60)
+    assert results_of(out)[0].gaps == [(100, 155)], err
+    again = run_one_sided(copy, "backup", until=ends)
+    assert [item["gaps"] for item in again["partitions"]] == [[]]  # type: ignore[attr-defined]
+    assert read_gaps((copy.clients.store(copy.archive),), copy.migration_id) == {(topic, 0): [(100, 155)]}
+    run_one_sided(copy, "restore", until=ends)
+    copy.compare(source_may_delete=True).check()
 
 
 def test_an_altered_segment_stops_its_partition_and_no_other(

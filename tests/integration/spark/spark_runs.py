@@ -15,6 +15,14 @@ from tests.integration.copy.copying import Copying
 ROOT = Path(__file__).parents[3]
 
 
+def command_of(process: psutil.Process) -> str:
+    """A process' command line; empty for one that has ended, or that nobody has waited for yet (a zombie)."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 class SparkRun:
     """One ``spark-submit`` of a main, in the background."""
 
@@ -65,10 +73,7 @@ class SparkRun:
 
     @staticmethod
     def _is_daemon(process: psutil.Process | None) -> bool:
-        try:
-            return process is not None and "pyspark.daemon" in " ".join(process.cmdline())
-        except psutil.NoSuchProcess:
-            return False
+        return process is not None and "pyspark.daemon" in command_of(process)
 
     def end(self) -> None:
         """Kill everything, if it still runs."""

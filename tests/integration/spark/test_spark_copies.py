@@ -20,7 +20,7 @@ from harness.clients import LiveProducer
 from harness.load import load, standard_topics, tiny_topics
 from tests.integration.content.test_content_on_brokers import content_job
 from tests.integration.copy.copying import Copying, wait_for
-from tests.integration.spark.spark_runs import SparkRun
+from tests.integration.spark.spark_runs import SparkRun, command_of
 
 # A Spark application takes seconds to start, and a minute on a busy machine.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 def slow(copy: Copying) -> dict[str, object]:
     """A limit that makes a seed last some seconds, so that there is something to kill."""
-    return {"max_bytes_per_second": 400_000, "slice_seconds": 4}
+    return {"max_bytes_per_second": 60_000, "segment_max_bytes": 30_000, "slice_seconds": 4}
 
 
 def test_seed_tail_and_verify_by_spark_submit(
@@ -136,16 +136,17 @@ def test_a_killed_driver_leaves_nobody_behind_and_the_next_one_goes_on(
     run = submit(copy, "seed", "seed")
     wait_for(lambda: run.workers() and ends() > before, 200, "the copy runs")
     below = run.below()
-    drivers = [process for process in below if "spark_jobs/seed.py" in " ".join(process.cmdline())]
+    drivers = [process for process in below if "spark_jobs/seed.py" in command_of(process)]
     victim = {"jvm": psutil.Process(run.process.pid), "python driver": drivers[0]}.get(whom)
     if victim is not None:
         victim.kill()
     else:
         run.process.terminate()
     _, alive = psutil.wait_procs(below, timeout=15)
-    assert alive == [], [process.cmdline() for process in alive]
+    assert alive == [], [command_of(process) for process in alive]
     assert run.wait(20) != 0
     left = ends()
+    assert left < sum(copy.stable_ends().values()), "it was killed in the middle"
     time.sleep(1.0)
     assert ends() == left
     if whom != "jvm":

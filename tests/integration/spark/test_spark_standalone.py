@@ -37,7 +37,7 @@ def seed_job(
     load(source_cluster, topics, seed=seed)
     copy = copying([topic.name for topic in topics], lanes=2)
     # About half a minute for each lane: a fault that lands on a lane that is ready proves nothing.
-    copy.write_job("seed", max_bytes_per_second=60_000, slice_seconds=5)
+    copy.write_job("seed", max_bytes_per_second=80_000, segment_max_bytes=30_000, slice_seconds=5)
     return copy
 
 

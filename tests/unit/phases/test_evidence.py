@@ -15,7 +15,9 @@ from nacl.signing import SigningKey
 from phase_support import SIGNING_SEED, Clock, approval, make_context
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.journal import content_hash
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, ValidationResult
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
@@ -28,6 +30,7 @@ from airflow_provider_kafka_migration.phases import answers, approvals, evidence
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
 from airflow_provider_kafka_migration.phases.migrated import put_result
+from airflow_provider_kafka_migration.replication.gap_log import write_gap
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
@@ -72,6 +75,27 @@ def test_published_evidence_verifies_and_names_what_belongs_to_it(tmp_path: Path
     assert {item["kind"] for item in bundle.not_copied} >= {"topic", "note"}
     assert bundle.versions["airflow-provider-kafka-migration"]
     assert bundle.artifacts["plan"]["sha256"] == bundle.plan_digest
+
+
+def test_every_gap_of_the_source_is_named_whoever_met_it(tmp_path: Path) -> None:
+    """In the tail, by a copier that was killed before it told its driver, and by a seed of an earlier version."""
+    context = validated(tmp_path)
+    spec = CopyPartition(
+        topic="orders",
+        target_topic="orders",
+        partition=1,
+        source_start_offset=0,
+        target_start_offset=0,
+        verdict=Verdict.EQUAL,
+    )
+    write_gap(context.journal_store, "m1", spec, (100, 155))
+    write_gap(context.journal_store, "m1", spec, (100, 180))
+    gaps = [{"topic": "orders", "partition": 1, "ranges": [[7, 9]]}]
+    context.journal.step("seed_done", details={"gaps": gaps})
+    evidence.run(context)
+    bundle = verify_evidence(context.evidence_store.get("m1/evidence.json") or b"").bundle
+    (named,) = [item for item in bundle.not_copied if item["kind"] == "source_gap"]
+    assert (named["name"], named["ranges"]) == ("orders-1", [[7, 9], [100, 180]])
 
 
 def test_again_is_answered_at_once_and_mends_the_alias(tmp_path: Path) -> None:
