@@ -19,6 +19,9 @@ from airflow_provider_kafka_migration.replication.slices import run_slice
 from harness.fault_points import FaultPoint
 from harness.nets import switch_off
 
+#: The first line on stderr: everything is imported, the copy begins.
+BEGUN = "copier begins"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Copy; the last line of the output is the results as JSON."""
@@ -36,6 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.at:
         FaultPoint(options.at).install()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
+    print(BEGUN, file=sys.stderr, flush=True)
     clients = Clients.from_file(options.references)
     for _ in range(options.slices):
         try:

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.replication.clients import Clients, write_references
 from airflow_provider_kafka_migration.replication.holes import fill_log_start
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from harness import copy_worker
 from harness.brokers import KafkaCluster
 from harness.compare import Comparison, compare
 
@@ -200,6 +201,13 @@ class Copying:
             self.topics,
             **options,
         )
+
+
+def wait_begun(worker: subprocess.Popen[str]) -> None:
+    """Wait until a worker copies: the second before, it only imports, and a fault would hit nothing."""
+    assert worker.stderr is not None
+    line = worker.stderr.readline()
+    assert line.strip() == copy_worker.BEGUN, line + worker.communicate()[1]
 
 
 def results_of(output: str) -> list[PartitionResult]:

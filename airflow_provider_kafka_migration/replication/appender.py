@@ -44,6 +44,7 @@ from airflow_provider_kafka_migration.replication.holes import (
     marker_errors,
 )
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, Sent
+from airflow_provider_kafka_migration.replication.throttling import Throttling
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ class Appender:
         self._on_confirmed = on_confirmed
         self._channels: dict[tuple[int, int], Channel] = {}
         self._channel_of: dict[PartitionCopy, Channel] = {}
-        self.throttled_seconds = 0.0
+        self.throttling = Throttling()
         #: wakes the copier's loop when a fill by empty transactions has ended
         self.wake: Callable[[], object] = lambda: None
         self._transactions: EmptyTransactions | None = None
@@ -391,8 +392,7 @@ class Appender:
         channel.unanswered += Counter()
         answer = produce.decode(frame[4:], version)
         if answer.throttle_time_ms > 0:
-            channel.muted_until = time.monotonic() + answer.throttle_time_ms / 1000
-            self.throttled_seconds += answer.throttle_time_ms / 1000
+            channel.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
         for item in answer.partitions:
             copy, incarnation, waiting = sent[(item.topic, item.partition)]
             if copy.incarnation != incarnation:

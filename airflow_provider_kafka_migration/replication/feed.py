@@ -140,7 +140,7 @@ class Feed:
     @property
     def throttled_seconds(self) -> float:
         """For how long the source's quotas have held this lane back."""
-        return 0.0 if self._kafka is None else self._kafka.throttled_seconds
+        return 0.0 if self._kafka is None else self._kafka.throttling.seconds
 
     @property
     def reading_bytes(self) -> int:

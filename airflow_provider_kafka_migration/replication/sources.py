@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConne
 from airflow_provider_kafka_migration.kafka.wire import Wire, api_version
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
+from airflow_provider_kafka_migration.replication.throttling import Throttling
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class KafkaSource:
         self._next_sorting = 0.0
         #: Partitions that must be asked for alone: a batch did not fit, or an empty answer needs to be confirmed.
         self._alone: dict[PartitionCopy, None] = {}
-        self.throttled_seconds = 0.0
+        self.throttling = Throttling()
 
     @property
     def readers(self) -> list[Reader]:
@@ -240,8 +241,7 @@ class KafkaSource:
         reader.busy = False
         answer = fetch.decode(frame[4:], version)
         if answer.throttle_time_ms > 0:
-            reader.muted_until = time.monotonic() + answer.throttle_time_ms / 1000
-            self.throttled_seconds += answer.throttle_time_ms / 1000
+            reader.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
         elif reader.is_quiet:
             reader.muted_until = time.monotonic() + QUIET_PAUSE_SECONDS
         for item in answer.partitions:

@@ -70,7 +70,7 @@ class TargetSide:
     @property
     def throttled_seconds(self) -> float:
         """For how long the target's brokers have throttled."""
-        return self._append.throttled_seconds + self._transactional.throttled_seconds
+        return self._append.throttling.seconds + self._transactional.throttling.seconds
 
     def set_wake(self, wake: Callable[[], object]) -> None:
         """What wakes the copier's loop when something in the background has ended."""

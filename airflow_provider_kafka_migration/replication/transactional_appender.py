@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.replication import transactional_requests 
 from airflow_provider_kafka_migration.replication.append_errors import TooLarge
 from airflow_provider_kafka_migration.replication.appender import Channel
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, Sent
+from airflow_provider_kafka_migration.replication.throttling import Throttling
 from airflow_provider_kafka_migration.replication.transactional_errors import (
     PAUSES,
     append_error,
@@ -80,7 +81,7 @@ class TransactionalAppender:
         self._group_channel: Channel | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._max_metadata_bytes = MAX_METADATA_BYTES
-        self.throttled_seconds = 0.0
+        self.throttling = Throttling()
         #: wakes the copier's loop when a page has been written
         self.wake: Callable[[], object] = lambda: None
 
@@ -328,8 +329,7 @@ class TransactionalAppender:
     def _on_appended(self, session: Session, channel: Channel, version: int, frame: memoryview) -> None:
         answer = requests.append_answer(frame, version)
         if answer.throttle_time_ms > 0:
-            channel.muted_until = time.monotonic() + answer.throttle_time_ms / 1000
-            self.throttled_seconds += answer.throttle_time_ms / 1000
+            channel.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
         if not session.is_live:
             return
         if not answer.error_code:

@@ -16,7 +16,7 @@ from confluent_kafka import Producer
 
 from harness.brokers import KafkaCluster
 from harness.compare import bounds, read_records
-from harness.copying import Copying, results_of
+from harness.copying import Copying, results_of, wait_begun
 from harness.load import load, tiny_topics
 
 pytestmark = pytest.mark.integration
@@ -90,7 +90,8 @@ def test_killed_at_random_moments(
         while kills < 12:
             copy.write_job("tail" if via == "direct" else "seed")
             worker = copy.worker(0, "tail" if via == "direct" else "seed")
-            time.sleep(0.4 + rng.random() * 0.9)
+            wait_begun(worker)
+            time.sleep(rng.random() * 0.9)
             if worker.poll() is None:
                 worker.send_signal(signal.SIGKILL)
                 kills += 1

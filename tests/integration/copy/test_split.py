@@ -21,7 +21,7 @@ from harness.brokers import KafkaCluster
 from harness.load import load, tiny_topics
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying, kept_topic
-from tests.integration.copy.copying import Copying, results_of, wait_for
+from tests.integration.copy.copying import Copying, results_of, wait_begun, wait_for
 from tests.integration.copy.test_copy_kills import finish, writing
 
 pytestmark = pytest.mark.integration
@@ -76,7 +76,8 @@ def test_retention_overtakes_a_backup_that_is_killed_right_behind_the_gap(
         raw_writer.write(topic, 0, plain(*[b"%d" % number] * 10))
         if number == 9:
             run_one_sided(copy, "backup", until=copy.stable_ends())
-    for future in source_cluster.admin().delete_records([TopicPartition(topic, 0, 155)], request_timeout=20).values():
+    admin = source_cluster.admin()  # must outlive the call
+    for future in admin.delete_records([TopicPartition(topic, 0, 155)], request_timeout=20).values():
         future.result()
     ends = copy.stable_ends()
     copy.write_job("backup", via="s3", until=ends)
@@ -134,7 +135,8 @@ def test_both_follow_and_are_killed_at_random(
             for name, side in sides.items():
                 if name not in running:
                     running[name] = copy.worker(0, name, side=side)  # type: ignore[arg-type]
-            time.sleep(0.3 + rng.random() * 0.7)
+                    wait_begun(running[name])
+            time.sleep(0.1 + rng.random() * 0.7)
             victim = min(kills, key=lambda name: (kills[name], rng.random()))
             worker = running.pop(victim)
             assert worker.poll() is None, worker.communicate()[1][-2000:]
