@@ -112,6 +112,10 @@ def _check_clearing_everything_is_quick_and_changes_nothing(lab: Lab, run: DagRu
     run.wait(None, "success")
     states = run.states()
     assert {name for name, state in states.items() if state != "success"} == {"rollback"}
+    for task_id in sorted(set(states) - {"rollback"}):
+        log = run.log(task_id)
+        assert "the migration is finalized" in log or "already answered: approve" in log, f"{task_id}: {log}"
+        assert "Spark-Submit cmd" not in log, f"{task_id} started Spark for nothing"
     assert run.objects() == before
     assert bounds(lab.target.client_config(), []) == ends
     events = lab.airflow.request("GET", "/assets/events", limit=100)["asset_events"]
