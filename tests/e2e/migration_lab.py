@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 
+from airflow_provider_kafka_migration.dag import build_migration_dag
 from harness.airflow import AirflowStandalone
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -223,6 +224,18 @@ def lab_airflow(
         **(env or {}),
     }
     return AirflowStandalone(folder / "airflow", dags, connections, settings)
+
+
+def may_be_cleared(task_id: str, states: Mapping[str, str | None]) -> bool:
+    """Red, and the scheduler has told everything below.
+
+    Airflow 3.3.2's scheduler ends with a ``StaleDataError`` when a task is cleared at the moment in which those below
+    it become ``upstream_failed``. Nobody on call is that quick; a loop is.
+    """
+    if states[task_id] == "failed":
+        below = build_migration_dag().get_task(task_id).get_flat_relative_ids(upstream=False)
+        return all(states[name] not in (None, "scheduled") for name in below)
+    return states[task_id] == "up_for_retry"
 
 
 def kill_all(process: psutil.Process) -> list[int]:

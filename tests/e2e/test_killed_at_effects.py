@@ -26,7 +26,7 @@ from harness.load import Kind, TopicLoad, load
 from harness.processes import HarnessError, wait_for
 from harness.s3 import EVIDENCE_BUCKET, S3Server
 from harness.webhook import FreezeWebhook
-from tests.e2e.migration_lab import ROOT, WAIT_SECONDS, WEBHOOK_SECRET, DagRun, Lab, lab_airflow
+from tests.e2e.migration_lab import ROOT, WEBHOOK_SECRET, DagRun, Lab, lab_airflow, may_be_cleared
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -52,6 +52,8 @@ CHANGES = {
     "rollback",
 }
 SPARK = {"seed", "tail", "validate"}
+#: Nothing has changed for so long: it will not any more.
+STANDSTILL_SECONDS = 300.0
 #: A copy that takes some seconds, to be killed in.
 SLOW = {"seed": {"lanes": 2, "max_bytes_per_second": "50KB", "segment_max_bytes": "64KiB"}}
 
@@ -123,12 +125,15 @@ def _scene(lab: Lab, prefix: str) -> Iterator[Scene]:
 def _cleared_to_the_end(run: DagRun, option: str = "Approve") -> dict[str, int]:
     """Clear what is red as the runbook says, answer what asks, until the run is green; how often each was cleared."""
     cleared: dict[str, int] = {}
-    deadline = time.monotonic() + 2 * WAIT_SECONDS
+    states: dict[str, str | None] = {}
+    changed_at = time.monotonic()
     while run.lab.airflow.run_state(run.dag_id, run.run_id) != "success":
-        assert time.monotonic() < deadline, run.states()
-        for task_id, state in run.states().items():
+        former, states = states, run.states()
+        changed_at = time.monotonic() if states != former else changed_at
+        assert time.monotonic() < changed_at + STANDSTILL_SECONDS, states
+        for task_id, state in states.items():
             with suppress(HarnessError, OSError):  # the scheduler may just be at it
-                if state in ("up_for_retry", "failed"):
+                if may_be_cleared(task_id, states):
                     run.clear(task_id, downstream=True)
                     cleared[task_id] = cleared.get(task_id, 0) + 1
                     break  # what is below it has another state now

@@ -14,8 +14,8 @@ import pytest
 
 from harness.compare import compare
 from harness.load import Kind, TopicLoad, load
-from harness.processes import HarnessError
-from tests.e2e.migration_lab import ROOT, WAIT_SECONDS, DagRun, Lab
+from harness.processes import HarnessError, wait_for
+from tests.e2e.migration_lab import ROOT, WAIT_SECONDS, DagRun, Lab, may_be_cleared
 
 pytestmark = [pytest.mark.e2e, pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -66,9 +66,17 @@ def _kill(run: DagRun, task_id: str, delay_seconds: float) -> bool:
 def _settle(run: DagRun, task_id: str) -> None:
     """Wait until Airflow has noticed, and clear the task with what is below it, as the runbook says."""
     run.wait(task_id, "up_for_retry", "failed", *_ENDED)
+    if run.states()[task_id] in _ENDED:
+        return
+    wait_for(f"a red {task_id}", lambda: _is_red_or_ended(run, task_id), WAIT_SECONDS, 0.5)
     if run.states()[task_id] not in _ENDED:
         with suppress(HarnessError):
             run.clear(task_id, downstream=True)
+
+
+def _is_red_or_ended(run: DagRun, task_id: str) -> bool:
+    states = run.states()
+    return states[task_id] in _ENDED or may_be_cleared(task_id, states)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
