@@ -178,7 +178,9 @@ def test_both_sides_end_soon_on_sigterm_and_go_on(
             begun = time.monotonic()
             status, answer = answered(process)
             assert (status, answer["ok"], answer["error"]["code"]) == (expected, False, "INTERRUPTED")
-            assert time.monotonic() - begun < 15, "the slice of a minute was waited for"
+            seconds = time.monotonic() - begun
+            print(f"{number.name}: ended after {seconds:.1f} s")
+            assert seconds < 15, "the slice of a minute was waited for"
     assert halves.backup("backup", halves.spec, "--finish", status=0)["details"]["source_bytes"] > 0
     assert halves.restore("restore", halves.spec, status=0)["details"]["complete"] is True
     check_equal(halves, source_cluster, target_cluster)
