@@ -55,6 +55,16 @@ SCENARIOS = (
     Scenario("json_1mb", "JSON of 670 B, lz4, 8 partitions, batches of 1 MB", 10_000_000, 670, 3_300, 8, _ALL),
     Scenario("json_16kb", "JSON of 670 B, lz4, 8 partitions, batches of 16 KB", 10_000_000, 670, 54, 8, _ALL),
     Scenario("small_records", "100 B, lz4, 8 partitions, batches of 64 KB", 40_000_000, 100, 1_400, 8, _MOST),
+    Scenario(
+        "single_records",
+        "JSON of 300 B, each a batch of its own, 8 partitions",
+        800_000,
+        300,
+        1,
+        8,
+        _MOST,
+        codec="none",
+    ),
     Scenario("partitions_64", "JSON of 670 B, lz4, 64 partitions, batches of 64 KB", 10_000_000, 670, 220, 64, _MOST),
     Scenario(
         "compacted",

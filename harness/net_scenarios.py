@@ -56,8 +56,8 @@ class Stage:
             self._copy = self.lab.copying([self.topic], job_fields={"slice_seconds": _SLICE_SECONDS})
         return self._copy
 
-    def batches(self, count: int, records: int = 5) -> Stage:
-        """Write batches of records to the source."""
+    def batches(self, count: int, records: int = 20) -> Stage:
+        """Write batches of records to the source; of so many that the copier forwards each as it is."""
         for _ in range(count):
             values = [b"%d" % (self._number + index) for index in range(records)]
             self._number += records

@@ -65,6 +65,8 @@ def encode_varint(value: int) -> bytes:
     value = value << 1 ^ value >> 63
     if value < 128:
         return _SINGLE[value]
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
     out = bytearray()
     while value >= 128:
         out.append(value & 127 | 128)
@@ -173,7 +175,7 @@ def records(batch: RawBatch, timestamps: Timestamps = "visible") -> Iterator[Rec
 def record_offsets(batch: RawBatch, index: RecordIndex) -> list[int]:
     """Offsets of the records, ascending, as :func:`records` gives them; raises :class:`BatchMalformed`."""
     base = batch.base_offset
-    return [base + delta for delta in _deltas(batch, index)]
+    return [base + delta for delta in stored_deltas(batch, index)]
 
 
 def record_times(batch: RawBatch, index: RecordIndex, timestamps: Timestamps = "visible") -> list[int]:
@@ -184,8 +186,11 @@ def record_times(batch: RawBatch, index: RecordIndex, timestamps: Timestamps = "
     return [base + delta for delta in index.time_deltas]
 
 
-def _deltas(batch: RawBatch, index: RecordIndex) -> list[int]:
-    """Offset deltas, ascending. Skewed ones of a full batch are numbered anew, as brokers do where they look."""
+def stored_deltas(batch: RawBatch, index: RecordIndex) -> list[int]:
+    """Offset deltas of the records, ascending.
+
+    Skewed ones of a full batch are numbered anew, as brokers do where they look.
+    """
     deltas = index.offset_deltas
     ascending = all(a < b for a, b in itertools.pairwise(deltas))
     if ascending and (not deltas or (deltas[0] >= 0 and deltas[-1] <= batch.last_offset_delta)):
@@ -305,7 +310,7 @@ def encode_batch(
     parts: list[bytes] = []
     for record in batch_records:
         body = encode_body(record.key, record.value, record.headers)
-        _append_record(parts, encode_varint(record.timestamp - base_time), record.offset - base, body)
+        append_record(parts, encode_varint(record.timestamp - base_time), record.offset - base, body)
     attributes = codec | (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     max_time = max((record.timestamp for record in batch_records), default=NO_TIMESTAMP)
     if log_append_time is not None:
@@ -327,7 +332,12 @@ def encode_batch(
     )
 
 
-def _append_record(parts: list[bytes], time_delta: bytes, offset_delta: int, body: bytes) -> None:
+def append_record(parts: list[bytes], time_delta: bytes, offset_delta: int, body: bytes) -> None:
+    """Add a record to the parts of a payload.
+
+    :param time_delta: as a varint.
+    :param body: key, value and headers.
+    """
     offset = _VARINTS[offset_delta] if offset_delta < 8192 else encode_varint(offset_delta)
     length = 1 + len(time_delta) + len(offset) + len(body)
     size = _VARINTS[length] if length < 8192 else encode_varint(length)
@@ -369,7 +379,7 @@ class _Rebuild:
         limits = [limit for limit in (max_batch_bytes, split_bytes) if limit is not None]
         self.split_bytes = min(limits) if limits else None
         self.index = index_records(batch)
-        self.deltas = _deltas(batch, self.index)
+        self.deltas = stored_deltas(batch, self.index)
         self.base_time = batch.base_timestamp
         self.times = self.index.time_deltas
         self.as_stored = self.deltas is self.index.offset_deltas
@@ -448,5 +458,5 @@ class _Rebuild:
         parts: list[bytes] = []
         for position in range(first, stop):
             body = buffer[bodies[position] : ends[position]]
-            _append_record(parts, encode_varint(self.times[position]), self.deltas[position] - base_delta, body)
+            append_record(parts, encode_varint(self.times[position]), self.deltas[position] - base_delta, body)
         return b"".join(parts)

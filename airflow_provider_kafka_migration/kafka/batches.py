@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.kafka.batch_header import (
     build_batch,
     patched_header,
 )
+from airflow_provider_kafka_migration.kafka.batch_join import join_batches
 from airflow_provider_kafka_migration.kafka.batch_records import (
     Record,
     RecordIndex,
@@ -48,6 +49,7 @@ __all__ = [
     "index_records",
     "inner_offsets_are_dense",
     "iter_batches",
+    "join_batches",
     "patched_header",
     "read_batches",
     "rebuild",

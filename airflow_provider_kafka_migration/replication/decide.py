@@ -1,8 +1,8 @@
 """What becomes of each source batch: forwarded as it is, rebuilt, or a hole. Pure: no I/O, no clock.
 
 The table is DESIGN's: full committed batches go raw; batches with holes, a begin below the wanted offset, visible
-LogAppendTime, skewed offsets or too many bytes are rebuilt; control batches, empty ones and aborted transactions are
-holes; message formats 0 and 1 are converted.
+LogAppendTime, skewed offsets or too many bytes are rebuilt; small ones in a row are joined; control batches, empty ones
+and aborted transactions are holes; message formats 0 and 1 are converted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from airflow_provider_kafka_migration.kafka.batches import (
     Timestamps,
     encode_batch,
     inner_offsets_are_dense,
+    join_batches,
     read_batches,
     rebuild,
     records,
 )
 from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+from airflow_provider_kafka_migration.replication.small_batches import SmallBatches
 
 #: Converted legacy records are gathered up to about this many bytes of keys and values.
 _LEGACY_BATCH_BYTES = 512 * 1024
@@ -36,7 +38,7 @@ class Append:
     batch: RawBatch
     source_offset: int
     record_count: int
-    #: False if the batch holds the source's bytes
+    #: False if the batch holds the source's bytes as one of its batches
     rebuilt: bool = False
 
     @property
@@ -159,10 +161,11 @@ class Decider:
         self, batches: Iterable[AnyBatch], aborted: AbortedTransactions, covered_until_offset: int | None
     ) -> Iterator[Step]:
         covered = self.next_offset if covered_until_offset is None else covered_until_offset
-        legacy = _LegacyRecords(self)
+        legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes)
         for batch in batches:
             covered = max(covered, batch.next_offset)
             if isinstance(batch, LegacyBatch):
+                yield from self._joined(small)
                 yield from legacy.add(batch)
                 continue
             # The markers of batches below next_offset count, so aborted transactions are looked at first.
@@ -171,22 +174,42 @@ class Decider:
                 continue
             if legacy.pending:
                 yield from legacy.flush()
-            if self._goes_raw(batch):
-                yield from self._steps(batch, rebuilt=False)
+            if batch.base_offset >= self.next_offset and small.takes(batch):
+                if not small.has_room_for(batch):
+                    yield from self._joined(small)
+                small.add(batch)
                 continue
-            try:
-                parts = self._rebuild(batch)
-            except RecordTooLarge:
-                # Nothing of this batch can go, but what lies before it is known.
-                yield from self._hole_before(batch)
-                raise
-            for part in parts:
-                yield from self._steps(part, rebuilt=True)
+            yield from self._joined(small)
+            yield from self._forwarded(batch)
+        yield from self._joined(small)
         yield from legacy.flush()
         if covered > self.next_offset:
             hole = Hole(self.next_offset, covered - self.next_offset)
             self.next_offset = covered
             yield hole
+
+    def _joined(self, small: SmallBatches) -> Iterator[Step]:
+        """Steps for the small batches that were gathered."""
+        batches = small.take()
+        if len(batches) == 1:
+            yield from self._forwarded(batches[0])
+            return
+        for batch in join_batches(batches) if batches else ():
+            yield from self._steps(batch, rebuilt=batch not in batches)
+
+    def _forwarded(self, batch: RawBatch) -> Iterator[Step]:
+        """Steps for a batch with committed records: as it is, or rebuilt."""
+        if self._is_forwardable(batch) and self._is_dense(batch):
+            yield from self._steps(batch, rebuilt=False)
+            return
+        try:
+            parts = self._rebuild(batch)
+        except RecordTooLarge:
+            # Nothing of this batch can go, but what lies before it is known.
+            yield from self._hole_before(batch)
+            raise
+        for part in parts:
+            yield from self._steps(part, rebuilt=True)
 
     def _hole_before(self, batch: RawBatch) -> Iterator[Step]:
         """The hole between what was given so far and a batch, if there is one."""
@@ -202,20 +225,30 @@ class Decider:
         self.next_offset = batch.next_offset
         yield Append(batch, offset, batch.record_count, rebuilt)
 
-    def _goes_raw(self, batch: RawBatch) -> bool:
-        if (
-            not batch.is_full
-            or batch.base_offset < self.next_offset
-            or self._is_too_large(batch)
-            or (self._rebuilds_log_append_time and batch.is_log_append_time)
-        ):
-            return False
+    def _is_forwardable(self, batch: RawBatch) -> bool:
+        """By its header, and where it begins."""
+        return (
+            batch.is_full
+            and batch.base_offset >= self.next_offset
+            and not self._is_too_large(batch)
+            and not (self._rebuilds_log_append_time and batch.is_log_append_time)
+        )
+
+    def _is_dense(self, batch: RawBatch) -> bool:
         if self.check_inner_offsets and not batch.codec and not inner_offsets_are_dense(batch):
             self.skewed_batches += 1
             return False
         return True
 
+    @property
+    def _limit_bytes(self) -> int | None:
+        """Of a batch with several records."""
+        limits = [limit for limit in (self.max_batch_bytes, self.split_bytes) if limit is not None]
+        return min(limits, default=None)
+
     def _rebuild(self, batch: RawBatch) -> list[RawBatch]:
+        # What was damaged on the source would get a new CRC, and nobody would ever see it.
+        batch.check_crc()
         return rebuild(
             batch,
             self.next_offset,
@@ -253,6 +286,7 @@ class _LegacyRecords:
         """Take a batch in; gives steps when enough is there, the codec changes, or offsets jump."""
         if batch.next_offset <= self.decider.next_offset:
             return
+        batch.check_crc()
         for record in batch.records(self.decider.timestamps):
             if record.offset < max(self._next_offset, self.decider.next_offset):
                 continue

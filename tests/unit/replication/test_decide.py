@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_logs import SourceLog, legacy, marker, record, source_logs
@@ -18,6 +19,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
 )
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.decide import Append, Decider, Hole, Step
+from airflow_provider_kafka_migration.replication.small_batches import JOINED_BATCH_BYTES
 
 
 def steps_of(
@@ -46,9 +48,9 @@ def batch(first: int, count: int, **options: object) -> bytes:
 
 
 def test_full_batches_go_raw_untouched() -> None:
-    data = batch(10, 3) + batch(13, 2, producer_id=4, producer_epoch=0, base_sequence=0, transactional=True)
+    data = batch(10, 30) + batch(40, 20, producer_id=4, producer_epoch=0, base_sequence=0, transactional=True)
     steps = steps_of(data, 10)
-    assert short(steps) == [("raw", 10, 3), ("raw", 13, 2)]
+    assert short(steps) == [("raw", 10, 30), ("raw", 40, 20)]
     assert b"".join(bytes(step.batch.data) for step in steps if isinstance(step, Append)) == data
 
 
@@ -110,8 +112,7 @@ def test_an_aborted_transaction_between_others() -> None:
     )
     assert short(steps_of(data, aborted=[(1, 0)])) == [
         ("hole", 0, 2),
-        ("raw", 2, 2),
-        ("raw", 4, 2),
+        ("rebuilt", 2, 4),
         ("hole", 6, 1),
         ("raw", 7, 2),
         ("hole", 9, 2),
@@ -155,6 +156,7 @@ def test_log_append_time() -> None:
 def test_skewed_offsets_of_uncompressed_batches() -> None:
     good = bytearray(encode_batch([record(0), record(1)]))
     good[-len(good) + 61 + 3] = 10  # the first record's offset delta: 5
+    good[17:21] = int(crc32c(bytes(good[21:]))).to_bytes(4, "big")
     batches = read_batches(bytes(good))[0]
     assert isinstance(batches[0], RawBatch)
     assert not inner_offsets_are_dense(batches[0])
@@ -191,6 +193,71 @@ def test_damaged_data_is_named_with_its_place() -> None:
     with pytest.raises(BatchMalformed) as caught:
         steps_of(bytes(data), 7, where=Where(topic="orders", partition=0))
     assert str(caught.value.where) == "offset 7, topic-partition orders-0"
+
+
+@pytest.mark.parametrize("data", [batch(0, 1) + batch(1, 1), encode_batch([record(0), record(2)])])
+def test_a_flipped_bit_gets_no_new_crc(data: bytes) -> None:
+    """Forwarded as it is, the target refuses it; joined or rebuilt, nobody would see it any more."""
+    damaged = bytearray(data)
+    damaged[-2] ^= 1  # of the last value
+    with pytest.raises(BatchMalformed, match="CRC"):
+        steps_of(bytes(damaged))
+
+
+def test_small_batches_in_a_row_are_joined() -> None:
+    found = [record(offset, bytes(50), time=1000 - offset) for offset in range(500)]
+    steps = steps_of(b"".join(encode_batch([one], 3) for one in found))
+    assert short(steps) == [("rebuilt", 0, 500)]
+    assert appended(steps) == found
+
+
+def test_joined_batches_stay_below_the_limits() -> None:
+    found = [record(offset, bytes(100)) for offset in range(2000)]
+    data = b"".join(encode_batch([one]) for one in found)
+    for options in ({"max_batch_bytes": 3000}, {"split_bytes": 3000}, {}):
+        steps = steps_of(data, **options)
+        assert appended(steps) == found
+        sizes = [step.batch.size_bytes for step in steps if isinstance(step, Append)]
+        assert max(sizes) <= (3000 if options else JOINED_BATCH_BYTES)
+        assert len(sizes) < 200
+
+
+def test_what_stands_between_small_batches_is_not_overtaken() -> None:
+    def of(offset: int) -> bytes:
+        return batch(offset, 1, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+
+    data = (
+        batch(0, 1) + batch(1, 1) + batch(2, 40) + of(42) + of(43) + marker(44, 1, commit=True) + batch(45, 2)
+        + encode_batch([record(47), record(48)], 2) + encode_batch([record(49)], 2)
+        + encode_batch([record(50), record(52)]) + batch(53, 1)
+    )  # fmt: skip
+    assert short(steps_of(data)) == [
+        ("rebuilt", 0, 2),
+        ("raw", 2, 40),
+        ("rebuilt", 42, 2),
+        ("hole", 44, 1),
+        ("raw", 45, 2),
+        ("rebuilt", 47, 3),
+        ("rebuilt", 50, 1),
+        ("hole", 51, 1),
+        ("rebuilt", 52, 1),
+        ("raw", 53, 1),
+    ]
+
+
+def test_small_batches_before_a_record_that_is_too_large_are_given() -> None:
+    decider = Decider(0, max_batch_bytes=1000)
+    steps = decider.decide(read_batches(batch(0, 1) + batch(1, 1) + encode_batch([record(2, bytes(5000))]))[0])
+    assert short([next(steps)]) == [("rebuilt", 0, 2)]
+    with pytest.raises(RecordTooLarge):
+        next(steps)
+
+
+def test_small_batches_ages_apart_are_not_joined() -> None:
+    data = encode_batch([record(0, time=-(2**63))]) + encode_batch([record(1, time=2**63 - 1)])
+    steps = steps_of(data)
+    assert short(steps) == [("raw", 0, 1), ("raw", 1, 1)]
+    assert b"".join(bytes(step.batch.data) for step in steps if isinstance(step, Append)) == data
 
 
 @pytest.mark.parametrize("magic", [0, 1])
