@@ -17,7 +17,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,8 @@ _around(MigrationApprovalOperator, "execute_complete", lambda self, *_: str(self
 _while_spark_works()
 
 dag = build_migration_dag(dag_id="killed_migration")
-#: What dies stays dead until somebody clears it.
+#: A step of the cutover that dies stays dead until somebody clears it.
 unretried = build_migration_dag(
-    dag_id="killed_migration_unretried", default_args={"retries": 0, "retry_delay": timedelta(seconds=30)}
+    dag_id="killed_migration_unretried",
+    task_args={f"cutover.{step}": {"retries": 0} for step in ("freeze", "sentinels", "final_drain")},
 )
