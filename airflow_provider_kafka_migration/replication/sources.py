@@ -242,7 +242,7 @@ class KafkaSource:
         answer = fetch.decode(frame[4:], version)
         if answer.throttle_time_ms > 0:
             reader.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
-        elif reader.is_quiet:
+        elif reader.is_quiet and len(asked) > FEW_PARTITIONS:
             reader.muted_until = time.monotonic() + QUIET_PAUSE_SECONDS
         for item in answer.partitions:
             copy, incarnation, offset = asked[(item.topic, item.partition)]
