@@ -90,13 +90,14 @@ def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json:
     """Say why a command ends, and end it with the status that says the same."""
     told = ending.number
     if isinstance(error, KeyboardInterrupt):
+        told = told or signal.SIGINT
         error = Interrupted(
-            f"told to stop by {'Ctrl-C' if told in (None, signal.SIGINT) else 'SIGTERM'}",
+            f"told to stop by {'Ctrl-C' if told == signal.SIGINT else 'SIGTERM'}",
             next_step="run the same command again: it goes on where it was",
         )
     print_error(error, as_json=as_json)
-    if isinstance(error, Interrupted):
-        raise typer.Exit(SIGNALED + (told or signal.SIGINT))
+    if told is not None and isinstance(error, Interrupted):
+        raise typer.Exit(SIGNALED + told)
     raise typer.Exit(exit_code(error))
 
 
