@@ -84,19 +84,29 @@ def test_killed_at_random_moments(
     load(source_cluster, topics, seed=seed)
     live = unique_name("live")
     source_cluster.create_topic(live, 2)
-    copy = copying([*(topic.name for topic in topics), live], via=via, job_fields={"segment_max_bytes": 30_000})
-    kills = 0
+    # Short slices: whoever comes after a killed copier waits for the end of its slice.
+    fields = {"segment_max_bytes": 30_000, "slice_seconds": 2}
+    copy = copying([*(topic.name for topic in topics), live], via=via, job_fields=fields)
+    wire, kills, at_work = copy.clients.wire("target"), 0, 0
+
+    def ends() -> int:
+        return sum(wire.list_offsets(list(copy.partitions), "latest").values())
+
     with writing(source_cluster, live, seed):
         while kills < 12:
             copy.write_job("tail" if via == "direct" else "seed")
             worker = copy.worker(0, "tail" if via == "direct" else "seed")
             wait_begun(worker)
-            time.sleep(rng.random() * 0.9)
+            before = ends()
+            time.sleep(rng.random() * 2)
             if worker.poll() is None:
                 worker.send_signal(signal.SIGKILL)
                 kills += 1
+                at_work += ends() > before
             _, err = worker.communicate()
             assert "Traceback" not in err, err
+    print(f"{kills} kills, {at_work} of copiers that had copied something")
+    assert at_work >= 2
     copy.write_job("seed")
     results = results_of(finish(copy.worker()))
     assert all(item.done for item in results)

@@ -123,7 +123,13 @@ def test_both_follow_and_are_killed_at_random(
     load(source_cluster, topics, seed=seed)
     live = unique_name("live")
     source_cluster.create_topic(live, 2)
-    fields = {"segment_max_bytes": 30_000, "segment_linger_seconds": 0.2, "via": "s3", "stop_key": STOP}
+    fields = {
+        "segment_max_bytes": 30_000,
+        "segment_linger_seconds": 0.2,
+        "via": "s3",
+        "stop_key": STOP,
+        "slice_seconds": 2,
+    }
     copy = copying([*(topic.name for topic in topics), live], job_fields=fields)
     sides = {"backup": "source", "restore": "target"}
     for name in sides:
@@ -136,7 +142,7 @@ def test_both_follow_and_are_killed_at_random(
                 if name not in running:
                     running[name] = copy.worker(0, name, side=side)  # type: ignore[arg-type]
                     wait_begun(running[name])
-            time.sleep(0.1 + rng.random() * 0.7)
+            time.sleep(rng.random() * 2)
             victim = min(kills, key=lambda name: (kills[name], rng.random()))
             worker = running.pop(victim)
             assert worker.poll() is None, worker.communicate()[1][-2000:]

@@ -6,15 +6,22 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from harness.brokers import KafkaCluster
-from harness.copying import results_of, wait_begun
+from harness.copying import results_of, wait_for
 from tests.integration.copy.test_copy_kills import writing
 from tests.integration.transactional.conftest import MakeCopying
 from tests.integration.transactional.test_transactional_kills import finish
-from tests.integration.transactional.transactional_support import check_copy, foreign_writers
+from tests.integration.transactional.transactional_support import (
+    check_copy,
+    committed_positions,
+    foreign_writers,
+    have_moved,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -42,12 +49,16 @@ def test_brokers_and_copiers_die(
     rng = random.Random(seed)
     topic = unique_name("live")
     source_cluster.create_topic(topic, 2)
-    copy = copying([topic], target=three_brokers, replication_factor=3)
+    # Short ones: whoever comes after a killed copier waits for the end of its slice.
+    fields = {"slice_seconds": 3}
+    copy = copying([topic], target=three_brokers, replication_factor=3, job_fields=fields)
     with writing(source_cluster, topic, seed), foreign_writers(three_brokers, topic, 2):
         copy.write_job("tail")
+        committed: dict[TopicPartition, int] = {}
         for _ in range(FAULTS):
             worker = copy.worker(0, "tail")
-            wait_begun(worker)
+            wait_for(partial(have_moved, copy, committed), 60, "the copier commits")
+            committed.update(committed_positions(copy))
             time.sleep(rng.random())
             broker = rng.randrange(3)
             if rng.random() < 0.5:

@@ -8,13 +8,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.replication.transactional_position import Position, group_name
-from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
+from airflow_provider_kafka_migration.replication.transactional_position import group_name
 from harness.brokers import KafkaCluster
 from harness.copying import Copying, results_of, wait_begun, wait_for
 from harness.load import load, tiny_topics
@@ -22,7 +22,9 @@ from tests.integration.copy.test_copy_kills import writing
 from tests.integration.transactional.conftest import MakeCopying
 from tests.integration.transactional.transactional_support import (
     check_copy,
+    committed_positions,
     foreign_writers,
+    have_moved,
     position_of,
     rival_job,
 )
@@ -46,23 +48,25 @@ def kill_in_a_loop(
     load(source, topics, seed=seed)
     live = f"{name}.live"
     source.create_topic(live, 2)
-    copy = copying([*(topic.name for topic in topics), live], target=target)
+    # Whoever comes after a killed copier waits for the end of its slice: with long ones the others are killed waiting.
+    copy = copying([*(topic.name for topic in topics), live], target=target, job_fields={"slice_seconds": 2})
     killed, in_work = 0, 0
-    committed: dict[TopicPartition, int] = {}
+    before: dict[TopicPartition, int] = {}
     with writing(source, live, seed), foreign_writers(target, live, 2):
         while killed < kills:
             copy.write_job("tail")
             worker = copy.worker(0, "tail")
             wait_begun(worker)
-            time.sleep(rng.random() * 0.9)
+            if killed % 2:
+                wait_for(partial(have_moved, copy, before), 60, "the copier commits")
+            time.sleep(rng.random() * (0.3 if killed % 2 else 2.0))
             if worker.poll() is None:
                 worker.send_signal(signal.SIGKILL)
                 killed += 1
             _, err = worker.communicate()
             assert "Traceback" not in err, err
-            before = dict(committed)
-            committed |= _committed(copy)
-            in_work += committed != before
+            in_work += have_moved(copy, before)
+            before.update(committed_positions(copy))
     copy.write_job("seed")
     results = results_of(finish(copy.worker()))
     assert all(item.done for item in results)
@@ -70,14 +74,8 @@ def kill_in_a_loop(
     assert foreign > 0
     ends = sum(copy.stable_ends().values())
     print(f"seed {seed}: {killed} kills, {in_work} of copiers that had committed, {ends} offsets, {foreign} foreign")
-    assert in_work >= killed // 4, "too few of them hit a copier that was at work"
+    assert in_work >= killed // 2 - 1, "too few of them hit a copier that was at work"
     return copy
-
-
-def _committed(copy: Copying) -> dict[TopicPartition, int]:
-    """Positions on the target, without those whose transaction was left open."""
-    found = read_positions(copy.clients.wire("target"), group_name(copy.migration_id), copy.partitions)
-    return {key: position.source_offset for key, position in found.items() if isinstance(position, Position)}
 
 
 def test_killed_at_random_moments(

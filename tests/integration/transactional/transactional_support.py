@@ -11,7 +11,7 @@ from hashlib import blake2b
 from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import MigrationError, Transient
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
 from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
@@ -47,6 +47,23 @@ def position_of(copy: Copying, key: TopicPartition) -> Position:
     found = read_positions(copy.clients.wire("target"), group_name(copy.migration_id), [key])[key]
     assert isinstance(found, Position), found if isinstance(found, MigrationError) else "no position"
     return found
+
+
+def committed_positions(copy: Copying) -> dict[TopicPartition, int]:
+    """Source offsets of the positions on the target, without those whose transaction is not ended yet.
+
+    None at all while the group's coordinator is on its way from one broker to another.
+    """
+    try:
+        found = read_positions(copy.clients.wire("target"), group_name(copy.migration_id), copy.partitions)
+    except Transient:
+        return {}
+    return {key: position.source_offset for key, position in found.items() if isinstance(position, Position)}
+
+
+def have_moved(copy: Copying, before: dict[TopicPartition, int]) -> bool:
+    """Whether somebody has committed since then."""
+    return any(offset != before.get(key) for key, offset in committed_positions(copy).items())
 
 
 def map_of(copy: Copying, key: TopicPartition) -> TransactionalMap:
