@@ -106,7 +106,7 @@ def test_killed_at_random_moments(
             _, err = worker.communicate()
             assert "Traceback" not in err, err
     print(f"{kills} kills, {at_work} of copiers that had copied something")
-    assert at_work >= 2
+    assert at_work >= 4, "too few of them hit a copier that was at work"
     copy.write_job("seed")
     results = results_of(finish(copy.worker()))
     assert all(item.done for item in results)
