@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch
+
 #: (producer id, first offset) of an aborted transaction, as a broker lists it with read_committed fetches
 Aborted = tuple[int, int]
 
@@ -33,3 +35,5 @@ class Chunk:
     origin: Literal["kafka", "segment"] = "kafka"
     #: bytes that were read from the source cluster for it: 0 from segments
     source_bytes: int = 0
+    #: ``batches``, whole ones, if somebody has looked at them already
+    parsed: list[AnyBatch] | None = field(default=None, compare=False, repr=False)

@@ -146,6 +146,8 @@ class Decider:
 
     def decide_chunk(self, chunk: Chunk) -> Iterator[Step]:
         """Steps for a chunk; :class:`BatchMalformed` also if its batches end before it claims to."""
+        if chunk.parsed is not None:
+            return self.decide(chunk.parsed, chunk.aborted, chunk.until_offset)
         batches, consumed = read_batches(chunk.batches)
         reached = batches[-1].next_offset if batches else chunk.from_offset
         if consumed < len(chunk.batches) and chunk.until_offset > reached:

@@ -56,7 +56,7 @@ class _Gathered:
     def add(self, chunk: Chunk) -> None:
         self.data += chunk.batches
         self.aborted.update(chunk.aborted)
-        self.last = replace(chunk, batches=memoryview(b""))
+        self.last = replace(chunk, batches=memoryview(b""), parsed=None)
 
     def joined(self) -> Chunk:
         return replace(
@@ -70,7 +70,7 @@ class _Gathered:
 
     @classmethod
     def of(cls, chunk: Chunk) -> _Gathered:
-        first = replace(chunk, batches=memoryview(b""))
+        first = replace(chunk, batches=memoryview(b""), parsed=None)
         gathered = cls(first, first)
         gathered.add(chunk)
         return gathered

@@ -337,6 +337,7 @@ class KafkaSource:
                 log_start_offset=item.log_start_offset,
                 origin="kafka",
                 source_bytes=size,
+                parsed=batches,
             ),
         )
 
