@@ -48,6 +48,7 @@ class Reaper:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._asked = False
+        self._childless = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
         if sys.platform == "linux":
@@ -71,7 +72,7 @@ class Reaper:
     def _reap(self) -> int | None:
         """Take in all zombies; the command's exit code if it was among them."""
         code: int | None = None
-        with contextlib.suppress(ChildProcessError):
+        try:
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
@@ -79,15 +80,19 @@ class Reaper:
                 if pid == self._main.pid:
                     code = os.waitstatus_to_exitcode(status)
                     self._main.returncode = code
+        except ChildProcessError:
+            self._childless = True
         return code
 
     def _end_all(self) -> int | None:
         code: int | None = None
         told: set[int] = set()
         deadline = time.monotonic() + GRACE_SECONDS
-        while left := self._left():
+        # Who looks at one process after the other does not see the children of one that ends meanwhile. But all orphans
+        # become our own children, so it is over when there are none.
+        while not self._childless:
             late = time.monotonic() > deadline
-            for pid in left:
+            for pid in self._left():
                 if late or pid not in told:
                     told.add(pid)
                     with contextlib.suppress(ProcessLookupError):

@@ -71,7 +71,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def run(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, str(file), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, str(file), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # Tests that run in a shell's background were started with SIGINT ignored, and would hand that down.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         begun.append(process)
         assert process.stderr is not None
