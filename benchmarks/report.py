@@ -81,7 +81,8 @@ _LIMITS = """\
 - **Tail at 10,000 records/s.** Producer, consumer, both brokers and the copier share two processors, which are busy
   then: the consumer on the source, without any copier, shows how much of the figure is that. In one run, with other
   work beside it, the target took 0.83 of a processor, the source 0.47, the copier 0.21, the producer 0.13 and the
-  reader 0.06, for 3,000 batches of about three records a second. What has gathered is joined, which took p50 from 91 to 30 ms.
+  reader 0.06, for 3,000 batches of about three records a second. What has gathered is
+  joined, which took p50 from 91 to 30 ms.
 - **Holes.** Each hole between two records costs control markers, a request of their own. `mapped` leaves
   holes out and writes no markers, but each run between two holes is a batch of its own: where every second record was
   compacted away, that is one for each record, and copiers that pack records anew need less. With replication factor 3
