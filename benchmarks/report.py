@@ -90,7 +90,8 @@ _LIMITS = """\
   time hide that, eight do not. Both scenarios were measured while other work kept the machine busy (load 10 to 45), so
   their rates are lower bounds.
 - **Memory** is highest where an archived segment becomes batches of one record each: about 850 bytes for each record
-  beside its own, and a segment is decided as a whole. The default of four partitions at a time halves that figure."""
+  beside its own, and a segment is decided as a whole. With the default of four partitions at a time it
+  should be about half of that; this was not measured."""
 
 _HOW = """\
 - Time runs from the first to the last record that is readable on the target, looked at every 10 ms over a connection
