@@ -48,6 +48,7 @@ _ALL = (
     "mm2_tuned",
     "mm2_defaults",
 )
+_WITH_HOLES = ("ours_direct", "ours_mapped", "ours_s3", "confluent_loop", "mm2_tuned")
 _MOST = ("raw_limit", "ours_direct", "ours_s3", "confluent_loop", "mm2_tuned")
 
 #: An lz4 batch of 3,300 JSON records is about 1 MB as it is stored, one of 54 about 16 KB.
@@ -73,7 +74,7 @@ SCENARIOS = (
         670,
         54,
         8,
-        ("ours_direct", "ours_mapped", "ours_s3", "confluent_loop", "mm2_tuned"),
+        _WITH_HOLES,
         kind=Kind.COMPACTED,
     ),
     Scenario(
@@ -83,7 +84,7 @@ SCENARIOS = (
         670,
         54,
         8,
-        ("ours_direct", "ours_mapped", "ours_s3", "confluent_loop", "mm2_tuned"),
+        _WITH_HOLES,
         kind=Kind.COMPACTED,
         target_brokers=3,
     ),
@@ -94,7 +95,7 @@ SCENARIOS = (
         670,
         50,
         8,
-        ("ours_direct", "ours_mapped", "ours_s3", "confluent_loop", "mm2_tuned"),
+        _WITH_HOLES,
         kind=Kind.TRANSACTIONAL,
     ),
     Scenario(

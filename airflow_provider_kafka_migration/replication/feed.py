@@ -235,13 +235,14 @@ class Feed:
         self._choose_active()
         if now < self._read_again_at:
             return
-        for copy in sorted(self._from_archive, key=lambda item: item.key):
-            if (
-                self._is_active(copy)
-                and copy not in self._working
-                and self._wants_room(copy)
-                and now >= self._look_again.get(copy, (0.0,))[0]
-            ):
+        # Of a seed most partitions wait for their turn in here: only those that are looked at are put in order.
+        due = [
+            copy
+            for copy in self._from_archive
+            if self._is_active(copy) and copy not in self._working and now >= self._look_again.get(copy, (0.0,))[0]
+        ]
+        for copy in sorted(due, key=lambda item: item.key):
+            if self._wants_room(copy):
                 self._look_into_archive(copy)
         if self._kafka is not None:
             self._kafka.pump(now)
