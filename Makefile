@@ -71,7 +71,7 @@ bench-groups: env java ## Consumer groups through MirrorMaker 2 and through us: 
 	$(BIN)/python -m benchmarks.groups
 
 .PHONY: bench-idle
-bench-idle: env java ## What 1,000 partitions that bring nothing cost ten busy ones: latency and processor time
+bench-idle: env java ## What 1,000 partitions that bring nothing cost eight busy ones: latency and processor time
 	$(BIN)/python -m benchmarks.idle
 
 .PHONY: bench-lanes
