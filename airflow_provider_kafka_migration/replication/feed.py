@@ -103,7 +103,8 @@ class Feed:
         self._wants_room = wants
         self._reached = reached
         self._archive = archive_store if job.via == "s3" else None
-        self._fetch_bytes = min(PARTITION_FETCH_BYTES, job.segment_max_bytes)
+        # At least two fetches go into a segment, else each would be one of its own, however little it brought.
+        self._fetch_bytes = min(PARTITION_FETCH_BYTES, job.segment_max_bytes // 2)
         self._kafka: KafkaSource | None = None
         if source is not None:
             self._kafka = KafkaSource(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -186,6 +186,8 @@ class SegmentIndex:
         self.topic_id = topic_id
         self.prefix = segments_prefix(migration_id, topic, partition)
         self._names: list[_Name] = []
+        #: the largest end of each name and those before it
+        self._reach: list[int] = []
         self._misses = 0
 
     def find(self, position: int) -> SegmentEntry | None:
@@ -232,6 +234,8 @@ class SegmentIndex:
 
     def _covering(self, position: int) -> _Name | None:
         stop = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        if stop == 0 or self._reach[stop - 1] <= position:
+            return None
         best: _Name | None = None
         for name in reversed(self._names[:stop]):
             if name.until_offset > position and (best is None or name.until_offset > best.until_offset):
@@ -245,13 +249,23 @@ class SegmentIndex:
         known = self._names
         self._misses += 1
         if not known or self._misses % self.FULL_LISTING_EVERY == 0:
-            self._names = sorted(_names(self.store, self.prefix, None))
+            self._replace(0, _names(self.store, self.prefix, None))
             return
         stop = bisect_right(known, position, key=lambda name: name.from_offset)
         since = known[max(stop - 1, 0)].from_offset
         # All names that begin with this offset sort behind it: "." follows.
         found = _names(self.store, self.prefix, f"{self.prefix}{since:020d}")
-        self._names = sorted({*known, *found})
+        first = bisect_left(known, since, key=lambda name: name.from_offset)
+        self._replace(first, {*known[first:], *found})
+
+    def _replace(self, first: int, names: Iterable[_Name]) -> None:
+        """Know these names instead of those from an index on."""
+        self._names[first:] = sorted(names)
+        del self._reach[first:]
+        reach = self._reach[-1] if self._reach else -1
+        for name in self._names[first:]:
+            reach = max(reach, name.until_offset)
+            self._reach.append(reach)
 
     def _entry(self, key: str) -> SegmentEntry:
         entry = _read_entry(self.store, key)

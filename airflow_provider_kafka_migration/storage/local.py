@@ -86,28 +86,25 @@ class LocalStore:
         """See :meth:`~.base.ObjectStore.list`."""
         folder, _, _ = prefix.rpartition("/")
         start = self._path(folder) if folder else self.folder
-        after = start_after.encode() if start_after is not None else None
-        found: list[tuple[bytes, ObjectInfo]] = []
+        after = start_after.encode() if start_after is not None else b""
         with self._errors(prefix):
-            for parent, _, names in os.walk(start, onerror=_unless_absent):
-                for name in names:
-                    info = self._info(Path(parent) / name)
-                    if info is None or not info.key.startswith(prefix):
-                        continue
-                    order = info.key.encode()
-                    if after is None or order > after:
-                        found.append((order, info))
-        found.sort(key=lambda item: item[0])
-        return iter([info for _, info in found])
+            # Followers list again and again: a file is looked at only if its name is wanted.
+            wanted = sorted((key.encode(), key) for key in self._keys(start) if key.startswith(prefix))
+            found = [self._info(key) for order, key in wanted if order > after]
+        return iter([info for info in found if info is not None])
 
-    def _info(self, path: Path) -> ObjectInfo | None:
-        if path.name.startswith(TEMPORARY_PREFIX):
-            return None
+    def _keys(self, start: Path) -> Iterator[str]:
+        for parent, _, names in os.walk(start, onerror=_unless_absent):
+            inner = os.path.relpath(parent, self.folder)
+            for name in names:
+                if not name.startswith(TEMPORARY_PREFIX):
+                    yield name if inner == os.curdir else f"{inner}/{name}"
+
+    def _info(self, key: str) -> ObjectInfo | None:
         try:
-            size = path.stat().st_size
+            return ObjectInfo(key, os.stat(f"{self.folder}/{key}").st_size)
         except FileNotFoundError:
             return None
-        return ObjectInfo(path.relative_to(self.folder).as_posix(), size)
 
     def _path(self, key: str) -> Path:
         return self.folder / check_key(key)

@@ -156,7 +156,13 @@ def test_both_follow_and_are_killed_at_random(
                 running[name] = copy.worker(0, name, side=side)  # type: ignore[arg-type]
         goal = copy.clients.wire("source").list_offsets([(live, 0)], "stable")[live, 0]
         target = copy.clients.wire("target")
-        wait_for(lambda: target.list_offsets([(live, 0)], "log_end")[live, 0] >= goal, 120, "the target follows")
+
+        def has_followed() -> bool:
+            for worker in running.values():
+                assert worker.poll() is None, worker.communicate()[1][-2000:]
+            return bool(target.list_offsets([(live, 0)], "log_end")[live, 0] >= goal)
+
+        wait_for(has_followed, 180, "the target follows")
     ends = copy.stable_ends()
     stop = StopAt(
         migration_id=copy.migration_id, offsets={f"{topic}-{number}": end for (topic, number), end in ends.items()}

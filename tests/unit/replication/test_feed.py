@@ -180,6 +180,20 @@ def test_gathered_bytes_do_not_hold_the_answer_they_came_in(local_store: ObjectS
     world.feed.close()
 
 
+def test_small_answers_share_a_segment_however_small_segments_are(local_store: ObjectStore, size: int) -> None:
+    world = World(local_store, segment_max_bytes=10 * size)
+    for first in range(0, 50, 10):
+        world.read(first)
+        world.feed.pump(0.0)
+        assert world.copy not in world.feed._working
+    world.read(50)
+    world.feed.pump(0.0)
+    world.open(0)
+    world.settle(1)
+    assert world.given == [(0, 60)], "one more answer might not fit"
+    world.feed.close()
+
+
 def test_segments_shrink_when_many_partitions_share_the_buffer(local_store: ObjectStore) -> None:
     world = World(local_store, segment_max_bytes=32 * 1024 * 1024)
     assert world.feed._segment_bytes() == 32 * 1024 * 1024

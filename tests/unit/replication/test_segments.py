@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -242,6 +243,25 @@ def test_following_lists_only_new_names(local_store: ObjectStore) -> None:
     found = index(Counting())  # type: ignore[arg-type]
     assert len(list(found.chain(0))) == 30
     assert listed == [None, f"m1/segments/orders/0/{29:020d}"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_index_that_grew_knows_what_a_new_one_knows(local_store: ObjectStore, seed: int) -> None:
+    """Writers that race, from the same and from other places; looked at in between, also beyond the end."""
+    rng = random.Random(seed)
+    grown, ends = index(local_store), [0]
+    for _ in range(rng.randrange(1, 12)):
+        first = rng.choice(ends[-3:])
+        ends.append(first + rng.randrange(1, 9))
+        put_ranges(local_store, (first, ends[-1]))
+        grown.until_offset(rng.choice([0, *ends, max(ends) + 1]))
+    for _ in range(grown.FULL_LISTING_EVERY):
+        grown.until_offset(max(ends) + 1)
+    fresh = index(local_store)
+    for position in range(max(ends) + 2):
+        covering = list(fresh.chain(position))
+        assert list(grown.chain(position)) == covering
+        assert bool(covering) == (position < max(ends))
 
 
 @pytest.mark.parametrize("topic", [".tmp-x", "..", ".", "a.b_c-D", "x" * 249])
