@@ -370,6 +370,16 @@ def rebuild(
     return _Rebuild(batch, timestamps, max_batch_bytes, split_bytes).runs(keep_from_offset)
 
 
+def record_too_large(offset: int, batch_bytes: int, limit: int | None) -> RecordTooLarge:
+    """What is said of a single record that does not fit the target."""
+    return RecordTooLarge(
+        f"a single record needs a batch of {batch_bytes} bytes, the target topic takes {limit}",
+        where=Where(offset=offset),
+        next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
+        details={"offset": offset, "batch_bytes": batch_bytes, "max_batch_bytes": limit},
+    )
+
+
 class _Rebuild:
     def __init__(
         self, batch: RawBatch, timestamps: Timestamps, max_batch_bytes: int | None, split_bytes: int | None
@@ -411,13 +421,7 @@ class _Rebuild:
         if size is None or len(encoded) <= size or (single and (limit is None or len(encoded) <= limit)):
             return [RawBatch(memoryview(encoded))]
         if single:
-            offset = self.batch.base_offset + self.deltas[first]
-            raise RecordTooLarge(
-                f"a single record needs a batch of {len(encoded)} bytes, the target topic takes {limit}",
-                where=Where(offset=offset),
-                next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
-                details={"offset": offset, "batch_bytes": len(encoded), "max_batch_bytes": limit},
-            )
+            raise record_too_large(self.batch.base_offset + self.deltas[first], len(encoded), limit)
         built: list[RawBatch] = []
         for piece_first, piece_stop in self._pieces(first, stop, -(-len(encoded) // size)):
             built += self._fitting(piece_first, piece_stop)

@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.kafka.batch_header import (
     patched_header,
 )
 from airflow_provider_kafka_migration.kafka.batch_join import join_batches
+from airflow_provider_kafka_migration.kafka.batch_pack import PackedBatch, pack_batches
 from airflow_provider_kafka_migration.kafka.batch_records import (
     Record,
     RecordIndex,
@@ -38,6 +39,7 @@ __all__ = [
     "HEAD_BYTES",
     "AnyBatch",
     "LegacyBatch",
+    "PackedBatch",
     "RawBatch",
     "Record",
     "RecordIndex",
@@ -50,6 +52,7 @@ __all__ = [
     "inner_offsets_are_dense",
     "iter_batches",
     "join_batches",
+    "pack_batches",
     "patched_header",
     "read_batches",
     "rebuild",

@@ -58,7 +58,7 @@ def unexpected_offset(copy: PartitionCopy, sent: Sent, base_offset: int) -> Unex
         details={
             "expected_offset": sent.target_offset,
             "base_offset": base_offset,
-            "source_offset": sent.source_next_offset - sent.record_count,
+            "source_offset": sent.source_offset,
             "record_count": sent.record_count,
         },
     )

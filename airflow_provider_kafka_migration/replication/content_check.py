@@ -18,8 +18,9 @@ from typing import Literal
 from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
+from airflow_provider_kafka_migration.kafka.batch_columns import Columns
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, Record, Timestamps
-from airflow_provider_kafka_migration.replication.content_cursor import Columns, Cursor, decode
+from airflow_provider_kafka_migration.replication.content_cursor import Cursor, decode
 from airflow_provider_kafka_migration.replication.content_differences import Differences, changed_fields
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog
 from airflow_provider_kafka_migration.replication.content_target_only import MAX_KEYS, TargetOnly

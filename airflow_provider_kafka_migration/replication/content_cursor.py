@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
+from airflow_provider_kafka_migration.kafka import batch_columns
+from airflow_provider_kafka_migration.kafka.batch_columns import Columns
 from airflow_provider_kafka_migration.kafka.batches import (
     AnyBatch,
     LegacyBatch,
@@ -14,25 +15,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
     Timestamps,
     decode_body,
     encode_body,
-    index_records,
-    record_offsets,
-    record_times,
 )
-
-
-class Columns(NamedTuple):
-    """Records of one batch: equal lists, compared as such at the speed of C.
-
-    A body is key, value and headers as they are encoded in a batch.
-    """
-
-    offsets: list[int]
-    times: list[int]
-    bodies: list[bytes]
-
-    def slice(self, first: int, stop: int) -> Columns:
-        """Records ``first`` to ``stop - 1``."""
-        return Columns(self.offsets[first:stop], self.times[first:stop], self.bodies[first:stop])
 
 
 def decode(columns: Columns, index: int) -> Record:
@@ -67,18 +50,15 @@ def read_columns(batch: AnyBatch, timestamps: Timestamps) -> Columns:
 
     :raises BatchMalformed: damaged data, a wrong CRC included.
     """
+    if isinstance(batch, RawBatch):
+        return batch_columns.read_columns(batch, timestamps)
     batch.check_crc()
-    if isinstance(batch, LegacyBatch):
-        found = list(batch.records(timestamps))
-        return Columns(
-            [record.offset for record in found],
-            [record.timestamp for record in found],
-            [encode_body(record.key, record.value, record.headers) for record in found],
-        )
-    index = index_records(batch)
-    buffer = index.buffer
-    bodies = [buffer[first:stop] for first, stop in zip(index.bodies, index.ends, strict=True)]
-    return Columns(record_offsets(batch, index), record_times(batch, index, timestamps), bodies)
+    found = list(batch.records(timestamps))
+    return Columns(
+        [record.offset for record in found],
+        [record.timestamp for record in found],
+        [encode_body(record.key, record.value, record.headers) for record in found],
+    )
 
 
 class Cursor:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from airflow_provider_kafka_migration.documents.validation import ContentDifference
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.replication.content_cursor import Columns, decode
+from airflow_provider_kafka_migration.kafka.batch_columns import Columns
+from airflow_provider_kafka_migration.replication.content_cursor import decode
 
 Kind = Literal["missing", "extra", "changed", "duplicate", "order", "offset", "unreadable"]
 

@@ -334,6 +334,7 @@ class LaneCopier:
             self._job.timestamps,
             copy.spec.max_batch_bytes,
             split_bytes=self._troubles.split_bytes(copy),
+            packs=not copy.fills_holes,
             where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
         )
 
@@ -353,6 +354,8 @@ class LaneCopier:
             return
         try:
             steps: list[Step] = []
+            # Once its holes are left out they stay so, for as long as this decider lives.
+            self._deciders[copy].packs = not copy.fills_holes
             try:
                 # What was decided before a record that is too large stays in the list.
                 steps.extend(self._deciders[copy].decide_chunk(chunk))

@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
     encode_batch,
     inner_offsets_are_dense,
     join_batches,
+    pack_batches,
     read_batches,
     rebuild,
     records,
@@ -40,11 +41,19 @@ class Append:
     record_count: int
     #: False if the batch holds the source's bytes as one of its batches
     rebuilt: bool = False
+    #: of a packed one: (source offset, records before it) of each stretch of consecutive source offsets; else empty
+    packed: Sequence[tuple[int, int]] = ()
+
+    @property
+    def runs(self) -> Sequence[tuple[int, int]]:
+        """(source offset, records before it) of each stretch of consecutive source offsets: at least one."""
+        return self.packed or ((self.source_offset, 0),)
 
     @property
     def source_next_offset(self) -> int:
         """First source offset behind it."""
-        return self.batch.next_offset
+        source_offset, number = self.runs[-1]
+        return source_offset + self.record_count - number
 
 
 @dataclass(slots=True)
@@ -101,6 +110,7 @@ class Decider:
     :param timestamps: ``visible`` keeps what readers see, ``raw`` what producers have written.
     :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
     :param split_bytes: batches of several records are split at this size, too (the target makes them larger).
+    :param packs: the target keeps no holes: records go without those between them, many runs in one batch.
     :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
     :param where: topic and partition, for errors.
     """
@@ -112,6 +122,7 @@ class Decider:
         max_batch_bytes: int | None = None,
         *,
         split_bytes: int | None = None,
+        packs: bool = False,
         check_inner_offsets: bool = True,
         where: Where | None = None,
     ) -> None:
@@ -119,6 +130,7 @@ class Decider:
         self.timestamps: Timestamps = timestamps
         self.max_batch_bytes = max_batch_bytes
         self.split_bytes = split_bytes
+        self.packs = packs
         self.check_inner_offsets = check_inner_offsets
         self.where = where or Where()
         self._rebuilds_log_append_time = timestamps == "visible"
@@ -163,7 +175,7 @@ class Decider:
         self, batches: Iterable[AnyBatch], aborted: AbortedTransactions, covered_until_offset: int | None
     ) -> Iterator[Step]:
         covered = self.next_offset if covered_until_offset is None else covered_until_offset
-        legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes)
+        legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes, packs=self.packs)
         for batch in batches:
             covered = max(covered, batch.next_offset)
             if isinstance(batch, LegacyBatch):
@@ -196,36 +208,63 @@ class Decider:
         if len(batches) == 1:
             yield from self._forwarded(batches[0])
             return
+        if self.packs:
+            yield from self._packed(batches)
+            return
         for batch in join_batches(batches) if batches else ():
             yield from self._steps(batch, rebuilt=batch not in batches)
+
+    def _packed(self, batches: Sequence[RawBatch]) -> Iterator[Step]:
+        """Steps for batches that go without the holes between their records."""
+        if not batches:
+            return
+        packed = pack_batches(
+            batches,
+            self.next_offset,
+            timestamps=self.timestamps,
+            max_batch_bytes=self.max_batch_bytes,
+            split_bytes=self.split_bytes,
+        )
+        try:
+            for batch, runs in packed:
+                yield from self._append(Append(batch, runs[0][0], batch.record_count, rebuilt=True, packed=runs))
+        except RecordTooLarge as error:
+            # What lies before it is known.
+            yield from self._hole_before(error.where.offset or 0)
+            raise
 
     def _forwarded(self, batch: RawBatch) -> Iterator[Step]:
         """Steps for a batch with committed records: as it is, or rebuilt."""
         if self._is_forwardable(batch) and self._is_dense(batch):
             yield from self._steps(batch, rebuilt=False)
             return
+        if self.packs:
+            yield from self._packed([batch])
+            return
         try:
             parts = self._rebuild(batch)
         except RecordTooLarge:
             # Nothing of this batch can go, but what lies before it is known.
-            yield from self._hole_before(batch)
+            yield from self._hole_before(batch.base_offset)
             raise
         for part in parts:
             yield from self._steps(part, rebuilt=True)
 
-    def _hole_before(self, batch: RawBatch) -> Iterator[Step]:
-        """The hole between what was given so far and a batch, if there is one."""
-        if batch.base_offset > self.next_offset:
-            hole = Hole(self.next_offset, batch.base_offset - self.next_offset)
-            self.next_offset = batch.base_offset
+    def _hole_before(self, source_offset: int) -> Iterator[Step]:
+        """The hole between what was given so far and an offset, if there is one."""
+        if source_offset > self.next_offset:
+            hole = Hole(self.next_offset, source_offset - self.next_offset)
+            self.next_offset = source_offset
             yield hole
 
     def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[Step]:
         """The hole before a batch, if there is one, and the batch."""
-        offset = batch.base_offset
-        yield from self._hole_before(batch)
-        self.next_offset = batch.next_offset
-        yield Append(batch, offset, batch.record_count, rebuilt)
+        return self._append(Append(batch, batch.base_offset, batch.record_count, rebuilt))
+
+    def _append(self, step: Append) -> Iterator[Step]:
+        yield from self._hole_before(step.source_offset)
+        self.next_offset = step.source_next_offset
+        yield step
 
     def _is_forwardable(self, batch: RawBatch) -> bool:
         """By its header, and where it begins."""
@@ -292,9 +331,8 @@ class _LegacyRecords:
         for record in batch.records(self.decider.timestamps):
             if record.offset < max(self._next_offset, self.decider.next_offset):
                 continue
-            if self.pending and (
-                self._codec != batch.codec or record.offset != self._next_offset or self._bytes > _LEGACY_BATCH_BYTES
-            ):
+            jumps = record.offset != self._next_offset and not self.decider.packs
+            if self.pending and (self._codec != batch.codec or jumps or self._bytes > _LEGACY_BATCH_BYTES):
                 yield from self.flush()
             self.pending.append(record)
             self._codec = batch.codec
@@ -308,6 +346,9 @@ class _LegacyRecords:
         batch = RawBatch(memoryview(encode_batch(self.pending, self._codec)))
         self.pending = []
         self._bytes = 0
+        if self.decider.packs:
+            yield from self.decider._packed([batch])
+            return
         fitting = self.decider._rebuild(batch) if self.decider._is_too_large(batch) else [batch]
         for part in fitting:
             yield from self.decider._steps(part, rebuilt=True)

@@ -9,7 +9,7 @@ state.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -18,8 +18,12 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyPartition, P
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.replication.decide import Append, Hole, Step
+from airflow_provider_kafka_migration.replication.offset_map import Run
 
 SEQUENCE_MODULUS = 2**31
+#: What the objects of a step take in memory beside the bytes of its batch: between holes batches are small.
+_APPEND_BYTES = 1024
+_HOLE_BYTES = 128
 
 
 class Phase(Enum):
@@ -39,6 +43,26 @@ class Sent(NamedTuple):
     source_offset: int
     source_next_offset: int
     size_bytes: int
+    #: (source offset, records before it) of each stretch of consecutive source offsets
+    runs: Sequence[tuple[int, int]]
+
+    @classmethod
+    def of(cls, step: Append, target_offset: int) -> Sent:
+        """A step that is sent to be written at an offset (-1: the leader chooses)."""
+        return cls(
+            target_offset,
+            step.record_count,
+            step.source_offset,
+            step.source_next_offset,
+            step.batch.size_bytes,
+            step.runs,
+        )
+
+    def runs_at(self, base_offset: int) -> Iterator[Run]:
+        """The runs of the offset map that these records are, written from an offset on."""
+        ends = [number for _, number in self.runs[1:]] + [self.record_count]
+        for (source_offset, number), end in zip(self.runs, ends, strict=True):
+            yield Run(source_offset, base_offset + number, end - number)
 
 
 class ResumePoint(NamedTuple):
@@ -53,6 +77,11 @@ class ResumePoint(NamedTuple):
     is_mapped: bool = False
     #: holes were left out before, so they go on being left out
     skips_holes: bool = False
+
+
+def kept_bytes(step: Step) -> int:
+    """About what a step takes in memory until it is sent."""
+    return _APPEND_BYTES + step.batch.size_bytes if isinstance(step, Append) else _HOLE_BYTES
 
 
 def advance_sequence(sequence: int, last_offset_delta: int) -> int:
@@ -214,19 +243,28 @@ class PartitionCopy:
         """Send these after what is pending."""
         for step in steps:
             self.pending.append(step)
+            self.pending_bytes += kept_bytes(step)
             if isinstance(step, Append):
-                self.pending_bytes += step.batch.size_bytes
                 self.total_records += step.record_count
+
+    def take(self) -> Step:
+        """The next step, which is not pending any more."""
+        step = self.pending.popleft()
+        self.pending_bytes -= kept_bytes(step)
+        return step
+
+    def take_back(self, step: Step) -> None:
+        """A step that was taken is pending again, before all others."""
+        self.pending.appendleft(step)
+        self.pending_bytes += kept_bytes(step)
 
     def take_append(self) -> tuple[Append, Sent, int]:
         """The next step, an :class:`Append`, as sent: (step, what waits for its answer, base sequence)."""
-        step = self.pending.popleft()
+        step = self.take()
         assert isinstance(step, Append)
-        size_bytes = step.batch.size_bytes
-        self.pending_bytes -= size_bytes
         last = self.in_flight[-1] if self.in_flight else None
         target_offset = self.confirmed_offset if last is None else last.target_offset + last.record_count
-        sent = Sent(target_offset, step.record_count, step.source_offset, step.source_next_offset, size_bytes)
+        sent = Sent.of(step, target_offset)
         sequence = self.next_sequence
         self.next_sequence = advance_sequence(sequence, step.batch.last_offset_delta)
         self.in_flight.append(sent)
@@ -256,7 +294,7 @@ class PartitionCopy:
             self.retries = 0
             self.stuck_since = None
         if grown == step.count:
-            self.pending.popleft()
+            self.take()
         else:
             self.pending[0] = Hole(step.source_offset + grown, step.count - grown)
 

@@ -68,18 +68,20 @@ class Placer:
         copy.markers += missing
 
     def _place_append(self, copy: PartitionCopy, step: Append, placed: list[Step], runs: list[Run]) -> None:
-        extra = copy.projected_offset + copy.shift - step.source_offset
-        if extra:
-            if extra > 0 and copy.fills_holes:
-                self._overfilled(copy, extra, step.source_offset)
-            self._begin_run(copy, step.source_offset, runs)
+        for source_offset, number in step.runs:
+            target_offset = copy.projected_offset + number
+            extra = target_offset + copy.shift - source_offset
+            if extra:
+                if extra > 0 and copy.fills_holes:
+                    self._overfilled(copy, extra, source_offset)
+                self._begin_run(copy, Run(source_offset, target_offset), runs)
         placed.append(step)
         copy.source_offset = step.source_next_offset
         copy.projected_offset += step.record_count
 
-    def _begin_run(self, copy: PartitionCopy, source_offset: int, runs: list[Run]) -> None:
-        runs.append(Run(source_offset, copy.projected_offset))
-        copy.shift = source_offset - copy.projected_offset
+    def _begin_run(self, copy: PartitionCopy, run: Run, runs: list[Run]) -> None:
+        runs.append(run)
+        copy.shift = run.shift
         copy.verdict = Verdict.MAPPED
 
     def _overfilled(self, copy: PartitionCopy, extra: int, source_offset: int) -> None:
@@ -123,7 +125,7 @@ class Placer:
             return
         self._overfilled(copy, extra, copy.source_offset)
         runs: list[Run] = []
-        self._begin_run(copy, copy.source_offset, runs)
+        self._begin_run(copy, Run(copy.source_offset, copy.projected_offset), runs)
         self._maps.write_ahead(copy.spec, copy.confirmed_offset, runs)
 
     def _where(self, copy: PartitionCopy) -> Where:

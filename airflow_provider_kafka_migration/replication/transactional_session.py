@@ -135,22 +135,20 @@ class Session:
     def take_append(self) -> tuple[Append, int]:
         """The next batch, as sent: (step, base sequence)."""
         copy = self.copy
-        step = copy.pending.popleft()
+        step = copy.take()
         assert isinstance(step, Append)
-        size_bytes = step.batch.size_bytes
-        copy.pending_bytes -= size_bytes
-        copy.in_flight.append(Sent(-1, step.record_count, step.source_offset, step.source_next_offset, size_bytes))
+        sent = Sent.of(step, -1)
+        copy.in_flight.append(sent)
         sequence = self.sequence
         self.sequence = advance_sequence(sequence, step.batch.last_offset_delta)
-        self.size_bytes += size_bytes
+        self.size_bytes += sent.size_bytes
         return step, sequence
 
     def take_back(self, step: Append) -> None:
         """The first batch was not taken yet: it goes again, with the same sequence."""
         copy = self.copy
         sent = copy.in_flight.pop()
-        copy.pending.appendleft(step)
-        copy.pending_bytes += sent.size_bytes
+        copy.take_back(step)
         self.size_bytes -= sent.size_bytes
         self.sequence = 0
 
@@ -164,13 +162,17 @@ class Session:
         sent = self.oldest
         self.answered += 1
         self.first_step = None
+        for run in sent.runs_at(base_offset):
+            self._add_run(run)
+
+    def _add_run(self, run: Run) -> None:
         last = self.runs[-1] if self.runs else None
-        if last is not None and last.count is not None:
+        if last is not None and last.count is not None and run.count is not None:
             ends = (last.source_start + last.count, last.target_start + last.count)
-            if ends == (sent.source_offset, base_offset):
-                self.runs[-1] = Run(last.source_start, last.target_start, last.count + sent.record_count)
+            if ends == (run.source_start, run.target_start):
+                self.runs[-1] = Run(last.source_start, last.target_start, last.count + run.count)
                 return
-        self.runs.append(Run(sent.source_offset, base_offset, sent.record_count))
+        self.runs.append(run)
 
     # -- when it begins and ends -------------------------------------------------------------------------------------
 

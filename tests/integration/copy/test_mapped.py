@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,8 @@ from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
 from harness.load import Kind, TopicLoad, load
 from tests.integration.copy.conftest import MakeCopying
-from tests.integration.copy.copying import Copying
+from tests.integration.copy.copying import Copying, results_of
+from tests.integration.copy.test_copy_kills import finish, kill_copiers, writing
 
 pytestmark = pytest.mark.integration
 
@@ -54,7 +56,7 @@ def check_every_offset(copy: Copying) -> set[How]:
 def check_partition(copy: Copying, key: tuple[str, int], ours: list[Record], theirs: list[Record]) -> set[How]:
     assert [content(record) for record in ours] == [content(record) for record in theirs]
     mapped, source_end, target_end = closed_map(copy, key)
-    offsets = [record.offset for record in ours]
+    offsets, places = ([record.offset for record in side] for side in (ours, theirs))
     found: set[How] = set()
     previous = -1
     for offset in range(copy.partitions[key].source_start_offset, source_end + 2):
@@ -66,10 +68,10 @@ def check_partition(copy: Copying, key: tuple[str, int], ours: list[Record], the
         assert answer.target_offset >= previous, f"{where}: goes back"
         previous = answer.target_offset
         # What a consumer reads next: the same record as on the source, or nothing on both sides.
-        rest = bisect_left([record.offset for record in theirs], answer.target_offset)
+        rest = bisect_left(places, answer.target_offset)
         assert rest == index, where
         if index < len(offsets) and offsets[index] == offset:
-            assert answer.target_offset == theirs[index].offset, f"{where}: not the record's own place"
+            assert answer.target_offset == places[index], f"{where}: not the record's own place"
         if offset >= source_end:
             assert answer.target_offset == target_end, f"{where}: not the end"
     return found
@@ -84,6 +86,28 @@ def test_a_mapped_copy_translates_every_offset(
     verdicts = {(name, number): Verdict.MAPPED for name in names for number in range(2)}
     copy = copying(names, verdicts=verdicts)
     copy.run()
+    assert {How.EXACT, How.HOLE_FORWARD, How.CLAMPED} <= check_every_offset(copy)
+
+
+def test_a_mapped_copy_that_is_killed_translates_every_offset(
+    copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    """Runs are written ahead of batches that hold records of many of them; live writers, aborts and markers."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    topics = topics_with_holes(unique_name("killed"))
+    load(source_cluster, topics, seed=seed)
+    live = unique_name("live")
+    source_cluster.create_topic(live, 2)
+    names = [*(topic.name for topic in topics), live]
+    verdicts = {(name, number): Verdict.MAPPED for name in names for number in range(2)}
+    copy = copying(names, verdicts=verdicts, job_fields={"segment_max_bytes": 20_000, "slice_seconds": 2})
+    with writing(source_cluster, live, seed):
+        kill_copiers(copy, "tail", random.Random(seed), kills=6)
+    copy.write_job("seed")
+    results = results_of(finish(copy.worker()))
+    assert all(item.done for item in results)
+    assert {item.holes for item in results} == {0}
     assert {How.EXACT, How.HOLE_FORWARD, How.CLAMPED} <= check_every_offset(copy)
 
 

@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLar
 from airflow_provider_kafka_migration.kafka.batches import (
     RawBatch,
     Record,
+    Timestamps,
     encode_batch,
     inner_offsets_are_dense,
     read_batches,
@@ -292,15 +293,17 @@ def test_old_formats_with_holes_and_codecs() -> None:
     assert [step.batch.codec for step in steps if isinstance(step, Append)] == [0, 3, 3, 1, 3]
 
 
-def copied(log: SourceLog, start: int, cuts: list[int], timestamps: str = "visible") -> tuple[list[Step], int]:
+def copied(
+    log: SourceLog, start: int, cuts: list[int], timestamps: str = "visible", *, packs: bool = False
+) -> tuple[list[Step], int]:
     """Copy a log by fetches of so many batches each; a new decider now and then, as after a crash."""
-    decider = Decider(start, timestamps, 3000)  # type: ignore[arg-type]
+    decider = Decider(start, timestamps, 3000, packs=packs)  # type: ignore[arg-type]
     steps: list[Step] = []
     for cut in [*cuts, 1000]:
         data, aborted, until = log.fetch(decider.next_offset, cut)
         steps += decider.decide(read_batches(data)[0], aborted, until)
         if cut % 2:
-            decider = Decider(decider.next_offset, timestamps, 3000)  # type: ignore[arg-type]
+            decider = Decider(decider.next_offset, timestamps, 3000, packs=packs)  # type: ignore[arg-type]
     return steps, decider.next_offset
 
 
@@ -326,6 +329,104 @@ def test_steps_are_what_a_consumer_sees(log: SourceLog, skip: int, cuts: list[in
             assert step.count > 0
             position += step.count
     assert position == log.end_offset
+
+
+def at_source(step: Append, timestamps: Timestamps = "visible") -> list[Record]:
+    """The records of a step with the source offsets that its runs give them."""
+    ends = [number for _, number in step.runs[1:]] + [step.record_count]
+    offsets = [
+        offset + number - first
+        for (offset, first), end in zip(step.runs, ends, strict=True)
+        for number in range(first, end)
+    ]
+    return [
+        found._replace(offset=offset) for found, offset in zip(records(step.batch, timestamps), offsets, strict=True)
+    ]
+
+
+@given(source_logs(), st.integers(-3, 40), st.lists(st.integers(1, 3), max_size=8))
+@settings(max_examples=400)
+def test_packed_steps_are_what_a_consumer_sees(log: SourceLog, skip: int, cuts: list[int]) -> None:
+    start = max(0, min(log.batches[0][1] + skip, log.end_offset))
+    steps, reached = copied(log, start, cuts, packs=True)
+    assert reached == log.end_offset
+    found = [one for step in steps if isinstance(step, Append) for one in at_source(step)]
+    assert found == [one for one in log.visible if one.offset >= start]
+    position = start
+    for step in steps:
+        assert step.source_offset == position
+        if isinstance(step, Append):
+            step.batch.check_crc()
+            assert step.batch.is_full
+            assert step.batch.size_bytes <= 3000
+            assert step.record_count == step.batch.record_count == step.batch.last_offset_delta + 1
+            runs = [(offset - number, number) for offset, number in step.runs]
+            assert runs == sorted(set(runs)), "each run begins behind a hole"
+            assert step.source_next_offset > step.source_offset
+            position = step.source_next_offset
+        else:
+            position += step.count
+
+
+def test_runs_between_holes_go_as_one_batch() -> None:
+    holey = encode_batch([record(offset) for offset in (1, 2, 5, 9)], 3, base_offset=0, last_offset=11)
+    data = holey + marker(12, 7, commit=True) + batch(13, 2) + batch(20, 400)
+    steps = steps_of(data, packs=True)
+    assert short(steps) == [("hole", 0, 1), ("rebuilt", 1, 6), ("hole", 15, 5), ("raw", 20, 400)]
+    assert isinstance(steps[1], Append)
+    assert steps[1].packed == [(1, 0), (5, 2), (9, 3), (13, 4)]
+    assert steps[1].source_next_offset == 15
+    assert [one.offset for one in at_source(steps[1])] == [1, 2, 5, 9, 13, 14]
+    assert [one.offset for one in records(steps[1].batch)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_pack_begins_at_the_wanted_offset_and_keeps_to_one_codec() -> None:
+    first = encode_batch([record(offset) for offset in (0, 3, 6)], 3)
+    second = encode_batch([record(offset) for offset in (8, 10)], 2)
+    steps = steps_of(first + second, 3, packs=True)
+    assert short(steps) == [("rebuilt", 3, 2), ("hole", 7, 1), ("rebuilt", 8, 2)]
+    assert [step.batch.codec for step in steps if isinstance(step, Append)] == [3, 2]
+
+
+def test_packed_times_of_all_kinds() -> None:
+    ages = [record(0, time=-(2**63)), record(4, time=2**63 - 1), record(6, time=-1)]
+    steps = steps_of(b"".join(encode_batch([one]) for one in ages), packs=True)
+    assert [one for step in steps if isinstance(step, Append) for one in at_source(step)] == ages
+    stamped = encode_batch([record(0, time=5), record(2, time=9)], log_append_time=77)
+    visible, raw = steps_of(stamped, packs=True), steps_of(stamped, packs=True, timestamps="raw")
+    assert isinstance(visible[0], Append)
+    assert isinstance(raw[0], Append)
+    assert [one.timestamp for one in records(visible[0].batch)] == [77, 77]
+    assert [one.timestamp for one in records(raw[0].batch)] == [5, 9]
+    assert not raw[0].batch.is_log_append_time
+
+
+def test_a_record_too_large_stops_a_pack_behind_what_fits() -> None:
+    large = Record(6, 1, b"k", bytes(5000), [])
+    data = encode_batch([record(0), record(2), large, record(9)])
+    decider = Decider(0, max_batch_bytes=1000, packs=True)
+    found = []
+    with pytest.raises(RecordTooLarge) as caught:
+        found.extend(short([step]) for step in decider.decide(read_batches(data)[0]))
+    assert found == [[("rebuilt", 0, 2)], [("hole", 3, 3)]]
+    assert caught.value.where.offset == 6
+    assert decider.next_offset == 6
+
+
+def test_damage_is_not_packed() -> None:
+    data = bytearray(encode_batch([record(0), record(2)]))
+    data[-1] ^= 1
+    with pytest.raises(BatchMalformed, match="CRC"):
+        steps_of(bytes(data), packs=True)
+
+
+def test_old_formats_with_holes_are_packed() -> None:
+    found = [record(offset, time=1000) for offset in (0, 1, 5, 8)]
+    data = b"".join(legacy(one.offset, 1, 0, [one]) for one in found)
+    steps = steps_of(data, packs=True)
+    assert short(steps) == [("rebuilt", 0, 4)]
+    assert isinstance(steps[0], Append)
+    assert at_source(steps[0]) == found
 
 
 @given(source_logs())

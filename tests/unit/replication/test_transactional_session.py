@@ -9,11 +9,12 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, RecordTooLarge, SliceExpired, Where
 from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
 from airflow_provider_kafka_migration.replication import transactional_session as sessions
 from airflow_provider_kafka_migration.replication.append_errors import OutOfOrder, TooLarge
-from airflow_provider_kafka_migration.replication.decide import Append, Hole
+from airflow_provider_kafka_migration.replication.decide import Append, Decider, Hole
 from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint, kept_bytes
 from airflow_provider_kafka_migration.replication.placing import place_in_transactions
 from airflow_provider_kafka_migration.replication.transactional_errors import append_error, coordinator_error
 from airflow_provider_kafka_migration.replication.transactional_position import Position
@@ -63,6 +64,19 @@ def test_a_transaction_holds_runs_and_counts_only_when_it_has_ended() -> None:
     assert session.take_append()[1] == 6  # version 1: sequences go on
 
 
+def test_a_packed_batch_is_as_many_runs_as_it_has_stretches() -> None:
+    session = _session()
+    holey = encode_batch([record(offset) for offset in (0, 1, 5, 7)])
+    place_in_transactions(session.copy, list(Decider(0, packs=True).decide(read_batches(holey)[0])))
+    place_in_transactions(session.copy, [_append(8, 2)])
+    session.open(0.0, is_second=False, holds_records=True)
+    assert [session.take_append()[1] for _ in range(2)] == [0, 4]
+    session.confirm(100)
+    session.confirm(104)
+    assert session.runs == [Run(0, 100, 2), Run(5, 102, 1), Run(7, 103, 3)]
+    assert session.plan_commit(50).source_offset == 10
+
+
 def test_the_second_version_begins_anew_after_each_end() -> None:
     session = _session()
     place_in_transactions(session.copy, [_append(0, 3), _append(3, 1)])
@@ -73,7 +87,7 @@ def test_the_second_version_begins_anew_after_each_end() -> None:
     assert sequence == 0
     assert not session.may_append()  # the first one adds the partition, and goes alone
     session.take_back(step)  # the transaction before is still being ended
-    assert session.copy.pending_bytes == sum(item.batch.size_bytes for item in (step, _append(3, 1)))
+    assert session.copy.pending_bytes == sum(kept_bytes(item) for item in (step, _append(3, 1)))
     assert session.take_append() == (step, 0)
     session.confirm(100)
     assert session.may_append()

@@ -1,0 +1,101 @@
+"""Where steps land, and which runs of the offset map are written ahead of them."""
+
+from __future__ import annotations
+
+import pytest
+from source_logs import record
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
+from airflow_provider_kafka_migration.replication.decide import Decider
+from airflow_provider_kafka_migration.replication.maps import LaneMaps
+from airflow_provider_kafka_migration.replication.offset_map import Run
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.replication.placing import Placer
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
+
+
+class World:
+    """A partition whose steps are placed and confirmed; no broker."""
+
+    def __init__(self, store: ObjectStore, verdict: Verdict, **limits: int) -> None:
+        job = CopyJob(
+            migration_id="m1",
+            name="seed",
+            generation=1,
+            journal_location="file:///j",
+            archive_location="file:///a",
+            via="direct",
+            producers=IDS,
+            lanes=[],
+            **limits,  # type: ignore[arg-type]
+        )
+        spec = CopyPartition(
+            topic="t",
+            target_topic="t",
+            partition=0,
+            source_start_offset=0,
+            target_start_offset=0,
+            verdict=verdict,
+        )
+        self.copy = PartitionCopy(spec, 0)
+        self.maps = LaneMaps(store, "m1")
+        self.maps.load(spec, 0)
+        self.copy.resume(ResumePoint(0, 0, 0, 0))
+        self.placer = Placer(job, self.maps)
+        self.decider = Decider(0, packs=not self.copy.fills_holes)
+
+    def place(self, *batches: list[int]) -> None:
+        """Batches of records with these source offsets."""
+        data = b"".join(encode_batch([record(offset) for offset in offsets]) for offsets in batches)
+        self.decider.packs = not self.copy.fills_holes
+        self.placer.place(self.copy, list(self.decider.decide(read_batches(data)[0])))
+
+    def runs(self) -> list[tuple[int, int]]:
+        return [(run.source_start, run.target_start) for run in self.maps.maps["t", 0].runs()]
+
+
+def test_packed_steps_write_a_run_for_each_stretch(local_store: ObjectStore) -> None:
+    world = World(local_store, Verdict.MAPPED)
+    copy = world.copy
+    world.place([0, 1, 4], [5, 9], [10])
+    assert [step.record_count for step in copy.pending] == [6]  # type: ignore[union-attr]
+    assert world.runs() == [(0, 0), (4, 2), (9, 4)]
+    assert (copy.source_offset, copy.projected_offset, copy.shift) == (11, 6, 5)
+    world.place([11, 12], [20])
+    assert world.runs() == [(0, 0), (4, 2), (9, 4), (20, 8)], "nothing lies between 10 and 12: the same run"
+    assert (copy.source_offset, copy.projected_offset, copy.shift, copy.markers) == (21, 9, 12, 0)
+    _, sent, sequence = copy.take_append()
+    assert (sent.target_offset, sequence) == (0, 0)
+    assert list(sent.runs_at(0)) == [Run(0, 0, 2), Run(4, 2, 2), Run(9, 4, 2)]
+    _, sent, sequence = copy.take_append()
+    assert (sent.target_offset, sent.source_offset, sent.source_next_offset, sequence) == (6, 11, 21, 6)
+    assert list(sent.runs_at(6)) == [Run(11, 6, 2), Run(20, 8, 1)]
+    assert copy.is_idle is False
+    assert copy.pending_bytes == 0
+
+
+def test_what_is_decided_after_the_budget_is_spent_is_packed(local_store: ObjectStore) -> None:
+    world = World(local_store, Verdict.EQUAL, max_markers=3)
+    world.place([0, 2, 4], [8, 10])
+    assert world.copy.verdict is Verdict.MAPPED
+    assert [step.source_offset for step in world.copy.pending] == [0, 1, 2, 3, 4, 8, 10]
+    assert world.runs() == [(0, 0), (8, 5), (10, 6)]
+    world.place([12, 14, 16])
+    assert world.copy.pending[-1].record_count == 3  # type: ignore[union-attr]
+    assert world.runs()[3:] == [(12, 7), (14, 8), (16, 9)]
+
+
+@pytest.mark.parametrize("target_end_offset", [4, 6])
+def test_a_copier_that_dies_between_packed_appends_goes_on_behind_them(
+    local_store: ObjectStore, target_end_offset: int
+) -> None:
+    world = World(local_store, Verdict.MAPPED)
+    world.place([0, 3, 6, 9])
+    world.place([12, 15])
+    found = LaneMaps(local_store, "m1").load(world.copy.spec, target_end_offset)
+    assert found.source_position(target_end_offset) == {4: 10, 6: 16}[target_end_offset]
+    assert [found.source_of(offset) for offset in range(target_end_offset)] == [0, 3, 6, 9, 12, 15][:target_end_offset]
