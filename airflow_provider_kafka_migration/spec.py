@@ -198,6 +198,11 @@ class OffsetsSection(Section):
         10.0, ge=0, description="Holes per record of a partition that are filled; beyond it the partition is mapped."
     )
     max_markers: int = Field(50_000_000, ge=0, description="Holes per partition that are filled.")
+    max_fill_time: Duration = Field(  # type: ignore[assignment]
+        "1h",
+        description="Longest time for filling the holes of a partition: if the rest of them would take longer, as "
+        "estimated by the plan or measured while copying, the partition is mapped from there on.",
+    )
     on_foreign_writer: Literal["fail", "transactional"] = Field(
         "fail",
         description="A target topic that holds data of others, or has a foreign producer: fail, or copy into it in "

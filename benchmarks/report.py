@@ -83,15 +83,12 @@ _LIMITS = """\
   work beside it, the target took 0.83 of a processor, the source 0.47, the copier 0.21, the producer 0.13 and the
   reader 0.06, for 3,000 batches of about three records a second. What has gathered is
   joined, which took p50 from 91 to 30 ms.
-- **Holes.** Each hole between two records costs control markers, a request of their own. `mapped` leaves
-  holes out and writes no markers, but each run between two holes is a batch of its own: where every second record was
-  compacted away, that is one for each record, and copiers that pack records anew need less. With replication factor 3
-  each append and each marker waits for the followers before the next one of its partition may go; more partitions at a
-  time hide that, eight do not. Both scenarios were measured while other work kept the machine busy (load 10 to 45), so
-  their rates are lower bounds.
+- **Holes.** Each hole between two records costs control markers, a request of their own, which may go only when the
+  records before it have been answered: equal offsets have this price, and `offsets.max_fill_time` limits it. With
+  replication factor 3 each append and each marker waits for the followers; more partitions at a time hide that, eight
+  do not. `mapped` leaves holes out: records of many runs go as one batch, and the table of runs is written ahead.
 - **Memory** is highest where an archived segment becomes batches of one record each: about 850 bytes for each record
-  beside its own, and a segment is decided as a whole. With the default of four partitions at a time it
-  should be about half of that; this was not measured."""
+  beside its own, and a segment is decided as a whole."""
 
 _HOW = """\
 - Time runs from the first to the last record that is readable on the target, looked at every 10 ms over a connection

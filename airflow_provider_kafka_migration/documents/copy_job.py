@@ -88,6 +88,7 @@ class CopyJob(Document):
     on_source_gap: Literal["fail", "record"] = "fail"
     max_markers_per_record: float = 10.0
     max_markers: int = 50_000_000
+    max_fill_seconds: float = Field(3600.0, description="mapped if the rest of a partition's holes takes longer")
     max_bytes_per_second: int | None = None
     stop_key: str | None = Field(
         None, description="object below journal_location that says where a tail stops; polled by copiers and driver"

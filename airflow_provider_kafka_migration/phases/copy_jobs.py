@@ -86,6 +86,7 @@ def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[
         on_source_gap=spec.offsets.on_source_gap,
         max_markers_per_record=spec.offsets.max_markers_per_record,
         max_markers=spec.offsets.max_markers,
+        max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
         max_bytes_per_second=section.max_bytes_per_second,
         stop_key=context.key(TAIL_STOP) if name == "tail" else None,
     )

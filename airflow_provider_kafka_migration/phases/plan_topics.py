@@ -20,9 +20,11 @@ from airflow_provider_kafka_migration.phases.plan_look import Sample, SourceLook
 from airflow_provider_kafka_migration.phases.topology_configs import TargetRules, drift_of, final_configs, with_excluded
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
-#: Measured on one broker (see docs/topology.md): offsets per second of fillers and of markers.
+#: Measured on one broker (see docs/topology.md): offsets per second of fillers and of markers, and what each hole costs
+#: beside its markers: the records before it must have been answered. With replicas it costs several times as much.
 FILLERS_PER_SECOND = 5_000_000
 MARKERS_PER_SECOND = 30_000
+SECONDS_PER_HOLE = 0.002
 
 #: Topic configs whose defaults differ between releases without a meaning for anybody.
 _MEANINGLESS_DEFAULTS = frozenset({"message.format.version", "message.downconversion.enable"})
@@ -189,6 +191,16 @@ def _estimate(found: SourceLook, key: TopicPartition) -> tuple[int, int]:
     return offsets - records, records
 
 
+def hole_seconds(holes: int, records: int) -> float:
+    """About how long it takes to fill the holes of a partition whose records lie between them at random.
+
+    :param holes: offsets without records.
+    :param records: -1 where they are not known.
+    """
+    apart = holes * records / (holes + records) if holes and records > 0 else 0
+    return holes / MARKERS_PER_SECOND + apart * SECONDS_PER_HOLE
+
+
 def verdict_of(
     spec: MigrationSpec, start: int, holes: int, records: int, why_transactional: str = ""
 ) -> tuple[Verdict, str]:
@@ -212,6 +224,9 @@ def verdict_of(
         return Verdict.MAPPED, f"about {holes} holes, more than offsets.max_markers"
     if records > 0 and holes > max(records * section.max_markers_per_record, 1_000_000):
         return Verdict.MAPPED, f"about {holes} holes for {records} records, more than offsets.max_markers_per_record"
+    seconds = hole_seconds(holes, records)
+    if seconds > section.max_fill_time.total_seconds():
+        return Verdict.MAPPED, f"about {holes} holes take {seconds:.0f} s to fill, more than offsets.max_fill_time"
     if section.mode == "auto" and start > section.max_filler_offsets:
         return Verdict.SHIFTED, f"the log starts at {start}, more than offsets.max_filler_offsets"
     return Verdict.EQUAL, f"{reason}; about {holes} holes are filled" if holes else reason
@@ -239,12 +254,16 @@ def estimate(spec: MigrationSpec, topics: list[TopicPlan]) -> EstimatePlan:
     known = all(item.size_bytes >= 0 for item in partitions)
     copied = sum(item.size_bytes for item in partitions) if known else -1
     fillers = sum(item.filler_offsets for item in partitions)
-    markers = sum(item.estimated_holes for item in partitions if item.verdict in (Verdict.EQUAL, Verdict.SHIFTED))
+    filled = [item for item in partitions if item.verdict in (Verdict.EQUAL, Verdict.SHIFTED)]
+    seconds = [hole_seconds(item.estimated_holes, item.estimated_records) for item in filled]
+    side_by_side = spec.seed.lanes * spec.seed.max_concurrent_partitions
     rate = spec.estimate.copy_bytes_per_second
     return EstimatePlan(
         copy_bytes=copied,
         copy_seconds=round(copied / rate, 1) if known else -1,
         filler_offsets=fillers,
-        marker_offsets=markers,
-        fill_seconds=round(fillers / FILLERS_PER_SECOND + markers / MARKERS_PER_SECOND, 1),
+        marker_offsets=sum(item.estimated_holes for item in filled),
+        fill_seconds=round(
+            fillers / FILLERS_PER_SECOND + max(sum(seconds) / side_by_side, max(seconds, default=0.0)), 1
+        ),
     )

@@ -238,15 +238,15 @@ class Appender:
             if now < channel.muted_until:
                 continue
             try:
-                self._send_markers(channel, copies)
-                while channel.requests < MAX_REQUESTS_PER_CHANNEL and self._send_appends(channel, copies):
+                self._send_markers(channel, copies, now)
+                while channel.requests < MAX_REQUESTS_PER_CHANNEL and self._send_appends(channel, copies, now):
                     pass
             except Transient as error:
                 if isinstance(error, SliceExpired):
                     raise
                 self.lose(channel, error)
         if self._markers_refused:
-            self._submit_fills()
+            self._submit_fills(now)
 
     def _waiting(self) -> dict[Channel, list[PartitionCopy]]:
         """What has something to send, by the channel that it goes through."""
@@ -257,7 +257,7 @@ class Appender:
                 found.setdefault(channel, []).append(copy)
         return found
 
-    def _send_appends(self, channel: Channel, copies: list[PartitionCopy]) -> bool:
+    def _send_appends(self, channel: Channel, copies: list[PartitionCopy], now: float) -> bool:
         batches: list[produce.ProduceBatch] = []
         sent: dict[TopicPartition, tuple[PartitionCopy, int, Sent]] = {}
         size = 0
@@ -265,6 +265,7 @@ class Appender:
             if not self._may_append(copy) or size >= MAX_REQUEST_BYTES:
                 continue
             step, waiting, sequence = copy.take_append()
+            copy.note_hole(now)
             header = patched_header(
                 step.batch, self._producers.data_producer_id, self._producers.data_producer_epoch, sequence
             )
@@ -305,7 +306,7 @@ class Appender:
             and isinstance(copy.pending[0], Hole)
         )
 
-    def _send_markers(self, channel: Channel, copies: list[PartitionCopy]) -> None:
+    def _send_markers(self, channel: Channel, copies: list[PartitionCopy], now: float) -> None:
         ready = [] if self._markers_refused else [copy for copy in copies if self._may_fill(copy)]
         if not ready:
             return
@@ -320,6 +321,7 @@ class Appender:
         counts: dict[TopicPartition, int] = {}
         sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         for copy in ready:
+            copy.note_hole(now)
             copy.filling = _offsets_to_fill(copy, MAX_MARKERS_PER_REQUEST)
             counts[copy.target_key] = copy.filling
             sent[copy.target_key] = (copy, copy.incarnation)
@@ -365,7 +367,7 @@ class Appender:
                 copy.transaction_holes += max(filled.log_end_offset - copy.confirmed_offset, 0)
                 self._judge_fill(copy, filled.log_end_offset)
 
-    def _submit_fills(self) -> None:
+    def _submit_fills(self, now: float) -> None:
         fills: dict[TopicPartition, Fill] = {}
         for copy in list(self._busy):
             if copy not in self._channel_of or not self._may_fill(copy) or self.is_settling(copy):
@@ -373,6 +375,7 @@ class Appender:
             if self._fill_error is not None:
                 self._on_trouble(copy, self._fill_error)
                 continue
+            copy.note_hole(now)
             copy.filling = _offsets_to_fill(copy, MAX_OFFSETS_PER_FILL)
             fills[copy.target_key] = Fill(copy.filling, copy.confirmed_offset, (copy, copy.incarnation))
         if fills and self._transactions is not None:
@@ -453,7 +456,7 @@ class Appender:
             where = Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition)
             self._on_trouble(copy, dropped(where))
         else:
-            copy.confirm_fill(log_end_offset)
+            copy.confirm_fill(log_end_offset, time.monotonic())
             if self._on_confirmed is not None:
                 self._on_confirmed(copy, None)
 

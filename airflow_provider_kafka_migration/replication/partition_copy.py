@@ -130,6 +130,11 @@ class PartitionCopy:
     #: offsets of a marker request that waits for its answer; 0: none
     filling: int = 0
     has_filled: bool = False
+    #: since when nothing but a hole is to be sent next (monotonic clock), and how long that was in all in this slice
+    hole_since: float | None = None
+    fill_seconds: float = 0.0
+    #: source offset when this slice took the partition over
+    resumed_source_offset: int = -1
     #: an append of this incarnation was confirmed: the broker knows our sequence numbers
     has_appended: bool = False
 
@@ -197,6 +202,7 @@ class PartitionCopy:
         self.pending_bytes = 0
         self.in_flight.clear()
         self.filling = 0
+        self.hole_since = None
         self.reading_bytes = 0
         if self.phase is not Phase.FAILED:
             self.phase = Phase.RESUMING
@@ -208,6 +214,7 @@ class PartitionCopy:
             self.went_back.append((self.confirmed_offset, point.target_end_offset))
         if self.resumed_offset < 0:
             self.resumed_offset = point.target_end_offset
+            self.resumed_source_offset = point.source_offset
         self.phase = Phase.RUNNING
         self.source_offset = point.source_offset
         self.fetch_offset = point.source_offset
@@ -281,7 +288,20 @@ class PartitionCopy:
         self.stuck_since = None
         return sent
 
-    def confirm_fill(self, log_end_offset: int) -> None:
+    def note_hole(self, now: float) -> None:
+        """If a hole is what comes next, time is running for it: what was sent before must be answered first."""
+        if self.hole_since is None and self.pending and isinstance(self.pending[0], Hole):
+            self.hole_since = now
+
+    @property
+    def remaining_fill_seconds(self) -> float:
+        """How long filling takes up to the source's present end, if it goes on as it has in this slice."""
+        advanced = self.confirmed_source_offset - self.resumed_source_offset
+        if not self.fill_seconds or advanced <= 0:
+            return 0.0
+        return self.fill_seconds / advanced * max(self.source_end_offset - self.source_offset, 0)
+
+    def confirm_fill(self, log_end_offset: int, now: float) -> None:
         """Markers were written: the log end has grown to what was expected, or a part of it."""
         step = self.pending[0]
         assert isinstance(step, Hole)
@@ -289,6 +309,9 @@ class PartitionCopy:
         self.confirmed_offset = log_end_offset
         self.holes += grown
         self.filling = 0
+        if self.hole_since is not None:
+            self.fill_seconds += now - self.hole_since
+            self.hole_since = now if grown < step.count else None
         self.has_filled = True
         if grown:
             self.retries = 0

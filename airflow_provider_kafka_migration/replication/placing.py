@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 #: So many markers are always within ``max_markers_per_record``: at the head of a log there are no records yet.
 GRACE_MARKERS = 1_000_000
+#: For so long holes must have been filled before what is left of them is judged by the time it takes.
+_MEASURED_SECONDS = 10.0
 
 
 class Placer:
@@ -100,20 +102,37 @@ class Placer:
         )
 
     def _may_fill(self, copy: PartitionCopy, count: int) -> bool:
-        total = copy.markers + count
-        allowed = min(self._job.max_markers, max(GRACE_MARKERS, copy.total_records * self._job.max_markers_per_record))
-        if total <= allowed:
+        why = self._over_budget(copy, count)
+        if why is None:
             return True
         if self._job.on_mismatch == "fail":
             raise HolesExceedBudget(
-                f"{total} control markers for {copy.total_records} records are more than may be written",
+                f"{why} for {copy.total_records} records is more than may be spent on holes",
                 where=self._where(copy),
-                next_step="raise offsets.max_markers and offsets.max_markers_per_record, or let the partition become "
-                "mapped (offsets.mode: auto, offsets.on_mismatch: mapped)",
-                details={"markers": total, "records": copy.total_records, "max_markers": self._job.max_markers},
+                next_step="raise offsets.max_markers, offsets.max_markers_per_record and offsets.max_fill_time, or let "
+                "the partition become mapped (offsets.mode: auto, offsets.on_mismatch: mapped)",
+                details={
+                    "markers": copy.markers + count,
+                    "records": copy.total_records,
+                    "max_markers": self._job.max_markers,
+                    "max_fill_seconds": self._job.max_fill_seconds,
+                },
             )
-        log.warning("%s-%s: %s markers exceed the budget, going on as mapped", *copy.key, total)
+        log.warning("%s-%s: %s exceeds the budget for holes, going on as mapped", *copy.key, why)
         return False
+
+    def _over_budget(self, copy: PartitionCopy, count: int) -> str | None:
+        """What filling a hole would spend too much of; None: it may be filled."""
+        total = copy.markers + count
+        by_records = max(GRACE_MARKERS, copy.total_records * self._job.max_markers_per_record)
+        if total > min(self._job.max_markers, by_records):
+            return f"writing {total} control markers"
+        limit = self._job.max_fill_seconds
+        rest = copy.remaining_fill_seconds
+        # At the beginning of a slice a few slow answers would say too much.
+        if rest > limit and copy.fill_seconds >= min(_MEASURED_SECONDS, limit):
+            return f"filling holes for another {rest:.0f} s"
+        return None
 
     def settle_end(self, copy: PartitionCopy) -> None:
         """All is copied, and the target's markers reach beyond the source's end: what follows has another shift.

@@ -111,14 +111,14 @@ def test_a_mapped_copy_that_is_killed_translates_every_offset(
     assert {How.EXACT, How.HOLE_FORWARD, How.CLAMPED} <= check_every_offset(copy)
 
 
-@pytest.mark.parametrize("max_markers", [0, 7])
+@pytest.mark.parametrize("budget", [{"max_markers": 0}, {"max_markers": 7}, {"max_fill_seconds": 0.001}])
 def test_a_copy_that_runs_out_of_its_budget_goes_on_as_mapped(
-    copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], max_markers: int
+    copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], budget: dict[str, float]
 ) -> None:
     """The plan said equal, the facts differ: offsets are equal up to there, and mapped exactly from there on."""
     topics = topics_with_holes(unique_name("budget"))
     load(source_cluster, topics, seed=72)
-    copy = copying([topic.name for topic in topics], job_fields={"max_markers": max_markers})
+    copy = copying([topic.name for topic in topics], job_fields=budget | {"segment_max_bytes": 5_000})
     progress = copy.run()
     verdicts = {(item["topic"], item["partition"]): item["verdict"] for item in progress["partitions"]}
     with_holes = [topic.name for topic in topics if topic.kind is not Kind.HEAD_DELETED]

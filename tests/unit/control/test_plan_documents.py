@@ -130,6 +130,11 @@ def test_new_partitions_join_and_nothing_moves(sizes: dict[tuple[str, int], int]
         ({}, 0, 2_000_000, 100, Verdict.MAPPED),
         ({}, 0, 900_000, 100, Verdict.EQUAL),
         ({"max_filler_offsets": 0}, 1, 0, -1, Verdict.SHIFTED),
+        ({}, 0, 5_000_000, 5_000_000, Verdict.MAPPED),
+        ({"max_fill_time": "3h"}, 0, 5_000_000, 5_000_000, Verdict.EQUAL),
+        ({"max_fill_time": "1m"}, 0, 900_000, 100, Verdict.EQUAL),
+        ({"max_fill_time": "10s"}, 0, 900_000, 100, Verdict.MAPPED),
+        ({"mode": "equal", "max_fill_time": 0}, 0, 900_000, 100, Verdict.EQUAL),
     ],
 )
 def test_verdicts(offsets: dict[str, Any], start: int, holes: int, records: int, verdict: Verdict) -> None:

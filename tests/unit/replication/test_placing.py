@@ -7,8 +7,9 @@ from source_logs import record
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import HolesExceedBudget
 from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
-from airflow_provider_kafka_migration.replication.decide import Decider
+from airflow_provider_kafka_migration.replication.decide import Decider, Hole
 from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from airflow_provider_kafka_migration.replication.offset_map import Run
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
@@ -21,7 +22,7 @@ IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=
 class World:
     """A partition whose steps are placed and confirmed; no broker."""
 
-    def __init__(self, store: ObjectStore, verdict: Verdict, **limits: int) -> None:
+    def __init__(self, store: ObjectStore, verdict: Verdict, **limits: object) -> None:
         job = CopyJob(
             migration_id="m1",
             name="seed",
@@ -87,6 +88,52 @@ def test_what_is_decided_after_the_budget_is_spent_is_packed(local_store: Object
     world.place([12, 14, 16])
     assert world.copy.pending[-1].record_count == 3  # type: ignore[union-attr]
     assert world.runs()[3:] == [(12, 7), (14, 8), (16, 9)]
+
+
+def fill(world: World, seconds: float) -> None:
+    """All that is pending is sent and answered; each hole takes so long."""
+    copy, now = world.copy, 0.0
+    while copy.pending:
+        copy.note_hole(now)
+        if isinstance(copy.pending[0], Hole):
+            now += seconds
+            copy.filling = copy.pending[0].count
+            copy.confirm_fill(copy.confirmed_offset + copy.filling, now)
+        else:
+            copy.take_append()
+            copy.confirm_append()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "limit", "verdict"),
+    [
+        (2.0, 94, Verdict.MAPPED),
+        (2.0, 96, Verdict.EQUAL),
+        (1.9, 50, Verdict.EQUAL),  # not measured for long enough
+        (0.01, 0, Verdict.MAPPED),
+    ],
+)
+def test_holes_whose_rest_takes_too_long_are_left_out(
+    local_store: ObjectStore, seconds: float, limit: int, verdict: Verdict
+) -> None:
+    world = World(local_store, Verdict.EQUAL, max_fill_seconds=limit)
+    copy = world.copy
+    copy.source_end_offset = 126
+    world.place([0, 2, 4, 6], [8, 10])
+    fill(world, seconds)
+    assert copy.fill_seconds == pytest.approx(5 * seconds)
+    world.place([12, 14, 16])  # five holes up to offset 12, and 114 offsets are left
+    assert copy.verdict is verdict
+    assert copy.fills_holes is (verdict is Verdict.EQUAL)
+
+
+def test_a_time_budget_that_must_be_kept_stops_the_partition(local_store: ObjectStore) -> None:
+    world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="fail")
+    world.copy.source_end_offset = 1000
+    world.place([0, 2, 4])
+    fill(world, 5.0)
+    with pytest.raises(HolesExceedBudget, match=r"another 1657 s for 3 records"):
+        world.place([6, 8])
 
 
 @pytest.mark.parametrize("target_end_offset", [4, 6])
