@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.kafka.batch_records import (
     Timestamps,
     append_record,
     encode_varint,
+    least_limit,
     record_too_large,
 )
 
@@ -48,10 +49,9 @@ def pack_batches(
 
     :param batches: ascending, with the same codec, none of them a control batch.
     """
-    limits = [limit for limit in (max_batch_bytes, split_bytes) if limit is not None]
     kept = _kept(batches, keep_from_offset, timestamps)
     if kept.offsets:
-        yield from _Pack(batches[0].codec, max_batch_bytes, min(limits, default=None)).fitting(kept)
+        yield from _Pack(batches[0].codec, max_batch_bytes, least_limit(max_batch_bytes, split_bytes)).fitting(kept)
 
 
 def _kept(batches: Sequence[RawBatch], keep_from_offset: int, timestamps: Timestamps) -> Columns:

@@ -370,6 +370,11 @@ def rebuild(
     return _Rebuild(batch, timestamps, max_batch_bytes, split_bytes).runs(keep_from_offset)
 
 
+def least_limit(*limits: int | None) -> int | None:
+    """The smallest of some limits in bytes; None: there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def record_too_large(offset: int, batch_bytes: int, limit: int | None) -> RecordTooLarge:
     """What is said of a single record that does not fit the target."""
     return RecordTooLarge(
@@ -386,8 +391,7 @@ class _Rebuild:
     ) -> None:
         self.batch = batch
         self.max_batch_bytes = max_batch_bytes
-        limits = [limit for limit in (max_batch_bytes, split_bytes) if limit is not None]
-        self.split_bytes = min(limits) if limits else None
+        self.split_bytes = least_limit(max_batch_bytes, split_bytes)
         self.index = index_records(batch)
         self.deltas = stored_deltas(batch, self.index)
         self.base_time = batch.base_timestamp

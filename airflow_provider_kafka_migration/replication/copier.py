@@ -334,7 +334,6 @@ class LaneCopier:
             self._job.timestamps,
             copy.spec.max_batch_bytes,
             split_bytes=self._troubles.split_bytes(copy),
-            packs=not copy.fills_holes,
             where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
         )
 

@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
     encode_batch,
     inner_offsets_are_dense,
     join_batches,
+    least_limit,
     pack_batches,
     read_batches,
     rebuild,
@@ -284,8 +285,7 @@ class Decider:
     @property
     def _limit_bytes(self) -> int | None:
         """Of a batch with several records."""
-        limits = [limit for limit in (self.max_batch_bytes, self.split_bytes) if limit is not None]
-        return min(limits, default=None)
+        return least_limit(self.max_batch_bytes, self.split_bytes)
 
     def _rebuild(self, batch: RawBatch) -> list[RawBatch]:
         # What was damaged on the source would get a new CRC, and nobody would ever see it.

@@ -41,7 +41,6 @@ class Sent(NamedTuple):
     target_offset: int
     record_count: int
     source_offset: int
-    source_next_offset: int
     size_bytes: int
     #: (source offset, records before it) of each stretch of consecutive source offsets
     runs: Sequence[tuple[int, int]]
@@ -53,7 +52,6 @@ class Sent(NamedTuple):
             target_offset,
             step.record_count,
             step.source_offset,
-            step.source_next_offset,
             step.batch.size_bytes,
             step.runs,
         )

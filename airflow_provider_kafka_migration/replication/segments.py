@@ -237,7 +237,8 @@ class SegmentIndex:
         if stop == 0 or self._reach[stop - 1] <= position:
             return None
         best: _Name | None = None
-        for name in reversed(self._names[:stop]):
+        for index in range(stop - 1, -1, -1):
+            name = self._names[index]
             if name.until_offset > position and (best is None or name.until_offset > best.until_offset):
                 best = name
             elif best is not None and name.from_offset < best.from_offset:

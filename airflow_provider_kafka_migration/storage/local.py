@@ -89,8 +89,8 @@ class LocalStore:
         after = start_after.encode() if start_after is not None else b""
         with self._errors(prefix):
             # Followers list again and again: a file is looked at only if its name is wanted.
-            wanted = sorted((key.encode(), key) for key in self._keys(start) if key.startswith(prefix))
-            found = [self._info(key) for order, key in wanted if order > after]
+            keys = (key for key in self._keys(start) if key.startswith(prefix) and key.encode() > after)
+            found = [self._info(key) for key in sorted(keys, key=str.encode)]
         return iter([info for info in found if info is not None])
 
     def _keys(self, start: Path) -> Iterator[str]:

@@ -72,8 +72,8 @@ def test_packed_steps_write_a_run_for_each_stretch(local_store: ObjectStore) -> 
     _, sent, sequence = copy.take_append()
     assert (sent.target_offset, sequence) == (0, 0)
     assert list(sent.runs_at(0)) == [Run(0, 0, 2), Run(4, 2, 2), Run(9, 4, 2)]
-    _, sent, sequence = copy.take_append()
-    assert (sent.target_offset, sent.source_offset, sent.source_next_offset, sequence) == (6, 11, 21, 6)
+    step, sent, sequence = copy.take_append()
+    assert (sent.target_offset, sent.source_offset, step.source_next_offset, sequence) == (6, 11, 21, 6)
     assert list(sent.runs_at(6)) == [Run(11, 6, 2), Run(20, 8, 1)]
     assert copy.is_idle is False
     assert copy.pending_bytes == 0
