@@ -16,6 +16,8 @@ import pytest
 from harness.brokers import KafkaCluster
 from harness.s3 import S3Server
 
+pytest_plugins = ["tests.second_tries"]
+
 #: Users of both clusters besides the super user `admin`: they may do nothing until a test allows it.
 USERS = {"admin": "admin-secret", "alice": "alice-secret", "bob": "bob-secret"}
 
