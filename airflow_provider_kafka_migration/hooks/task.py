@@ -66,6 +66,7 @@ class MigrationTask:
     #: Name of the phase in :meth:`Migration.run`.
     phase: ClassVar[str] = ""
 
+    #: Airflow shows these fields, and makes a new version of the DAG when one changes. The spec is never rendered.
     template_fields: Sequence[str] = ("spec",)
 
     spec: dict[str, Any] | None
@@ -73,6 +74,18 @@ class MigrationTask:
 
     #: Where the migration's documents lie, by location; for links and pointers. Set when the spec is known.
     storage_uris: Mapping[str, str] = {}
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """Render all template fields but the spec.
+
+        The spec is data, the same for the command line and for Airflow: a notifier's ``{{ migration_message }}`` is
+        there only when the notifier runs, and a topic pattern may hold braces.
+        """
+        spec, self.spec = self.spec, None
+        try:
+            super().render_template_fields(context, jinja_env)  # type: ignore[misc]
+        finally:
+            self.spec = spec
 
     def migration_spec(self, context: Context) -> MigrationSpec:
         """The spec of this run, parsed.
