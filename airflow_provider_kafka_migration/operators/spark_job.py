@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.hooks.references_file import (
     references_document,
     references_file,
     remove_directory,
+    storage_renewal,
 )
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
@@ -89,8 +90,10 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
         :raises AirflowException: Spark failed without a word of the job. The phase asks the journal why.
         """
         self._private_directory = private_directory(run_owner(context), self.task_id)
-        document = references_document(spec, airflow_resolver())
-        with references_file(document, self._private_directory) as references:
+        resolver = airflow_resolver()
+        document = references_document(spec, resolver)
+        renew = storage_renewal(spec, resolver)
+        with references_file(document, self._private_directory, renew=renew) as references:
             hook = self._prepare(spec, job_location, job_key, references)
             hook.ship(self._private_directory)
             try:
