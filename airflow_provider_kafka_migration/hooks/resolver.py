@@ -2,7 +2,7 @@
 
 What a connection becomes depends on its type:
 
-* ``kafka``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
+* ``kafka`` and ``kafka_migration``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
 * ``aws``: the fields of :class:`~..storage.s3_config.S3Config`;
 * anything else: its password, for signing keys, webhook secrets and SCRAM users.
 """
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 ConnectionGetter = Callable[[str], "Connection"]
 
 SCHEME = "airflow"
+
+#: The Apache Kafka provider's connection type, and ours, whose *Test* button asks as a migration does.
+KAFKA_TYPES = ("kafka", "kafka_migration")
 
 
 def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Resolver:
@@ -75,7 +78,7 @@ def _connection_text(connection: Connection, sessions: _AwsSessions) -> str:
 
     :raises ConnectionInvalid: it has not what its type needs.
     """
-    if connection.conn_type == "kafka":
+    if connection.conn_type in KAFKA_TYPES:
         return json.dumps(_kafka_keys(connection))
     if connection.conn_type == "aws":
         return json.dumps(_s3_settings(connection, sessions))
@@ -89,12 +92,12 @@ def _connection_text(connection: Connection, sessions: _AwsSessions) -> str:
 
 
 def kafka_keys(conn_id: str) -> dict[str, Any]:
-    """The librdkafka keys of a connection of type ``kafka``.
+    """The librdkafka keys of a connection to a cluster.
 
     :raises ConnectionInvalid: no such connection, another type, or no JSON object in ``extra``.
     """
     connection = _connection(conn_id)
-    if connection.conn_type != "kafka":
+    if connection.conn_type not in KAFKA_TYPES:
         raise ConnectionInvalid(
             f"the connection is of type {connection.conn_type!r}, not kafka",
             where=Where(path=f"{SCHEME}:{conn_id}"),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,7 @@ def test_plain_keys_and_executors_with_their_own_need_no_file(
 def test_keys_file_that_is_gone_leaves_the_last_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     keys = KeysFile(path)
-    with pytest.raises(OSError, match="keys.json"):
+    with pytest.raises(OSError, match=r"keys\.json"):
         keys()
     write_keys(path, S3Keys("a", "b", "c"))
     assert keys() == S3Keys("a", "b", "c")
@@ -208,7 +208,7 @@ class _Watch:
 
 
 @pytest.fixture
-def watches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Watch]]:
+def watches(monkeypatch: pytest.MonkeyPatch) -> list[_Watch]:
     _Watch.opened = []
 
     def open_watch(_cls: Any, _spec: Any, _resolver: Any) -> _Watch:
@@ -216,7 +216,7 @@ def watches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[_Watch]]:
         return _Watch.opened[-1]
 
     monkeypatch.setattr(core.FreezeWatch, "open", classmethod(open_watch))
-    yield _Watch.opened
+    return _Watch.opened
 
 
 def test_watch_over_a_freeze_reads_the_connections_again_when_keys_have_ended(

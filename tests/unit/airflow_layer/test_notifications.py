@@ -115,7 +115,7 @@ def test_documented_notifier_leaves_every_task_of_a_spec_built_dag_alone(minimal
 
 
 def test_other_fields_are_rendered_as_ever(minimal_spec: dict[str, Any]) -> None:
-    dag = build_migration_dag(minimal_spec, task_args={"seed": {"name": "copy of {{ params.team }}"}})
+    dag = build_migration_dag(minimal_spec, task_args={"seed": {"files": "{{ params.team }}.conf"}})
     seed = dag.get_task("seed")
     seed.render_template_fields(_context(dag=dag, params={"team": "orders"}), dag.get_template_env())
-    assert seed.name == "copy of orders"
+    assert seed.files == "orders.conf"
