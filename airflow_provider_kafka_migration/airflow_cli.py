@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def get_kafka_migration_cli_commands() -> list[Any]:
 def run(args: Namespace) -> None:
     """Hand the arguments on. Ends with the command's own exit status."""
     from airflow_provider_kafka_migration.cli import main
+    from airflow_provider_kafka_migration.compat import find_connections_of_the_database
 
-    # As Airflow's own commands do it: connections of the metadata database are found, too.
-    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+    find_connections_of_the_database()
     main(args.arguments or ["--help"])

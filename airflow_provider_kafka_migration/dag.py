@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,9 @@ TAGS = ("kafka", "kafka-migration")
 #: Generic DAG: each run is another migration. Two runs of one migration id are kept apart by the journal's claim.
 GENERIC_ACTIVE_RUNS = 16
 
+#: Arguments that are lists of what to call: what the caller gives is called as well.
+_LISTS = frozenset({"notifiers", "on_failure_callback", "on_success_callback"})
+
 TaskArgs = Mapping[str, Mapping[str, Any]]
 
 
@@ -64,10 +67,26 @@ class _Tasks:
             "on_failure_callback": [self.notifier("failed")],
             "task_group": group,
             **given,
-            **self._task_args.get(full_id, {}),
         }
+        self._add(arguments, full_id, operator.fixed_arguments)
         self.made.append(full_id)
         return operator(task_id=task_id, **arguments)
+
+    def _add(self, arguments: dict[str, Any], full_id: str, fixed: Collection[str]) -> None:
+        """Add what the caller gives for a task; callbacks and notifiers come after ours, all else wins over it.
+
+        :raises ValueError: an argument that the operator would overwrite without a word.
+        """
+        more = self._task_args.get(full_id, {})
+        lost = sorted(set(more) & set(fixed))
+        if lost:
+            raise ValueError(f"task_args of {full_id} gives what the task sets itself: {', '.join(lost)}")
+        for name, value in more.items():
+            ours = arguments.get(name)
+            if name in _LISTS and ours:
+                theirs = list(value) if isinstance(value, Sequence) else [value]
+                value = [*ours, *theirs]
+            arguments[name] = value
 
     def notifier(self, event: str) -> MigrationNotifier:
         return MigrationNotifier(event=event, spec=self._spec)
@@ -91,9 +110,11 @@ def build_migration_dag(
 
     :param dag_id: default ``kafka_migration``, or ``kafka_migration_<migration_id>``.
     :param task_args: more operator arguments by task id, for instance
-        ``{"seed": {"pool": "source-cluster"}, "tail": {"executor_config": ...}}``.
+        ``{"seed": {"pool": "source-cluster"}, "tail": {"executor_config": ...}}``. Arguments that the task sets
+        itself are refused; callbacks and notifiers are added to ours.
     :param dag_args: arguments of ``DAG``; they win over the defaults here.
     :raises SpecInvalid: with every mistake of the spec.
+    :raises ValueError: ``task_args`` names a task that is not there, or an argument that the task sets itself.
     """
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:

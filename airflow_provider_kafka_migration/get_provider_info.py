@@ -47,10 +47,18 @@ def get_provider_info() -> dict[str, Any]:
             f"{_PACKAGE}.links.storage.PlanLink",
         ],
         "notifications": [f"{_PACKAGE}.notifications.migration.MigrationNotifier"],
-        "plugins": [
+        # The plugin has an entry point of its own: named here, too, Airflow would find it twice where providers are not
+        # loaded lazily, and report an import error.
+        "connection-types": [
             {
-                "name": "kafka_migration",
-                "plugin-class": f"{_PACKAGE}.plugins.kafka_migration.KafkaMigrationPlugin",
+                "connection-type": "kafka_migration",
+                "hook-class-name": f"{_PACKAGE}.hooks.kafka_cluster.KafkaClusterHook",
+                "hook-name": "Kafka cluster (migration)",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["schema", "login", "password", "port", "host"],
+                    "relabeling": {"extra": "Client settings (librdkafka keys)"},
+                    "placeholders": {"extra": '{"bootstrap.servers": "broker:9092"}'},
+                },
             }
         ],
         "cli": [f"{_PACKAGE}.airflow_cli.get_kafka_migration_cli_commands"],

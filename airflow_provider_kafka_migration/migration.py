@@ -164,7 +164,7 @@ class Migration:
     @cached_property
     def _s3_config(self) -> S3Config | None:
         reference = self.spec.storage.conn_id
-        return None if reference is None else S3Config.from_dict(self._resolver.mapping(reference))
+        return None if reference is None else S3Config.of(self._resolver, reference)
 
     @cached_property
     def journal_store(self) -> ObjectStore:

@@ -16,6 +16,8 @@ from typing import Any
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
 
 Handler = Callable[[str], str]
+#: Gives, for what a reference names, a function that returns the keys that hold now; None where they never change.
+Renewal = Callable[[str], "Callable[[], Any] | None"]
 
 DEFAULT_SCHEME = "airflow"
 
@@ -63,11 +65,24 @@ class Resolver:
     """Turns references into their content.
 
     :param handlers: more schemes, for instance ``airflow`` (given by the Airflow layer).
+    :param renewals: for schemes behind which credentials may be temporary.
     """
 
-    def __init__(self, handlers: Mapping[str, Handler] | None = None) -> None:
+    def __init__(
+        self, handlers: Mapping[str, Handler] | None = None, renewals: Mapping[str, Renewal] | None = None
+    ) -> None:
         self._handlers: dict[str, Handler] = {"env": _from_environment, "file": _from_file}
         self._handlers.update(handlers or {})
+        self._renewals = dict(renewals or {})
+
+    def renewal(self, reference: str) -> Callable[[], Any] | None:
+        """A function that returns the keys that hold now, for credentials that end and are replaced; else None.
+
+        :raises ConnectionInvalid: there is no such connection.
+        """
+        scheme, rest = split_reference(reference)
+        renewal = self._renewals.get(scheme)
+        return renewal(rest) if renewal else None
 
     def text(self, reference: str) -> str:
         """The content behind a reference.

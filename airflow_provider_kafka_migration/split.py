@@ -87,7 +87,7 @@ class SplitJob:
 
     def _store(self, location: str) -> ObjectStore:
         reference = self.spec.storage.conn_id
-        config = None if reference is None else S3Config.from_dict(self._resolver.mapping(reference))
+        config = None if reference is None else S3Config.of(self._resolver, reference)
         return open_store(location, config)
 
     def _context(self) -> PhaseContext:

@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.replication.clients import Clients, write_
 from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
 
 _PROGRESS_SECONDS = 1.0
 _KILL_SECONDS = 10.0
@@ -97,8 +98,13 @@ class InProcessRunner:
 
     def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
         """Run a job document to its end."""
-        given = references(spec, self._resolver, Path(job_key).stem)
-        with self._stop.heeded(), Clients(given) as clients, ProgressPump(read_progress, self._show):
+        # The reference itself: keys that end are renewed in this process.
+        given = {**references(spec, self._resolver, Path(job_key).stem), "storage": spec.storage.conn_id}
+        with (
+            self._stop.heeded(),
+            Clients(given, None, self._resolver) as clients,
+            ProgressPump(read_progress, self._show),
+        ):
             data = clients.store(job_location).get(job_key)
             if data is None:
                 raise JobMissing(
@@ -143,9 +149,16 @@ class SparkRunner:
         folder = Path(tempfile.mkdtemp(prefix="kafka-migration-"))
         try:
             file = folder / "references.json"
-            write_references(str(file), references(spec, self._resolver, name))
+            given = references(spec, self._resolver, name)
+            renew = self._resolver.renewal(spec.storage.conn_id) if spec.storage.conn_id else None
+            keys: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if renew is not None:
+                path = folder / "storage-keys.json"
+                given["storage"] = with_keys_file(given["storage"], path)
+                keys = keys_kept_in(path, renew)
+            write_references(str(file), given)
             command = self._command(spec, name, job_location, job_key, file)
-            with self._stop.heeded(), ProgressPump(read_progress, self._show):
+            with self._stop.heeded(), keys, ProgressPump(read_progress, self._show):
                 self._run(spec, name, command, folder / "spark.log")
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import socket
@@ -34,14 +35,18 @@ StorageOption = Annotated[
 
 def resolver() -> Resolver:
     """Knows ``env:``, ``file:`` and, through Airflow (imported when one is asked for), connection ids."""
-    return Resolver({DEFAULT_SCHEME: _airflow_connection})
+    airflow = functools.cache(_airflow_resolver)
+    return Resolver(
+        {DEFAULT_SCHEME: lambda conn_id: airflow().text(conn_id)},
+        {DEFAULT_SCHEME: lambda conn_id: airflow().renewal(conn_id)},
+    )
 
 
-def _airflow_connection(conn_id: str) -> str:
+def _airflow_resolver() -> Resolver:
     # Airflow takes seconds to import, and a spec with env: and file: references does without it.
-    from airflow_provider_kafka_migration.hooks.resolver import connection_text
+    from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 
-    return connection_text(conn_id)
+    return airflow_resolver()
 
 
 def person() -> str:
@@ -68,7 +73,7 @@ def open_location(location: str, reference: str | None) -> ObjectStore:
 
     s3_config = None
     if reference and location.startswith("s3://"):
-        s3_config = S3Config.from_dict(resolver().mapping(reference))
+        s3_config = S3Config.of(resolver(), reference)
     return open_store(location, s3_config)
 
 

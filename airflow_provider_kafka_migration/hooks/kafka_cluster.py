@@ -1,30 +1,40 @@
-"""A Kafka cluster behind an Airflow connection of type ``kafka``."""
+"""A Kafka cluster behind an Airflow connection of type ``kafka_migration`` or ``kafka``."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
+from airflow.sdk import BaseHook
 
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.hooks.resolver import kafka_keys
+from airflow_provider_kafka_migration.kafka.cluster import FIRST_CONTACT_SECONDS
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.wire import Wire
+
+#: Bound of one request of the connection test: somebody looks at a button.
+_TEST_SECONDS = 10.0
 
 
-class KafkaClusterHook(KafkaBaseHook):
-    """One cluster of a migration, as the raw wire and the admin client reach it.
+class KafkaClusterHook(BaseHook):
+    """One cluster of a migration, as the raw wire reaches it.
 
-    It takes the connection type of the Apache Kafka provider (``extra`` holds librdkafka keys), so one connection
-    serves both. What a migration cannot honour is an error that says what to write instead.
+    ``extra`` of the connection holds librdkafka keys. A connection of the Apache Kafka provider (type ``kafka``) does
+    as well; its *Test* button is that provider's. What a migration cannot honour is an error that says what to write
+    instead.
 
     :param kafka_config_id: connection id.
     :param role: ``source`` or ``target``, for messages.
     """
 
+    conn_name_attr = "kafka_config_id"
+    default_conn_name = "kafka_default"
+    conn_type = "kafka_migration"
     hook_name = "Kafka cluster (migration)"
 
-    def __init__(self, kafka_config_id: str = KafkaBaseHook.default_conn_name, *, role: str = "source") -> None:
-        super().__init__(kafka_config_id=kafka_config_id)  # type: ignore[no-untyped-call]
+    def __init__(self, kafka_config_id: str = default_conn_name, *, role: str = "source") -> None:
+        super().__init__()
+        self.kafka_config_id = kafka_config_id
         self.role = role
 
     def keys(self) -> dict[str, Any]:
@@ -41,15 +51,17 @@ class KafkaClusterHook(KafkaBaseHook):
         """
         return ClientConfig.from_librdkafka(self.keys(), self.role)
 
-    def _build_config(self) -> dict[str, Any]:
-        return self.client_config().librdkafka()
+    def get_conn(self) -> Wire:
+        """A new wire to the cluster, which the caller closes. Nothing is sent yet."""
+        return Wire(self.client_config(), timeout_seconds=_TEST_SECONDS, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the button in Airflow's connection form: whether the cluster answers within ten seconds."""
+        """For the *Test* button of Airflow's connection form: asks the cluster as a migration does, once."""
         try:
-            metadata = self.get_conn.list_topics(timeout=10)
+            with self.get_conn() as wire:
+                topics = wire.metadata(None)
+                return True, f"cluster {wire.cluster_id}: {len(wire.brokers())} broker(s), {len(topics)} topic(s)"
         except MigrationError as error:
             return False, str(error)
-        except Exception as error:  # librdkafka's errors do not quote credentials
-            return False, f"no answer from the cluster: {error}"
-        return True, f"{len(metadata.brokers)} broker(s), {len(metadata.topics)} topic(s)"
+        except Exception as error:  # its text may quote what is secret
+            return False, f"the cluster could not be asked: {type(error).__name__}"

@@ -11,14 +11,15 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
 from airflow_provider_kafka_migration.references import Resolver, split_reference
 from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
 
 _ROLES = ("source", "target", "storage")
 
@@ -68,29 +69,45 @@ def private_directory(owner: str, task_id: str) -> Path:
     return Path(base) / f"kafka-migration-{os.getuid()}-{name}"
 
 
+def storage_renewal(spec: MigrationSpec, resolver: Resolver) -> Callable[[], Any] | None:
+    """Gives the storage keys that hold now, where Spark is given keys that end; else None."""
+    reference = spec.storage.conn_id
+    if reference is None or spec.spark.executor_references != "file":
+        return None
+    return resolver.renewal(reference)
+
+
 @contextmanager
-def references_file(document: dict[str, Any], directory: Path) -> Iterator[Path]:
+def references_file(
+    document: dict[str, Any], directory: Path, *, renew: Callable[[], Any] | None = None
+) -> Iterator[Path]:
     """The document as a file of mode 0600 in a folder of mode 0700, removed at the end.
 
+    :param renew: gives the storage keys that hold now. They get a file of their own, which is replaced whenever they
+        change, and which Spark's driver and workers read again.
     :raises ConnectionInvalid: the folder cannot be made private to this user.
     """
     remove_directory(directory)
-    try:
-        directory.mkdir(mode=0o700, parents=True)
-        path = directory / "references.json"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-    except OSError as error:
-        raise ConnectionInvalid(
-            f"the folder for Spark's connections cannot be used: {error.strerror}",
-            where=Where(path=str(directory)),
-            next_step="set [kafka_migration] secrets_directory to a folder that only Airflow's user can write to",
-        ) from None
-    try:
+    keys = directory / "storage-keys.json"
+    if renew is not None:
+        document = {**document, "storage": with_keys_file(document["storage"], keys)}
+    with ExitStack() as stack:
+        try:
+            directory.mkdir(mode=0o700, parents=True)
+            stack.callback(remove_directory, directory)
+            path = directory / "references.json"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(document, file)
+        except OSError as error:
+            raise ConnectionInvalid(
+                f"the folder for Spark's connections cannot be used: {error.strerror}",
+                where=Where(path=str(directory)),
+                next_step="set [kafka_migration] secrets_directory to a folder that only Airflow's user can write to",
+            ) from None
+        if renew is not None:
+            stack.enter_context(keys_kept_in(keys, renew))
         yield path
-    finally:
-        remove_directory(directory)
 
 
 def remove_directory(directory: Path) -> None:

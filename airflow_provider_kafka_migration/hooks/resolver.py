@@ -2,7 +2,7 @@
 
 What a connection becomes depends on its type:
 
-* ``kafka``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
+* ``kafka`` and ``kafka_migration``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
 * ``aws``: the fields of :class:`~..storage.s3_config.S3Config`;
 * anything else: its password, for signing keys, webhook secrets and SCRAM users.
 """
@@ -10,14 +10,14 @@ What a connection becomes depends on its type:
 from __future__ import annotations
 
 import json
-import logging
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
 from airflow_provider_kafka_migration.references import Resolver, split_reference
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
 
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
-log = logging.getLogger(__name__)
-
 ConnectionGetter = Callable[[str], "Connection"]
 
 SCHEME = "airflow"
+
+#: The Apache Kafka provider's connection type, and ours, whose *Test* button asks as a migration does.
+KAFKA_TYPES = ("kafka", "kafka_migration")
 
 
 def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Resolver:
@@ -47,7 +48,11 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
             raise _missing(conn_id)
         return connections[conn_id]
 
-    return Resolver({SCHEME: lambda conn_id: connection_text(conn_id, get)})
+    sessions = _AwsSessions()
+    return Resolver(
+        {SCHEME: lambda conn_id: _connection_text(get(conn_id), sessions)},
+        {SCHEME: lambda conn_id: sessions.keys(get(conn_id))},
+    )
 
 
 async def prefetch(spec: MigrationSpec) -> dict[str, Connection]:
@@ -68,32 +73,31 @@ async def prefetch(spec: MigrationSpec) -> dict[str, Connection]:
     return found
 
 
-def connection_text(conn_id: str, get: ConnectionGetter | None = None) -> str:
+def _connection_text(connection: Connection, sessions: _AwsSessions) -> str:
     """The content of a connection as a reference's text. It is a secret.
 
-    :raises ConnectionInvalid: no such connection, or one that has not what its type needs.
+    :raises ConnectionInvalid: it has not what its type needs.
     """
-    connection = (get or _connection)(conn_id)
-    if connection.conn_type == "kafka":
+    if connection.conn_type in KAFKA_TYPES:
         return json.dumps(_kafka_keys(connection))
     if connection.conn_type == "aws":
-        return json.dumps(s3_settings(connection))
+        return json.dumps(_s3_settings(connection, sessions))
     if not connection.password:
         raise ConnectionInvalid(
             f"the connection has no password (its type is {connection.conn_type!r})",
-            where=Where(path=f"{SCHEME}:{conn_id}"),
+            where=Where(path=f"{SCHEME}:{connection.conn_id}"),
             next_step="put the secret into the password of a connection of type generic, or use env:NAME or file:PATH",
         )
     return str(connection.password)
 
 
 def kafka_keys(conn_id: str) -> dict[str, Any]:
-    """The librdkafka keys of a connection of type ``kafka``.
+    """The librdkafka keys of a connection to a cluster.
 
     :raises ConnectionInvalid: no such connection, another type, or no JSON object in ``extra``.
     """
     connection = _connection(conn_id)
-    if connection.conn_type != "kafka":
+    if connection.conn_type not in KAFKA_TYPES:
         raise ConnectionInvalid(
             f"the connection is of type {connection.conn_type!r}, not kafka",
             where=Where(path=f"{SCHEME}:{conn_id}"),
@@ -159,16 +163,46 @@ def msk_region(bootstrap_servers: str) -> str | None:
     return match.group("region").lower() if match else None
 
 
-def s3_settings(connection: Connection) -> dict[str, Any]:
-    """The fields of :class:`S3Config` in a connection of type ``aws``; without keys the machine's identity is used.
-
-    A role of the connection is assumed here: its credentials end after an hour or so, and the next attempt of a task
-    gets new ones.
+class _AwsSessions:
+    """The AWS sessions of the connections whose credentials are temporary, made once: a role is assumed by the first
+    use, and the Amazon provider's session assumes it again a quarter of an hour before the keys end.
     """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._keys: dict[str, Callable[[], Any]] = {}
+
+    def keys(self, connection: Connection) -> Callable[[], Any] | None:
+        """A function that returns the keys that hold now; None for a connection whose keys never change.
+
+        :raises ConnectionInvalid: the profile is not there. :raises StorageUnavailable: the role cannot be assumed now.
+        """
+        if connection.conn_type != "aws":
+            return None
+        wrapper = _aws_wrapper(connection)
+        if not (wrapper.role_arn or wrapper.profile_name):
+            return None
+        conn_id = str(connection.conn_id)
+        with self._lock:
+            if conn_id not in self._keys:
+                self._keys[conn_id] = _session_keys(conn_id, wrapper)
+            return self._keys[conn_id]
+
+
+def _aws_wrapper(connection: Connection) -> Any:
     from airflow.providers.amazon.aws.utils.connection_wrapper import AwsConnectionWrapper
 
     _extra(connection)
-    wrapper = AwsConnectionWrapper(connection)
+    return AwsConnectionWrapper(connection)
+
+
+def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, Any]:
+    """The fields of :class:`S3Config` in a connection of type ``aws``; without keys the machine's identity is used.
+
+    Of a role or a profile the keys are those that hold now. Whoever keeps the settings for longer renews them
+    (:meth:`Resolver.renewal`).
+    """
+    wrapper = _aws_wrapper(connection)
     settings = {
         "endpoint_url": wrapper.get_service_endpoint_url("s3"),
         "aws_access_key_id": wrapper.aws_access_key_id,
@@ -177,23 +211,61 @@ def s3_settings(connection: Connection) -> dict[str, Any]:
         "region_name": wrapper.region_name,
         "verify": wrapper.verify,
     }
-    if wrapper.role_arn or wrapper.profile_name:
-        settings.update(_session_credentials(str(connection.conn_id)))
+    read_keys = sessions.keys(connection)
+    if read_keys is not None:
+        keys = _now(read_keys, str(connection.conn_id))
+        settings.update(
+            aws_access_key_id=keys.access_key, aws_secret_access_key=keys.secret_key, aws_session_token=keys.token
+        )
     return S3Config.from_dict(settings).to_dict()
 
 
-def _session_credentials(conn_id: str) -> dict[str, Any]:
-    from airflow.providers.amazon.aws.hooks.base_aws import AwsBaseHook
+def _session_keys(conn_id: str, wrapper: Any) -> Callable[[], Any]:
+    from airflow.providers.amazon.aws.hooks.base_aws import resolve_session_factory
 
-    credentials = AwsBaseHook(aws_conn_id=conn_id, client_type="s3").get_credentials()
-    if credentials.token:
-        log.warning(
-            "The connection %s gives temporary credentials. A task that runs longer than they live ends with an error "
-            "and goes on where it stopped when it is retried; for a long tail use the machine's own role.",
-            conn_id,
+    def make() -> Any:
+        # The connection at hand, not its id: a triggerer must not fetch connections in a blocking way.
+        factory = resolve_session_factory()
+        return factory(conn=wrapper, region_name=wrapper.region_name, config=wrapper.botocore_config).create_session()
+
+    credentials = _now(make, conn_id).get_credentials()
+    if credentials is None:
+        raise ConnectionInvalid(
+            "the connection's profile gives no AWS credentials",
+            where=Where(path=f"{SCHEME}:{conn_id}"),
+            next_step="check profile_name, and the files of AWS on this machine",
         )
-    return {
-        "aws_access_key_id": credentials.access_key,
-        "aws_secret_access_key": credentials.secret_key,
-        "aws_session_token": credentials.token,
-    }
+    get: Callable[[], Any] = credentials.get_frozen_credentials
+    return get
+
+
+#: What STS and profiles answer when asking again cannot help.
+_REFUSED_BY_STS = frozenset({"AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch", "ValidationError"})
+
+
+def _now(ask: Callable[[], Any], conn_id: str) -> Any:
+    """Ask AWS for something; its errors are never quoted, since they may hold what is secret."""
+    from botocore.exceptions import ClientError, ProfileNotFound
+
+    where = Where(path=f"{SCHEME}:{conn_id}")
+    try:
+        return ask()
+    except ProfileNotFound:
+        raise ConnectionInvalid(
+            "AWS' files on this machine do not have the profile of the connection",
+            where=where,
+            next_step="correct profile_name in the connection's extra, or add the profile on every worker",
+        ) from None
+    except Exception as error:
+        code = str(error.response.get("Error", {}).get("Code")) if isinstance(error, ClientError) else ""
+        if code in _REFUSED_BY_STS:
+            raise ConnectionInvalid(
+                f"AWS refused the role of the connection: {code}",
+                where=where,
+                next_step="check role_arn, its trust policy and the connection's own keys",
+            ) from error
+        raise StorageUnavailable(
+            f"the credentials of the connection could not be had: {code or type(error).__name__}",
+            where=where,
+            next_step="check that STS, or what gives the credentials, can be reached from here; then clear the task",
+        ) from error

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import psutil
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+from airflow_provider_kafka_migration.compat import OpenSparkSubmitHook
 from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
 from airflow_provider_kafka_migration.spark.package import build_py_files
 
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.05
 _LAST_WORD = re.compile(r"^\[(?P<code>[A-Z][A-Z_]+)\] (?P<text>.+)$")
 
 
-class BoundSparkSubmitHook(SparkSubmitHook):
+class BoundSparkSubmitHook(OpenSparkSubmitHook):
     """The Spark provider's hook, with two differences.
 
     * The driver dies with its task, also when the task is killed without warning.
@@ -32,32 +32,26 @@ class BoundSparkSubmitHook(SparkSubmitHook):
       PySpark puts into a process group of their own.
     """
 
-    @classmethod
-    def adopt(cls, hook: SparkSubmitHook) -> BoundSparkSubmitHook:
-        """The same hook with our behaviour. (Its constructor takes thirty arguments, which the operator passes.)"""
-        bound = cls.__new__(cls)
-        bound.__dict__.update(hook.__dict__)
-        return bound
-
-    def _get_spark_binary_path(self) -> list[str]:
+    def binary_command(self, binary: str) -> list[str]:
+        """``spark-submit`` through the launcher that binds it to this process."""
         launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.hooks.spark_launch", str(os.getpid())]
-        return [*launcher, find_binary(super()._get_spark_binary_path()[0])]
+        return [*launcher, find_binary(binary)]
 
     def on_kill(self) -> None:
         """End the driver with all its processes, then whatever runs on a cluster."""
-        process = self._submit_sp
-        if process is not None and process.poll() is None:
-            kill_tree(process.pid)
+        pid = self.running_pid
+        if pid is not None:
+            kill_tree(pid)
         super().on_kill()
 
     def ship(self, folder: Path) -> None:
         """Give executors on other machines this package, unless the caller gave files of his own."""
-        if not self._py_files and not self._connection["master"].startswith("local"):
-            self._py_files = str(build_py_files(folder))
+        if not self.py_files and not self.master.startswith("local"):
+            self.py_files = str(build_py_files(folder))
 
     def failure(self) -> MigrationError | None:
         """What the job's own last word was: one line ``[CODE] what. Next: step``. None: it had none."""
-        for line in reversed(self._last_submit_log_lines):
+        for line in reversed(tuple(self.last_lines)):
             found = _LAST_WORD.search(line)
             if found:
                 what, _, next_step = found["text"].partition(". Next: ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases.context import PhaseResult
@@ -66,13 +66,31 @@ class MigrationTask:
     #: Name of the phase in :meth:`Migration.run`.
     phase: ClassVar[str] = ""
 
+    #: Arguments that the class or the DAG sets itself: given in ``task_args`` they would be lost, or break the DAG.
+    fixed_arguments: ClassVar[frozenset[str]] = frozenset({"dag", "spec", "task_group", "task_id"})
+
+    #: Airflow shows these fields, and makes a new version of the DAG when one changes. The spec is never rendered.
     template_fields: Sequence[str] = ("spec",)
+
+    operator_extra_links: Collection[BaseOperatorLink]
 
     spec: dict[str, Any] | None
     takeover: bool
 
     #: Where the migration's documents lie, by location; for links and pointers. Set when the spec is known.
     storage_uris: Mapping[str, str] = {}
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """Render all template fields but the spec.
+
+        The spec is data, the same for the command line and for Airflow: a notifier's ``{{ migration_message }}`` is
+        there only when the notifier runs, and a topic pattern may hold braces.
+        """
+        spec, self.spec = self.spec, None
+        try:
+            super().render_template_fields(context, jinja_env)  # type: ignore[misc]
+        finally:
+            self.spec = spec
 
     def migration_spec(self, context: Context) -> MigrationSpec:
         """The spec of this run, parsed.
@@ -81,16 +99,35 @@ class MigrationTask:
         """
         return run_spec(self.spec, context)
 
+    def pre_execute(self, context: Context) -> None:
+        """Called by Airflow before each part of an attempt, also after a deferral."""
+        super().pre_execute(context)  # type: ignore[misc]
+        self.show_links(context)
+
+    def show_links(self, context: Context) -> None:
+        """Give Airflow the links now. It asks for them itself only when an attempt has ended, days later for a tail."""
+        try:
+            self._locate(self.migration_spec(context))
+            for link in self.operator_extra_links:
+                url = link.get_link(self, ti_key=None)  # type: ignore[arg-type]
+                if url:
+                    context["ti"].xcom_push(key=link.xcom_key, value=url)
+        except Exception as error:  # a spec with mistakes is told by the task itself; a link must not make it red
+            log.info("The links cannot be shown yet: %s", type(error).__name__)
+
+    def _locate(self, spec: MigrationSpec) -> None:
+        self.storage_uris = {
+            "journal": f"{spec.storage.journal}/{spec.migration_id}",
+            "evidence": f"{spec.storage.evidence_location}/{spec.migration_id}",
+        }
+
     @contextmanager
     def open_migration(self, context: Context, **options: Any) -> Iterator[Migration]:
         """The core of the migration, with Airflow's connections and this run as its owner."""
         from airflow_provider_kafka_migration.migration import Migration
 
         spec = self.migration_spec(context)
-        self.storage_uris = {
-            "journal": f"{spec.storage.journal}/{spec.migration_id}",
-            "evidence": f"{spec.storage.evidence_location}/{spec.migration_id}",
-        }
+        self._locate(spec)
         with Migration.open(
             spec,
             run_owner(context),

@@ -15,6 +15,7 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperatorLink, Param
 from airflow.sdk.exceptions import TaskAwaitingInput
 
+from airflow_provider_kafka_migration.compat import put_question
 from airflow_provider_kafka_migration.documents.approval import (
     ApprovalAnswer,
     ApprovalFacts,
@@ -60,6 +61,12 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     :param kwargs: arguments of ``ApprovalOperator`` (``notifiers``, ...). ``assigned_users`` and ``response_timeout``
         come from the spec unless they are given here.
     """
+
+    #: Arguments that this class or the DAG sets itself.
+    fixed_arguments: ClassVar[frozenset[str]] = MigrationTask.fixed_arguments | {
+        *("retries", "subject", "body", "options", "multiple", "defaults", "params"),
+        *("first_task_id", "awaits_second", "fail_on_reject", "ignore_downstream_trigger_rules"),
+    }
 
     kind: ClassVar[ApprovalKind]
     choices: ClassVar[Sequence[str]]
@@ -128,29 +135,16 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
             self.response_timeout = spec.approvals.response_timeout
 
     def _show(self, context: Context) -> str:
-        """Put the question up; the text that Airflow shows, which after a clear is the first attempt's.
-
-        The same call as ``upsert_hitl_detail`` of the SDK, which keeps the answer to itself.
-        """
-        from airflow.sdk.api.datamodels._generated import HITLUser
-        from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
-        from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
-        answer = SUPERVISOR_COMMS.send(
-            CreateHITLDetailPayload(
-                ti_id=context["ti"].id,
-                options=self.options,
-                subject=self.subject,
-                body=self.body,
-                defaults=None,
-                multiple=False,
-                params=self.serialized_params,
-                assigned_users=[HITLUser(**user) for user in self.assigned_users or []],
-            )
+        """Put the question up; the text that Airflow shows, which after a clear is the first attempt's."""
+        shown = put_question(
+            context["ti"].id,
+            options=self.options,
+            subject=self.subject,
+            body=self.body,
+            params=self.serialized_params,
+            users=[{"id": user["id"], "name": user["name"]} for user in self.assigned_users or []],
         )
-        if isinstance(answer, HITLDetailRequestResult) and answer.body is not None:
-            return answer.body
-        return self.body or ""
+        return (self.body or "") if shown is None else shown
 
     # ---- the answer
 

@@ -1,7 +1,8 @@
-"""What the seed read and wrote, for OpenLineage. Plain data until somebody asks, and nothing is read again then."""
+"""What a copy read and wrote, for OpenLineage. Plain data until somebody asks, and nothing is read again then."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases.context import PhaseResult
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
-class SeedLineage:
-    """Datasets of one seed.
+class CopyLineage:
+    """Datasets of one copy: the seed or the tail.
 
     :param source: ``kafka://host:port`` of the source; of several addresses the first one in alphabetical order.
     :param topics: (source topic, target topic), ascending.
@@ -30,9 +33,10 @@ class SeedLineage:
     copied_bytes: int
 
     @classmethod
-    def of(cls, migration: Migration, result: PhaseResult) -> SeedLineage:
-        """From the plan and the phase's result."""
+    def of(cls, migration: Migration, result: PhaseResult | None = None) -> CopyLineage:
+        """From the plan and the phase's result; without a result the copy has not ended, or has failed."""
         spec, plan = migration.spec, migration.context.load_plan()
+        details = result.details if result else {}
         location = f"{spec.storage.archive_location}/{spec.migration_id}"
         archived = spec.seed.via != "direct" and location.startswith("s3://")
         return cls(
@@ -40,8 +44,8 @@ class SeedLineage:
             target=_namespace(migration.target.config.bootstrap_servers),
             topics=tuple(sorted((topic.name, topic.target_name) for topic in plan.topics)),
             archive=_split(location) if archived else None,
-            records=int(result.details.get("records", -1)),
-            copied_bytes=int(result.details.get("copied_bytes", -1)),
+            records=int(details.get("records", -1)),
+            copied_bytes=int(details.get("copied_bytes", -1)),
         )
 
     def facets(self) -> OperatorLineage[Any, Any] | None:
@@ -59,6 +63,36 @@ class SeedLineage:
             outputs.append(OutputDataset(namespace=self.archive[0], name=self.archive[1], outputFacets=known))
         inputs = [Dataset(namespace=self.source, name=source) for source, _ in self.topics]
         return OperatorLineage(inputs=inputs, outputs=outputs)
+
+
+class TellsLineage:
+    """Mixin of the operators that copy: OpenLineage is told what they read and wrote, also when they fail.
+
+    The datasets are taken from the plan before the copy starts. Nothing is read when OpenLineage asks, since a failed
+    task may have lost its clusters.
+    """
+
+    _lineage: CopyLineage | None = None
+
+    def _keep_lineage(self, migration: Migration, result: PhaseResult | None = None) -> None:
+        try:
+            self._lineage = CopyLineage.of(migration, result)
+        except Exception as error:  # what cannot be told about a copy must not make it red
+            log.warning("No lineage can be given: %s", error)
+
+    def _starts(self, migration: Migration) -> None:
+        self._keep_lineage(migration)
+
+    def _finished(self, migration: Migration, result: PhaseResult) -> None:
+        self._keep_lineage(migration, result)
+
+    def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        """Asked by the OpenLineage provider, if it is installed, when the task has ended well."""
+        return self._lineage.facets() if self._lineage is not None else None
+
+    def get_openlineage_facets_on_failure(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:
+        """The same when it has failed: records up to there are on the target."""
+        return self._lineage.facets() if self._lineage is not None else None
 
 
 def _namespace(bootstrap_servers: str) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException
 
 import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.compat import OpenSparkSubmitOperator
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Terminal, Where
 from airflow_provider_kafka_migration.hooks.progress import ProgressWatcher, interval_seconds
 from airflow_provider_kafka_migration.hooks.references_file import (
@@ -19,6 +19,7 @@ from airflow_provider_kafka_migration.hooks.references_file import (
     references_document,
     references_file,
     remove_directory,
+    storage_renewal,
 )
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
@@ -27,6 +28,7 @@ from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSourc
 from airflow_provider_kafka_migration.links.storage import JournalLink
 
 if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.migration import Migration
@@ -39,7 +41,7 @@ DEFAULT_CONF = {"spark.log.level": "WARN"}
 FORCED_CONF = {"spark.speculation": "false"}
 
 
-class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
+class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     """Runs one phase whose data plane is a Spark job.
 
     The phase itself runs in the task, as everywhere: it reads the journal, writes the job document, and verifies the
@@ -52,15 +54,23 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
     :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...).
     """
 
+    #: Arguments that this class or the DAG sets itself.
+    fixed_arguments: ClassVar[frozenset[str]] = MigrationTask.fixed_arguments | {
+        *("application", "application_args", "conn_id", "name", "java_class"),
+    }
+
     #: File name of the Spark main.
     main: ClassVar[str] = ""
 
-    template_fields: Sequence[str] = ("spec", *SparkSubmitOperator.template_fields)
+    template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     def __init__(
         self, *, spec: SpecSource = None, takeover: bool = False, conf: Mapping[str, str] | None = None, **kwargs: Any
     ) -> None:
+        forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
+        if forced:
+            raise ValueError(f"conf sets what a copy cannot work with: {', '.join(forced)}")
         kwargs.setdefault("retry_policy", migration_retry_policy())
         super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
         self.spec = plain_spec(spec)
@@ -71,10 +81,14 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
         """Run the phase; XCom gets pointers only."""
         runner = SparkSubmitRunner(self, context)
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
+            self._starts(migration)
             result = migration.run(self.phase)
             self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
             self._finished(migration, result)
             return self.pointers(migration, result)
+
+    def _starts(self, migration: Migration) -> None:
+        """What a subclass wants to know before the phase runs."""
 
     def _finished(self, migration: Migration, result: PhaseResult) -> None:
         """What a subclass keeps of a phase that ended well."""
@@ -89,37 +103,40 @@ class SparkMigrationOperator(MigrationTask, SparkSubmitOperator):
         :raises AirflowException: Spark failed without a word of the job. The phase asks the journal why.
         """
         self._private_directory = private_directory(run_owner(context), self.task_id)
-        document = references_document(spec, airflow_resolver())
-        with references_file(document, self._private_directory) as references:
-            hook = self._prepare(spec, job_location, job_key, references)
-            hook.ship(self._private_directory)
+        resolver = airflow_resolver()
+        document = references_document(spec, resolver)
+        renew = storage_renewal(spec, resolver)
+        with references_file(document, self._private_directory, renew=renew) as references:
+            self._prepare(spec, job_location, job_key, references)
             try:
-                SparkSubmitOperator.execute(self, context)
+                # Makes the hook itself, from the conf into which it has put OpenLineage's settings.
+                OpenSparkSubmitOperator.execute(self, context)
             except AirflowException as error:
-                failure = hook.failure()
+                failure = self.hook.failure() if isinstance(self.hook, BoundSparkSubmitHook) else None
                 # Of partitions that failed the journal says more than the job's last line.
                 if failure is None or isinstance(failure, CopyFailed | CopyStalled):
                     raise
                 raise failure from error
 
-    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> BoundSparkSubmitHook:
+    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> None:
         self.application = str(spark_main(self.main))
         self.application_args = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
         self.conf = {**DEFAULT_CONF, **spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
         python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         self.env_vars = {**python, **(self.env_vars or {})}
         self.name = f"kafka-migration-{spec.migration_id}-{self.phase}"
-        self._conn_id = spec.spark.conn_id
-        hook = self._get_hook()
-        self._hook = hook
-        return hook
+        self.new_submission(spec.spark.conn_id)
 
-    def _get_hook(self) -> BoundSparkSubmitHook:
-        return BoundSparkSubmitHook.adopt(super()._get_hook())
+    def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
+        """The hook that binds the driver to this task, with our package for executors on other machines."""
+        bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
+        if self._private_directory is not None:
+            bound.ship(self._private_directory)
+        return bound
 
     def on_kill(self) -> None:
         """End the driver with all its processes, and remove its connections."""
-        if self._hook is not None:
+        if self.hook is not None:
             super().on_kill()
         if self._private_directory is not None:
             remove_directory(self._private_directory)

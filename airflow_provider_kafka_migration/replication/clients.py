@@ -89,6 +89,9 @@ class Clients:
 
     def store(self, location: str) -> ObjectStore:
         """A store at a location, with the storage settings."""
+        value = self._references.get("storage")
+        if isinstance(value, str):
+            return open_store(location, S3Config.of(self._resolver, value))
         settings = self._settings("storage")
         return open_store(location, S3Config.from_dict(dict(settings)) if settings is not None else None)
 

@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid, ObjectExi
 from airflow_provider_kafka_migration.storage.base import Bytes, ObjectInfo
 from airflow_provider_kafka_migration.storage.keys import check_key
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3_credentials import KeysFile, live_session
 from airflow_provider_kafka_migration.storage.s3_errors import (
     as_ours,
     code_of,
@@ -230,12 +231,7 @@ def _client(config: S3Config, pid: int) -> S3Client:
     :param pid: this process: a forked child must not use its parent's connections.
     """
     try:
-        session = boto3.session.Session(
-            aws_access_key_id=config.aws_access_key_id,
-            aws_secret_access_key=config.aws_secret_access_key,
-            aws_session_token=config.aws_session_token,
-            region_name=config.region_name,
-        )
+        session = _session(config)
         return session.client(
             "s3",
             endpoint_url=config.endpoint_url,
@@ -250,3 +246,15 @@ def _client(config: S3Config, pid: int) -> S3Client:
             where=Where(path=config.endpoint_url),
             next_step="check endpoint_url, region_name and the AWS profile",
         ) from error
+
+
+def _session(config: S3Config) -> boto3.session.Session:
+    read_keys = config.read_keys or (KeysFile(config.credentials_file) if config.credentials_file else None)
+    if read_keys is not None:
+        return boto3.session.Session(botocore_session=live_session(read_keys), region_name=config.region_name)
+    return boto3.session.Session(
+        aws_access_key_id=config.aws_access_key_id,
+        aws_secret_access_key=config.aws_secret_access_key,
+        aws_session_token=config.aws_session_token,
+        region_name=config.region_name,
+    )

@@ -20,6 +20,9 @@ from airflow_provider_kafka_migration.errors import MigrationError, StorageRefus
 RETRIABLE_CODES = frozenset(
     {
         "ConditionalRequestConflict",
+        # Keys that are renewed while we wait; of others the next attempt of the task reads the connection again.
+        "ExpiredToken",
+        "ExpiredTokenException",
         "InternalError",
         "OperationAborted",
         "RequestLimitExceeded",
@@ -28,11 +31,17 @@ RETRIABLE_CODES = frozenset(
         "SlowDown",
         "Throttling",
         "ThrottlingException",
+        "TokenRefreshRequired",
         "TooManyRequests",
     }
 )
 
 _CREDENTIALS = "check the credentials of the storage connection, or the machine's AWS identity"
+
+_EXPIRED = (
+    "the session token has ended: give the storage connection a role, whose keys are renewed, or a new token; then "
+    "clear the task"
+)
 
 _THROTTLED = (
     "ask less of the bucket: lower seed.lanes, seed.max_concurrent_partitions or max_bytes_per_second, raise "
@@ -53,8 +62,11 @@ _NEXT_STEPS = {
     "InvalidAccessKeyId": _CREDENTIALS,
     "SignatureDoesNotMatch": _CREDENTIALS,
     "InvalidToken": _CREDENTIALS,
-    "ExpiredToken": "renew the session token of the storage connection",
-    "TokenRefreshRequired": "renew the session token of the storage connection",
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "CredentialRetrievalError": "check that the role of the storage connection, or the machine's AWS identity, can "
+    "still be had (STS, metadata service); it is tried again, and the log has the reason",
     "RequestTimeTooSkewed": "set this machine's clock: it differs from the object store's",
     "PermanentRedirect": "set region_name to the bucket's region",
     "AuthorizationHeaderMalformed": "set region_name to the bucket's region",
@@ -66,6 +78,9 @@ _NEXT_STEPS = {
 
 #: Transport errors: the request may or may not have been done.
 _TRANSPORT = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+
+#: Nothing was sent: whoever gives the keys (STS, a metadata service, a file) did not answer just now.
+_NO_KEYS_NOW = (CredentialRetrievalError,)
 
 
 def code_of(error: BaseException) -> str:
@@ -86,7 +101,7 @@ def is_retriable(error: BaseException) -> bool:
     """Whether the same request may succeed a moment later."""
     if isinstance(error, ClientError):
         return code_of(error) in RETRIABLE_CODES or status_of(error) in (429, 500, 502, 503, 504)
-    return isinstance(error, _TRANSPORT)
+    return isinstance(error, (*_TRANSPORT, *_NO_KEYS_NOW))
 
 
 def is_precondition_failed(error: BaseException) -> bool:
@@ -119,7 +134,7 @@ def as_ours(error: BotoCoreError | ClientError, *, bucket: str, endpoint: str | 
             next_step=_NEXT_STEPS.get(code, "check the network and the object store's health, then clear the task"),
             details={"code": code, "bucket": bucket},
         )
-    if isinstance(error, (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError)):
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         what, next_step = f"no usable AWS credentials for bucket {bucket}", _CREDENTIALS
     else:
         what = f"S3{service} refused for bucket {bucket}: {code}"

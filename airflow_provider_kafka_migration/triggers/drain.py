@@ -38,6 +38,7 @@ class DrainTrigger(BaseTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.spec = spec
         self.poll_seconds = poll_seconds
+        self._present: Watch
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -49,15 +50,15 @@ class DrainTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look again and again. Everything that blocks runs in a thread, so other triggers are not held up."""
         try:
-            watch = await self._open()
+            self._present = await self._open()
         except MigrationError as error:
             yield failed(error)
             return
         try:
-            yield await self._watch(watch)
+            yield await self._watch()
         finally:
             # Off the loop too: closing waits for sockets.
-            await asyncio.shield(asyncio.to_thread(watch.close))
+            await asyncio.shield(asyncio.to_thread(self._present.close))
 
     async def _open(self) -> Watch:
         spec = parse_spec(self.spec)
@@ -70,12 +71,25 @@ class DrainTrigger(BaseTrigger):
 
         return DrainWatch.open(spec, resolver)
 
-    async def _watch(self, watch: Watch) -> TriggerEvent:
+    async def _reopen(self) -> None:
+        """Read the connections again: what they give may have ended, or been replaced, in the days of a tail.
+
+        What was open stays when they cannot be had.
+        """
+        try:
+            opened = await self._open()
+        except Exception as error:
+            self.log.warning("The connections could not be read again: %s", type(error).__name__)
+            return
+        self._present, ended = opened, self._present
+        await asyncio.shield(asyncio.to_thread(ended.close))
+
+    async def _watch(self) -> TriggerEvent:
         failures = looks = 0
         while True:
             pause = self.poll_seconds
             try:
-                event = await asyncio.to_thread(watch.look)
+                event = await asyncio.to_thread(self._present.look)
                 failures = 0
                 looks += 1
                 if looks % _LINE_EVERY == 1 or event["ready"]:
@@ -91,6 +105,8 @@ class DrainTrigger(BaseTrigger):
             except Terminal as error:
                 return failed(error)
             await asyncio.sleep(pause)
+            if failures:
+                await self._reopen()
 
 
 def failed(error: MigrationError) -> TriggerEvent:

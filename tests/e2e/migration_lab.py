@@ -140,6 +140,12 @@ class DagRun:
         """The last attempt's log."""
         return self.lab.airflow.task_log(self.dag_id, self.run_id, task_id)
 
+    def links(self, task_id: str) -> dict[str, str]:
+        """The links on a task's page, by their text."""
+        path = f"/dags/{self.dag_id}/dagRuns/{self.run_id}/taskInstances/{task_id}/links"
+        found: dict[str, str] = self.lab.airflow.request("GET", path)["extra_links"]
+        return found
+
     def clear(self, *task_ids: str, downstream: bool = False) -> None:
         """As on-call does it."""
         self.lab.airflow.clear(self.dag_id, self.run_id, list(task_ids), downstream=downstream)

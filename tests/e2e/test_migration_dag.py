@@ -56,6 +56,9 @@ def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path)
         run.wait("cutover.floor_guard", "success")
         assert producer.frozen
         run.wait("sync_groups", "running")
+        for task_id in ("tail", "sync_groups", "approve_client_switch", "cutover.freeze_limit"):
+            run.wait(task_id, "running", "awaiting_input", "success")
+            assert run.links(task_id)["Journal"].endswith(f"{run.migration_id}/journal.jsonl"), task_id
         run.approve("approve_client_switch")
         run.wait(None, "success")
 
@@ -82,8 +85,7 @@ def _check_what_airflow_shows(lab: Lab, run: DagRun) -> None:
         assert pointers["journal"].endswith(f"/journal/{run.migration_id}"), task_id
         assert len(json.dumps(pointers)) < 1000, task_id
     assert "partitions" in airflow.state_store(run.dag_id, run.run_id, "seed")["progress"]["message"]
-    links = airflow.request("GET", f"/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/evidence/links")
-    assert links["extra_links"]["Evidence"].endswith("/evidence.json")
+    assert run.links("evidence")["Evidence"].endswith("/evidence.json")
     assert sorted(lab.told(run.migration_id)) == [
         "approval_wanted approve_client_switch",
         "approval_wanted approve_cutover",

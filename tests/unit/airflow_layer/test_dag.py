@@ -178,6 +178,50 @@ def test_arguments_for_unknown_tasks_are_refused() -> None:
         build_migration_dag(task_args={"sed": {}})
 
 
+@pytest.mark.parametrize(
+    ("task_id", "arguments", "told"),
+    [
+        ("seed", {"application": "mine.py"}, "application"),
+        ("seed", {"conn_id": "spark_other", "name": "x"}, "conn_id, name"),
+        ("tail", {"application_args": []}, "application_args"),
+        ("validate", {"conf": {"spark.speculation": "true"}}, "spark.speculation"),
+        ("approve_cutover", {"retries": 3}, "retries"),
+        ("approve_client_switch", {"params": {}, "body": "x"}, "body, params"),
+        ("plan", {"spec": {}}, "spec"),
+        ("cutover.freeze", {"task_group": None}, "task_group"),
+    ],
+)
+def test_arguments_that_would_be_overwritten_are_refused(task_id: str, arguments: dict[str, Any], told: str) -> None:
+    """They had no effect, and nobody was told."""
+    with pytest.raises(ValueError, match=told):
+        build_migration_dag(task_args={task_id: arguments})
+
+
+def test_callbacks_of_the_caller_come_after_ours(minimal_spec: dict[str, Any]) -> None:
+    """One that took the place of ours would end the notifications that the spec asks for."""
+
+    def page(_context: Any) -> None:
+        return None
+
+    dag = build_migration_dag(
+        minimal_spec,
+        task_args={
+            "seed": {"on_failure_callback": page, "conf": {"spark.speculation": "false"}},
+            "evidence": {"on_success_callback": [page]},
+            "plan": {"on_success_callback": page},
+            "approve_cutover": {"notifiers": [page]},
+        },
+    )
+    assert [type(item).__name__ for item in dag.get_task("seed").on_failure_callback] == [
+        "MigrationNotifier",
+        "function",
+    ]
+    evidence = dag.get_task("evidence")
+    assert [type(item).__name__ for item in evidence.on_success_callback] == ["MigrationNotifier", "function"]
+    assert list(dag.get_task("plan").on_success_callback) == [page]
+    assert dag.get_task("approve_cutover").notifiers[1] is page
+
+
 def test_bad_spec_is_refused_with_all_mistakes(minimal_spec: dict[str, Any]) -> None:
     minimal_spec |= {"colour": "red", "seed": {"lanes": 0}}
     with pytest.raises(SpecInvalid) as caught:

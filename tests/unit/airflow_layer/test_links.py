@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink, browser_url
 
 TASK = SimpleNamespace(storage_uris={"journal": "s3://bucket/some prefix/orders", "evidence": "s3://proof/orders"})
@@ -34,3 +36,67 @@ def test_address_is_configurable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folders_and_unknown_places_give_no_link() -> None:
     assert browser_url("file:///secret/folder/x", "https://x/{key}") == ""
     assert JournalLink().get_link(SimpleNamespace(), ti_key=KEY) == ""
+
+
+class _Pushed(dict[str, str]):
+    """A task instance that notes what is pushed."""
+
+    task_id = run_id = dag_id = "x"
+
+    def xcom_push(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+def _run_until_execute(task: Any, context: Any, resume: str | None = None) -> None:
+    """Airflow's own way to the operator's code; there it stops."""
+    from airflow.sdk.execution_time.task_runner import _execute_task
+
+    class Reached(Exception):
+        pass
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise Reached
+
+    for name in ("execute", resume or "execute"):
+        object.__setattr__(task, name, stop)
+    server = SimpleNamespace(next_method=resume, next_kwargs={})
+    ti: Any = SimpleNamespace(task=task, _ti_context_from_server=server)
+    with pytest.raises(Reached):
+        _execute_task(context, ti, logging.getLogger("test"))
+
+
+@pytest.mark.parametrize("task_id", ["plan", "tail", "drain_ready", "approve_cutover", "cutover.freeze_limit"])
+@pytest.mark.parametrize("resume", [None, "execute_complete"])
+def test_links_are_there_while_a_task_runs(
+    minimal_spec: dict[str, Any], task_id: str, resume: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its first line, and again when it comes back from a deferral or an approval."""
+    monkeypatch.setattr("airflow.sdk.execution_time.task_runner.context_to_airflow_vars", lambda *_, **__: {})
+    task = build_migration_dag(minimal_spec).get_task(task_id)
+    if resume and not hasattr(task, resume):
+        return
+    ti = _Pushed()
+    context = {"ti": ti, "params": {}, "outlet_events": {}}
+    _run_until_execute(task, context, resume)
+    assert ti["_link_JournalLink"].endswith("bucket?prefix=migrations/orders/journal.jsonl")
+    assert set(ti) == {link.xcom_key for link in task.operator_extra_links}
+
+
+def test_links_of_the_generic_dag_come_from_the_run(caplog: pytest.LogCaptureFixture) -> None:
+    task: Any = build_migration_dag().get_task("plan")
+    params = {"migration_id": "other", "source": "a", "target": "b", "journal": "s3://elsewhere/x"}
+    ti = _Pushed()
+    task.show_links({"ti": ti, "params": params})
+    assert ti["_link_PlanLink"].endswith("elsewhere?prefix=x/other/plan.json")
+    broken = _Pushed()
+    task.show_links({"ti": broken, "params": {"migration_id": "other"}})
+    assert broken == {}, "what is wrong with the spec is told by the task itself"
+
+
+def test_link_that_cannot_be_pushed_harms_nothing(minimal_spec: dict[str, Any]) -> None:
+    task: Any = build_migration_dag(minimal_spec).get_task("plan")
+
+    def refuse(**_: Any) -> None:
+        raise OSError("no API server")
+
+    task.show_links({"ti": SimpleNamespace(xcom_push=refuse), "params": {}})

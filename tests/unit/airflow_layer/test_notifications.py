@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk import BaseNotifier
 
+from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -100,3 +101,21 @@ def test_equal_by_content(minimal_spec: dict[str, Any]) -> None:
     one = MigrationNotifier(event="failed", spec=minimal_spec)
     assert one == MigrationNotifier(event="failed", spec=dict(reversed(list(minimal_spec.items()))))
     assert one != MigrationNotifier(event="finalized", spec=minimal_spec)
+
+
+def test_documented_notifier_leaves_every_task_of_a_spec_built_dag_alone(minimal_spec: dict[str, Any]) -> None:
+    """What Airflow does before each task: it renders all template fields, and an unknown name is an error there."""
+    spec = _spec(minimal_spec, kwargs={"text": "{{ migration_message }}"})
+    spec["approvals"] = {"assigned_users": ["anna"], "second_users": ["bert"]}
+    dag = build_migration_dag(spec)
+    for task in dag.tasks:
+        task.render_template_fields(_context(dag=dag), dag.get_template_env())
+        assert task.spec["notifications"]["kwargs"] == {"text": "{{ migration_message }}"}, task.task_id
+        assert "spec" in task.template_fields, "Airflow shows it"
+
+
+def test_other_fields_are_rendered_as_ever(minimal_spec: dict[str, Any]) -> None:
+    dag = build_migration_dag(minimal_spec, task_args={"seed": {"files": "{{ params.team }}.conf"}})
+    seed = dag.get_task("seed")
+    seed.render_template_fields(_context(dag=dag, params={"team": "orders"}), dag.get_template_env())
+    assert seed.files == "orders.conf"

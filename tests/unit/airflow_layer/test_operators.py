@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,8 +22,10 @@ from airflow_provider_kafka_migration.operators.cutover import (
     KafkaMigrationFloorGuardOperator,
     cutover_asset,
 )
-from airflow_provider_kafka_migration.operators.lineage import SeedLineage
+from airflow_provider_kafka_migration.operators.lineage import CopyLineage
 from airflow_provider_kafka_migration.operators.plan import KafkaMigrationPlanOperator
+from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
+from airflow_provider_kafka_migration.operators.tail import KafkaMigrationTailOperator
 from airflow_provider_kafka_migration.phases import answers, approvals
 from airflow_provider_kafka_migration.phases.context import PhaseResult
 from airflow_provider_kafka_migration.state import State
@@ -406,7 +409,7 @@ def _migration(**spec: Any) -> Any:
 
 def test_seed_tells_openlineage_what_it_read_and_wrote() -> None:
     result = PhaseResult("seed", "done", {"records": 7, "copied_bytes": 99})
-    facets = SeedLineage.of(_migration(), result).facets()
+    facets = CopyLineage.of(_migration(), result).facets()
     assert facets is not None
     assert [(item.namespace, item.name) for item in facets.inputs] == [
         ("kafka://s1:9092", "a"),
@@ -422,27 +425,65 @@ def test_seed_tells_openlineage_what_it_read_and_wrote() -> None:
 
 
 def test_direct_seed_has_no_archive() -> None:
-    facets = SeedLineage.of(_migration(seed={"via": "direct"}), PhaseResult("seed", "done")).facets()
+    facets = CopyLineage.of(_migration(seed={"via": "direct"}), PhaseResult("seed", "done")).facets()
     assert facets is not None
     assert {item.namespace for item in facets.outputs} == {"kafka://t1:9093"}
 
 
-def test_lineage_that_cannot_be_given_does_not_fail_the_seed() -> None:
-    from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
+COPIERS = pytest.mark.parametrize("operator_class", [KafkaMigrationSeedOperator, KafkaMigrationTailOperator])
 
-    operator = KafkaMigrationSeedOperator(task_id="seed")
-    operator._finished(SimpleNamespace(), PhaseResult("seed", "done"))  # type: ignore[arg-type]
+
+class _Copying(SimpleNamespace):
+    """Stands for a migration whose phase ends as it is told."""
+
+    def run(self, phase: str) -> PhaseResult:
+        if self.error:
+            raise self.error
+        return PhaseResult(phase, "done", {"records": 7, "copied_bytes": 99})
+
+
+def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def open_migration(self: Any, *_: Any, **__: Any) -> Iterator[Any]:
+        self.storage_uris = {"journal": "s3://bucket/orders"}
+        yield _Copying(**vars(_migration()), error=error)
+
+    monkeypatch.setattr(type(operator), "open_migration", open_migration)
+    operator.execute(_context())
+
+
+@COPIERS
+def test_lineage_that_cannot_be_given_does_not_fail_the_copy(operator_class: Any) -> None:
+    operator = operator_class(task_id="copy")
+    operator._starts(SimpleNamespace())
+    operator._finished(SimpleNamespace(), PhaseResult("seed", "done"))
     assert operator.get_openlineage_facets_on_complete(None) is None
+    assert operator.get_openlineage_facets_on_failure(None) is None
 
 
-def test_lineage_finds_the_method_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@COPIERS
+def test_lineage_of_a_copy_that_ended_well(operator_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenLineage's own extractor finds the methods by their names."""
     from airflow.providers.openlineage.extractors.base import DefaultExtractor
 
-    from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
-
-    operator = KafkaMigrationSeedOperator(task_id="seed")
+    operator = operator_class(task_id="copy")
     assert DefaultExtractor(operator).extract_on_complete(None) is None
-    operator._finished(_migration(), PhaseResult("seed", "done"))
+    _execute(operator, None, monkeypatch)
     found = DefaultExtractor(operator).extract_on_complete(None)
     assert found is not None
     assert len(found.inputs) == 2
+    assert found.outputs[-1].outputFacets["outputStatistics"].rowCount == 7
+
+
+@COPIERS
+def test_lineage_of_a_copy_that_failed(operator_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.providers.openlineage.extractors.base import DefaultExtractor
+
+    operator = operator_class(task_id="copy")
+    with pytest.raises(SpecInvalid):
+        _execute(operator, SpecInvalid("it broke"), monkeypatch)
+    found = DefaultExtractor(operator).extract_on_failure(None)
+    assert found is not None
+    assert [item.name for item in found.inputs] == ["a", "b"]
+    assert {item.namespace for item in found.outputs} == {"kafka://t1:9093", "s3://bucket"}
+    assert not getattr(found.outputs[-1], "outputFacets", None), "nobody knows how much it was"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -60,7 +61,7 @@ def test_named_modules_import(module: str) -> None:
         *INFO["extra-links"],
         *INFO["notifications"],
         *INFO["cli"],
-        *(plugin["plugin-class"] for plugin in INFO["plugins"]),
+        *(connection["hook-class-name"] for connection in INFO["connection-types"]),
     ],
 )
 def test_named_classes_import(path: str) -> None:
@@ -94,8 +95,8 @@ def test_airflow_lists_the_provider_with_its_plugin_and_command() -> None:
 from airflow.providers_manager import ProvidersManager
 manager = ProvidersManager()
 assert "airflow-provider-kafka-migration" in manager.providers
-manager.initialize_providers_plugins()
-assert "kafka_migration" in {plugin.name for plugin in manager.plugins}
+assert manager.hooks["kafka_migration"].hook_name == "Kafka cluster (migration)"
+assert manager.hooks["kafka"].package_name == "apache-airflow-providers-apache-kafka", "that type stays theirs"
 from airflow.cli.cli_parser import ALL_COMMANDS_DICT
 assert "kafka-migration" in ALL_COMMANDS_DICT
 from airflow import plugins_manager
@@ -109,9 +110,30 @@ assert conf.get("kafka_migration", "object_url_template").count("{bucket}") == 1
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.parametrize("lazy", ["True", "False"])
+def test_plugin_is_found_once(lazy: str) -> None:
+    """Also where Airflow is told to load its providers at its start."""
+    code = """
+from airflow import plugins_manager
+plugins, errors = plugins_manager._get_plugins()
+assert [plugin.name for plugin in plugins].count("kafka_migration") == 1
+assert not [text for text in errors.values() if "kafka_migration" in text], errors
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "AIRFLOW__CORE__LAZY_DISCOVER_PROVIDERS": lazy},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_plugin_serves_no_web_application() -> None:
     """Airflow mounts applications of plugins without any log-in."""
-    plugin = _import(INFO["plugins"][0]["plugin-class"])
+    (point,) = metadata.entry_points(group="airflow.plugins", name="kafka_migration")
+    plugin = point.load()
     assert not plugin.fastapi_apps
     assert not plugin.fastapi_root_middlewares
     assert not plugin.flask_blueprints

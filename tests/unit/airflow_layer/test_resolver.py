@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid
+from airflow_provider_kafka_migration.hooks import kafka_cluster
 from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
@@ -112,17 +113,22 @@ def test_cluster_hook_refuses_other_types(connection: Define) -> None:
         KafkaClusterHook("aws_s3").client_config()
 
 
-def test_cluster_hook_reports_an_unreachable_cluster_to_the_form(connection: Define) -> None:
-    connection("kafka_src", conn_type="kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
-    hook = KafkaClusterHook("kafka_src")
-    hook.get_conn = type("Refusing", (), {"list_topics": lambda self, timeout: _raise()})()
-    good, message = hook.test_connection()
+def test_our_connection_type_is_what_kafka_s_is(connection: Define) -> None:
+    connection("cluster", conn_type="kafka_migration", extra=KEYS)
+    assert airflow_resolver().mapping("cluster") == KEYS
+    assert KafkaClusterHook("cluster").client_config().password == "kafka-secret"
+
+
+def test_button_of_the_form_reaches_our_test(connection: Define, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the API server does it: from a connection's type to its hook, and to the hook's test."""
+    from airflow.models.connection import Connection
+
+    monkeypatch.setattr(kafka_cluster, "FIRST_CONTACT_SECONDS", 0.5)
+    connection("form", conn_type="kafka_migration", extra={"bootstrap.servers": "127.0.0.1:1"})
+    good, message = Connection(conn_id="form", conn_type="kafka_migration").test_connection()
     assert not good
-    assert "no answer" in message
-
-
-def _raise() -> None:
-    raise RuntimeError("Local: Broker transport failure")
+    assert "BROKER_UNREACHABLE" in message
+    assert "127.0.0.1:1" in message
 
 
 def test_cluster_hook_names_unusable_keys_to_the_form(connection: Define) -> None:

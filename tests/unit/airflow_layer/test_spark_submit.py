@@ -114,6 +114,32 @@ def test_spark_gets_pointers_as_arguments_and_secrets_as_a_private_file(
 
 
 @pytest.mark.usefixtures("connections")
+def test_openlineage_reaches_the_driver(
+    fake_spark: Callable[[str], Path], minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider puts its settings into the conf right before it makes its hook."""
+    from airflow.providers.apache.spark.operators import spark_submit
+
+    for kind in ("parent_job", "transport"):
+        key = f"spark.openlineage.{kind}"
+        monkeypatch.setattr(
+            spark_submit,
+            f"inject_{kind}_information_into_spark_properties",
+            lambda conf, _context, key=key: {**conf, key: "here"},
+        )
+    folder = fake_spark("")
+    operator = KafkaMigrationSeedOperator(
+        task_id="seed", openlineage_inject_parent_job_info=True, openlineage_inject_transport_info=True
+    )
+    for _ in range(2):
+        _submit(minimal_spec, operator)
+        argv = json.loads((folder / "seen.json").read_text())["argv"]
+        assert "spark.openlineage.parent_job=here" in argv
+        assert "spark.openlineage.transport=here" in argv
+        assert "spark.speculation=false" in argv
+
+
+@pytest.mark.usefixtures("connections")
 def test_failed_spark_leaves_no_secrets(fake_spark: Callable[[str], Path], minimal_spec: dict[str, Any]) -> None:
     folder = fake_spark("sys.exit('it broke')")
     with pytest.raises(AirflowException, match="it broke"):
@@ -248,4 +274,4 @@ def test_hook_keeps_everything_of_the_provider_s_hook(connection: Callable[..., 
     hook = KafkaMigrationSeedOperator(task_id="seed", num_executors=3)._get_hook()
     assert isinstance(hook, BoundSparkSubmitHook)
     assert hook._num_executors == 3
-    assert hook._connection["master"] == "spark://master:7077"
+    assert hook.master == "spark://master:7077"

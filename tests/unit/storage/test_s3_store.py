@@ -80,6 +80,7 @@ RETRIABLE = [
     s3_error("InternalError", 500),
     s3_error("ConditionalRequestConflict", 409),
     s3_error("RequestTimeout", 400),
+    s3_error("ExpiredToken", 400),
     ReadTimeoutError(endpoint_url="http://s3"),
 ]
 
@@ -180,7 +181,6 @@ def test_missing_bucket_is_named(s3_in_process: Any) -> None:
     [
         ("AccessDenied", 403, "allow s3:ListBucket"),
         ("SignatureDoesNotMatch", 403, "check the credentials"),
-        ("ExpiredToken", 400, "renew"),
         ("RequestTimeTooSkewed", 403, "clock"),
         ("NotImplemented", 501, "If-None-Match"),
     ],

@@ -1,0 +1,124 @@
+"""What this package needs of Airflow and its providers beyond their public API: all of it is here, and nowhere else.
+
+Each entry says why the public API does not do. The tests of this module pin what is relied on for each supported
+version, so that a new release fails there and not in the middle of a migration.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+#: Series that the tests of this module have seen, by distribution.
+SEEN = {
+    "apache-airflow-core": ("3.3",),
+    "apache-airflow-providers-apache-kafka": ("2.1",),
+    "apache-airflow-providers-apache-spark": ("6.3",),
+    "apache-airflow-providers-standard": ("1.21",),
+}
+
+
+def put_question(
+    ti_id: Any,
+    *,
+    options: Sequence[str],
+    subject: str,
+    body: str | None,
+    params: dict[str, Any],
+    users: Sequence[Mapping[str, str]],
+) -> str | None:
+    """Put an approval's question up, and return the text that Airflow shows; None if it does not say.
+
+    After a clear that is the text of the first attempt. The public ``upsert_hitl_detail`` makes the same call and
+    keeps the answer to itself.
+    """
+    from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    payload = CreateHITLDetailPayload.model_validate(
+        {
+            "ti_id": ti_id,
+            "options": list(options),
+            "subject": subject,
+            "body": body,
+            "defaults": None,
+            "multiple": False,
+            "params": params,
+            "assigned_users": [dict(user) for user in users],
+        }
+    )
+    answer = SUPERVISOR_COMMS.send(payload)
+    return answer.body if isinstance(answer, HITLDetailRequestResult) else None
+
+
+def find_connections_of_the_database() -> None:
+    """Let this process read connections of the metadata database, as the commands of Airflow itself do it."""
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
+
+
+class OpenSparkSubmitHook(SparkSubmitHook):
+    """The Spark provider's hook with names for what its subclasses need. It has no public ones."""
+
+    @classmethod
+    def adopt(cls, hook: SparkSubmitHook) -> Any:
+        """The same hook as this class. (Its constructor takes thirty arguments, which the operator passes.)"""
+        bound = cls.__new__(cls)
+        bound.__dict__.update(hook.__dict__)
+        return bound
+
+    def binary_command(self, binary: str) -> list[str]:
+        """How ``spark-submit`` is started."""
+        return [binary]
+
+    def _get_spark_binary_path(self) -> list[str]:
+        return self.binary_command(super()._get_spark_binary_path()[0])
+
+    @property
+    def running_pid(self) -> int | None:
+        """Process id of ``spark-submit`` while it runs."""
+        process = self._submit_sp
+        return process.pid if process is not None and process.poll() is None else None
+
+    @property
+    def last_lines(self) -> Iterable[str]:
+        """The last lines of its output, oldest first."""
+        return tuple(self._last_submit_log_lines)
+
+    @property
+    def master(self) -> str:
+        """Spark's master."""
+        return str(self._connection["master"])
+
+    @property
+    def py_files(self) -> str | None:
+        """Files for the executors' Python path."""
+        return self._py_files
+
+    @py_files.setter
+    def py_files(self, value: str) -> None:
+        self._py_files = value
+
+
+class OpenSparkSubmitOperator(SparkSubmitOperator):
+    """The Spark provider's operator with names for what its subclasses need. It has no public ones."""
+
+    @property
+    def hook(self) -> SparkSubmitHook | None:
+        """The hook of the submission under way, or of the last one."""
+        return self._hook
+
+    def new_submission(self, conn_id: str) -> None:
+        """The next :meth:`execute` makes a hook of its own, from the operator's fields as they are then."""
+        self._conn_id = conn_id
+        self._hook = None
+
+    def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
+        """What is used instead of the provider's hook."""
+        return hook
+
+    def _get_hook(self) -> SparkSubmitHook:
+        return self.make_hook(super()._get_hook())
