@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.phases import copy_jobs
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.copy_totals import job_figures
+from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.replication.segments import build_manifest
@@ -36,6 +37,7 @@ def run(context: PhaseContext) -> PhaseResult:
     progress = copy_jobs.run_job(context, PHASE)
     _check(context, job)
     details = _details(context, job, progress)
+    write_open_map(context)
     context.journal.step(DONE, details=details)
     return PhaseResult(PHASE, details["summary"], details)
 

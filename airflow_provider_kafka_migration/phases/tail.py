@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.phases import copy_jobs, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
+from airflow_provider_kafka_migration.phases.live_offset_map import MapWriter
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.state import State
@@ -84,7 +85,7 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
     while True:
         lifted = len(context.journal.steps(frozen.LIFTED))
-        with Follower(context):
+        with Follower(context), MapWriter(context):
             progress = copy_jobs.run_job(context, "tail")
         stop = _stop(context)
         context.journal.refresh()

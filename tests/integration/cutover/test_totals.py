@@ -39,6 +39,8 @@ def test_killed_seed_and_tail_are_counted_in_full(
     assert done is not None
     assert done.details["records"] == RECORDS
     assert f"seed complete: {RECORDS} records" in done.details["summary"]
+    seeded = json.loads(again.evidence_store.get(again.key("offset-map.json")) or b"{}")
+    assert (seeded["complete"], len(seeded["partitions"])) == (False, 2), "the map is there from the seed's end on"
     again.journal.transition(State.TAIL, "lab")
 
     _tail_in_two_runs(lab, topic)
@@ -49,6 +51,8 @@ def test_killed_seed_and_tail_are_counted_in_full(
     sentinels = 2
     assert (bundle["tail"]["records"], bundle["tail"]["figures_of"]) == (70 + sentinels, "all runs")
     assert bundle["tail"]["runs"] == 2
+    finished = json.loads(again.evidence_store.get(again.key("offset-map.json")) or b"{}")
+    assert (finished["complete"], finished["partitions"][1]["source_end_offset"]) == (True, RECORDS // 2 + 1)
     found = compare.read_records(lab.target_cluster.client_config(), topic)
     assert sum(len(records) for records in found.values()) == RECORDS + 70 + sentinels
 

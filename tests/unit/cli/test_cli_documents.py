@@ -144,7 +144,7 @@ def test_offset_map_check(invoke: Any, offset_map: Path) -> None:
 def test_offset_map_of_a_migration_that_has_none(invoke: Any, spec_file: Path, tmp_path: Path) -> None:
     result = invoke("offset-map", "show", spec_file)
     assert result.exit_code == ExitCode.FAILED
-    assert "final drain" in result.stderr
+    assert "when the seed ends" in result.stderr
     other = tmp_path / "other.json"
     other.write_text('{"a": 1}', encoding="utf-8")
     assert "not an offset map" in invoke("offset-map", "show", other).stderr
