@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import rfc8785
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
-from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where, followed_by
 from airflow_provider_kafka_migration.replication.earlier_runs import EarlierRuns
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -274,8 +274,10 @@ class JobCoordinator:
                 f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
                 f"{first['topic']}-{first['partition']}: {reason}",
                 where=Where(migration_id=self.job.migration_id, phase=self.job.name),
-                next_step=(str(error["next_step"]) if isinstance(error, dict) else "see the task log")
-                + "; then clear the task: it goes on from the target's log ends",
+                next_step=followed_by(
+                    str(error["next_step"]) if isinstance(error, dict) else "see the task log",
+                    "clear the task: it goes on from the target's log ends",
+                ),
                 details={"partitions": failed},
             )
         return document
