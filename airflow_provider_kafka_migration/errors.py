@@ -91,6 +91,17 @@ class MigrationError(Exception):
         }
 
 
+def followed_by(next_step: str, last: str) -> str:
+    """An advice, and what to do after it; "clear the task" is not said twice.
+
+    :param last: how it ends in any case, for instance ``clear seed: it goes on``.
+    """
+    first = next_step.rstrip()
+    for ending in ("then clear the task", "and clear the task", "clear the task"):
+        first = first.removesuffix(ending).rstrip(" ;,")
+    return f"{first}; then {last}" if first else last
+
+
 def _rebuild(
     kind: type[MigrationError], what: str, where: Where, next_step: str, details: dict[str, Any]
 ) -> MigrationError:

@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -67,6 +68,8 @@ class Status:
     last: JournalEntry | None
     resume: Resume | None
     progress: Mapping[str, Any]
+    #: the last validation in one line, with the reasons of its warnings; empty before it
+    validation: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -81,6 +84,7 @@ class Status:
             "last": None if self.last is None else self.last.model_dump(mode="json", by_alias=True),
             "resume": None if self.resume is None else {"action": str(self.resume.action), "why": self.resume.reason},
             "progress": dict(self.progress),
+            "validation": self.validation,
         }
 
 
@@ -349,6 +353,7 @@ class Migration:
             last=journal.tip,
             resume=journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
+            validation=_reason_of(journal, VALIDATED),
         )
 
     def _progress_of(self, name: str) -> dict[str, Any]:
@@ -438,6 +443,11 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+def _reason_of(journal: Journal, step: str) -> str:
+    entry = journal.find_step(step)
+    return "" if entry is None else entry.reason
 
 
 def _before(state: State) -> State | None:

@@ -224,7 +224,9 @@ class SeedSection(Section):
         description="s3: each segment is durable in S3 before the target sees it; direct: not through S3; split: seed "
         "and tail through S3, by copiers that know only the source or only the target.",
     )
-    max_concurrent_partitions: int = Field(4, ge=1, description="Partitions of one lane copied at the same time.")
+    max_concurrent_partitions: int = Field(
+        4, ge=1, description="Partitions that one lane copies at the same time; seed.lanes times as many in all."
+    )
     segment_max_bytes: ByteSize = Field("32MiB", ge=1024, description="Largest segment object.")  # type: ignore[assignment]
     lanes: int = Field(4, ge=1, description="Units of parallel work; a Spark task drives one lane.")
     slice_seconds: int = Field(60, ge=5, description="Longest time a copier owns a lane without asking again.")

@@ -48,7 +48,7 @@ def load_map(place: str, storage: str | None) -> OffsetMapDocument:
             raise DocumentUnreadable(
                 "there is no offset map yet",
                 where=Where(migration_id=spec.migration_id, path=where),
-                next_step="it is written by the final drain of the cutover; before it, offsets are in the plan",
+                next_step="it is written when the seed ends; before that, offsets are in the plan",
             )
     else:
         data, where = read_document(place, storage), place
@@ -105,11 +105,13 @@ def show(
         )
     data = {
         "migration_id": document.migration_id,
+        "complete": document.complete,
         "partitions": [
             {**entry.model_dump(mode="json", exclude={"runs"}), "runs": len(entry.runs) // 3} for entry in chosen
         ],
     }
-    return Answer(data=data, text=[table])
+    note = [] if document.complete else ["The copy goes on: this is the map so far."]
+    return Answer(data=data, text=[table, *note])
 
 
 def _span(start: int | None, end: int | None) -> str:

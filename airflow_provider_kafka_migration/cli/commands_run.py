@@ -248,6 +248,7 @@ def _status_table(found: Status) -> Table:
         "last": f"{found.last.at} {found.last.reason}" if found.last else "",
         "next": found.resume.reason if found.resume else "kafka-migration run FILE starts it",
     }
+    rows["validation"] = found.validation
     for name, progress in found.progress.items():
         rows[name] = ", ".join(f"{key} {value}" for key, value in progress.items() if isinstance(value, int | float))
     for name, text in rows.items():

@@ -12,12 +12,18 @@ from typing import Annotated, Any, NoReturn, ParamSpec
 import typer
 from rich.console import Console, RenderableType
 from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.ending import SIGNALED, Ending, listening
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode, exit_code
+from airflow_provider_kafka_migration.cli.wording import next_step_for
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal
 
 P = ParamSpec("P")
+
+#: Columns that no table needs.
+_NO_LIMIT = 1_000_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on stdout.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -70,7 +76,7 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
             except (MigrationError, KeyboardInterrupt) as error:
                 if debug:
                     error_console().print_exception()
-                _fail(error, ending, as_json=as_json)
+                _fail(error, ending, as_json=as_json, command=command.__name__)
             except (typer.Exit, typer.Abort, typer.BadParameter):
                 raise
             except Exception as error:
@@ -86,7 +92,7 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
     return run
 
 
-def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool) -> NoReturn:
+def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool, command: str) -> NoReturn:
     """Say why a command ends, and end it with the status that says the same."""
     told = ending.number
     if isinstance(error, KeyboardInterrupt):
@@ -95,7 +101,7 @@ def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json:
             f"told to stop by {'Ctrl-C' if told == signal.SIGINT else 'SIGTERM'}",
             next_step="run the same command again: it goes on where it was",
         )
-    print_error(error, as_json=as_json)
+    print_error(error, as_json=as_json, command=command)
     if told is not None and isinstance(error, Interrupted):
         raise typer.Exit(SIGNALED + told)
     raise typer.Exit(exit_code(error))
@@ -110,7 +116,16 @@ def print_answer(answer: Answer, *, as_json: bool) -> None:
     else:
         out = console()
         for line in answer.text:
-            out.print(line)
+            _print_whole(out, line)
+
+
+def _print_whole(out: Console, item: RenderableType) -> None:
+    """Print; tables that go into a pipe or a file are as wide as they have to be, nothing in them is cut."""
+    if isinstance(item, Table) and not out.is_terminal:
+        room = out.options.update(width=_NO_LIMIT, max_width=_NO_LIMIT)
+        width = Measurement.get(out, room, item).maximum
+        out = Console(file=out.file, width=max(width, 1), highlight=False)
+    out.print(item)
 
 
 def print_json(data: dict[str, Any]) -> None:
@@ -118,18 +133,22 @@ def print_json(data: dict[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
-def print_error(error: MigrationError, *, as_json: bool) -> None:
-    """What, where, next: no traceback. Details are data, so they are in the JSON only."""
+def print_error(error: MigrationError, *, as_json: bool, command: str = "") -> None:
+    """What, where, next: no traceback. Details are data, so they are in the JSON only.
+
+    :param command: the command that has failed; the next step speaks of it.
+    """
+    next_step = next_step_for(command, error.next_step) if error.next_step else ""
     if as_json:
-        print_json({"ok": False, "error": error.as_dict()})
+        print_json({"ok": False, "error": {**error.as_dict(), "next_step": next_step}})
         return
     out = error_console()
     out.print(f"[bold red]error[/] [{error.code}] {escape(error.what)}".replace(f"[{error.code}]", rf"\[{error.code}]"))
     place = str(error.where)
     if place:
         out.print(f"  [bold]where[/]  {escape(place)}")
-    if error.next_step:
-        out.print(f"  [bold]next[/]   {escape(error.next_step)}")
+    if next_step:
+        out.print(f"  [bold]next[/]   {escape(next_step)}")
 
 
 def print_unexpected(error: Exception, *, as_json: bool) -> None:

@@ -153,6 +153,12 @@ class PartitionResult(Part):
     )
     error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
     lag: int = Field(-1, description="records to the source's last stable offset, as last seen")
+    total_records: int = Field(
+        -1,
+        description="records that the copy has put on the target since it began, by all runs; from the log's sequence "
+        "numbers. -1: not known (copied in transactions, or not taken over in this slice)",
+    )
+    total_holes: int = Field(-1, description="offsets filled by markers since the copy began, likewise")
     source_throttled_seconds: float = Field(
         0.0, description="for so long the source's quotas have held the lane back; in the lane's first result only"
     )

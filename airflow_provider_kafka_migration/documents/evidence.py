@@ -37,7 +37,13 @@ class EvidenceBundle(Document):
     tool_version: str
     signed_at: str = Field(description="UTC, ISO 8601")
     outcome: Outcome
-    config_fingerprint: str
+    config_fingerprint: str = Field(description="SHA-256 over the canonical JSON of ``config``")
+    config: dict[str, Any] = Field(
+        default_factory=dict, description="the spec in force, flat: field to value; empty in early evidence"
+    )
+    resume_fingerprint: str = Field(
+        "", description="SHA-256 over clusters, buckets and prefixes, as in the journal's first entry"
+    )
     journal: list[dict[str, Any]] = Field(description="all entries as stored, hash chain included")
     source: dict[str, Any]
     target: dict[str, Any]

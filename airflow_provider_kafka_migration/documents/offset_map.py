@@ -55,6 +55,9 @@ class OffsetMapDocument(Document):
 
     version: int = 1
     migration_id: str
+    complete: bool = Field(
+        True, description="False: written at the end of the seed or by the tail; the copy goes on, and ends are null"
+    )
     partitions: list[MappedPartition] = Field(description="ascending by topic and partition")
 
     def partition(self, topic: str, partition: int) -> MappedPartition:

@@ -22,7 +22,7 @@ class CopyLineage:
     :param source: ``kafka://host:port`` of the source; of several addresses the first one in alphabetical order.
     :param topics: (source topic, target topic), ascending.
     :param archive: ``s3://bucket`` and key prefix of the segments; None when nothing was archived.
-    :param records: records and bytes of the last run, or -1.
+    :param records: records and bytes of all runs of the seed, or -1.
     """
 
     source: str

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
-from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
@@ -129,7 +129,9 @@ def _runner_failed(context: PhaseContext, name: str, error: Exception) -> Migrat
             f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
             f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
             where=context.where(name),
-            next_step=f"{failed[0]['error']['next_step']}; then clear {name}: it goes on from the target's log ends",
+            next_step=followed_by(
+                failed[0]["error"]["next_step"], f"clear {name}: it goes on from the target's log ends"
+            ),
             details={"partitions": failed},
         )
     return Transient(

@@ -27,11 +27,12 @@ from airflow_provider_kafka_migration.phases.migrated import (
     target_key,
 )
 from airflow_provider_kafka_migration.phases.offset_maps import (
-    OFFSET_MAP,
     SourcePositions,
     build_document,
     keep_final_maps,
+    load_document,
     only_holes,
+    store_final,
 )
 
 PHASE = "cutover"
@@ -80,7 +81,7 @@ def run(
     """
     with frozen.frozen_step(context, STEP) as attempt:
         done = frozen.step_done(context, attempt, STEP)
-        if done is not None and context.evidence_store.get(context.key(OFFSET_MAP)) is not None:
+        if done is not None and load_document(context) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
         timer = frozen.StepTimer.start(context, attempt, STEP)
         boundary = load_boundary(context)
@@ -262,8 +263,5 @@ def _drained(
 def _write_offset_map(context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]) -> dict[str, Any]:
     document = build_document(context, ends, {item.key: item.target_end for item in drained})
     keep_final_maps(context, document)
-    data = document.canonical()
-    key = context.key(OFFSET_MAP)
-    if context.evidence_store.get(key) != data:
-        context.evidence_store.put(key, data)
-    return {"uri": f"{context.evidence_store.uri}/{key}", "sha256": document.digest(), "size_bytes": len(data)}
+    uri = store_final(context, document)
+    return {"uri": uri, "sha256": document.digest(), "size_bytes": len(document.canonical())}

@@ -10,10 +10,12 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
@@ -39,12 +41,15 @@ def build(
     entries = context.journal.entries()
     plan = context.load_plan()
     cutover = _cutover(context)
+    config = _config(context)
     return EvidenceBundle(
         migration_id=context.migration_id,
         tool_version=_version(PACKAGE),
         signed_at=iso(signed_at),
         outcome=outcome,
-        config_fingerprint=str(entries[0].details.get("fingerprint", {}).get("sha256", "")) if entries else "",
+        config_fingerprint=canonical_digest(config),
+        config=config,
+        resume_fingerprint=str(entries[0].details.get("fingerprint", {}).get("sha256", "")) if entries else "",
         journal=[entry.model_dump(mode="json", by_alias=True) for entry in entries],
         source=plan.source.model_dump(mode="json"),
         target=plan.target.model_dump(mode="json"),
@@ -71,6 +76,12 @@ def build(
         object_lock=object_lock,
         warnings=warnings,
     )
+
+
+def _config(context: PhaseContext) -> dict[str, Any]:
+    """The spec in force as the journal has it, flat; the one in hand where it was never recorded."""
+    recorded = last_spec(context.journal)
+    return dict(recorded.details["fields"]) if recorded else flatten(context.spec.model_dump(mode="json"))
 
 
 def _version(package: str) -> str:
@@ -102,6 +113,7 @@ def _job(context: PhaseContext, name: str) -> dict[str, Any]:
             "via": job.via,
             "lanes": len(job.lanes),
             "partitions": len(job.partitions),
+            "max_concurrent_partitions": job.max_concurrent_partitions,
             "timestamps": job.timestamps,
             "producers": job.producers.model_dump(mode="json"),
         }

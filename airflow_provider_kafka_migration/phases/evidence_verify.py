@@ -13,6 +13,7 @@ import rfc8785
 
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, key_fingerprint, open_bundle
+from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, JournalTampered
 from airflow_provider_kafka_migration.journal.ledger import Ledger
 
@@ -89,11 +90,23 @@ def _verify_journal(migration_id: str, entries: list[dict[str, Any]]) -> Ledger:
 def _verify_plan(bundle: EvidenceBundle, content: dict[str, Any]) -> None:
     if canonical_digest(content["plan"]) != bundle.plan_digest:
         raise _invalid("the plan in it does not have the digest it states")
-    fingerprint = content["journal"][0].get("details", {}).get("fingerprint", {}).get("sha256", "")
-    if fingerprint != bundle.config_fingerprint:
+    began_with = content["journal"][0].get("details", {}).get("fingerprint", {}).get("sha256", "")
+    # Evidence of the first releases has the one fingerprint under the other's name.
+    if began_with != (bundle.resume_fingerprint or bundle.config_fingerprint):
         raise _invalid("its fingerprint is not the one that the journal began with")
+    if bundle.resume_fingerprint:
+        _verify_config(bundle, content)
     if content["plan"].get("migration_id") != bundle.migration_id:
         raise _invalid("the plan in it is that of another migration")
+
+
+def _verify_config(bundle: EvidenceBundle, content: dict[str, Any]) -> None:
+    """The configuration has the fingerprint that is stated, and is the one that the journal has recorded last."""
+    if canonical_digest(content["config"]) != bundle.config_fingerprint:
+        raise _invalid("the configuration in it does not have the fingerprint it states")
+    recorded = [entry for entry in content["journal"] if entry.get("step") in (SPEC_RECORDED, SPEC_CHANGED)]
+    if recorded and recorded[-1]["details"].get("fields") != content["config"]:
+        raise _invalid("the configuration in it is not the one that the journal has recorded")
 
 
 def _verify_outcome(bundle: EvidenceBundle) -> None:

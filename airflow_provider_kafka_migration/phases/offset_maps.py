@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,8 +12,15 @@ from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocum
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError
 from airflow_provider_kafka_migration.kafka.batches import read_batches
+from airflow_provider_kafka_migration.phases import frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
+from airflow_provider_kafka_migration.phases.migrated import (
+    TopicPartition,
+    get_result,
+    migrated_partitions,
+    put_result,
+    target_key,
+)
 from airflow_provider_kafka_migration.replication.decide import Append, Decider
 from airflow_provider_kafka_migration.replication.offset_map import (
     MapEntry,
@@ -29,6 +37,10 @@ from airflow_provider_kafka_migration.replication.transactional_position import 
 from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
 
 OFFSET_MAP = "offset-map.json"
+#: The final drain's own copy of it, among the results in the journal store.
+FINAL_MAP = "offset-map"
+#: The final drain's step of a cutover.
+FINAL_DRAIN = "final_drain"
 #: A position that is being committed is there within this time.
 _STABLE_SECONDS = 10.0
 
@@ -182,6 +194,26 @@ def build_document(
     return build_offset_map_document(context.migration_id, entries)
 
 
+def open_document(context: PhaseContext) -> OffsetMapDocument:
+    """``offset-map.json`` while the copy goes on: all runs so far, without ends."""
+    partitions = migrated_partitions(context)
+    maps = load_maps(context, partitions)
+    entries = (
+        MapEntry(item.topic, item.partition, maps[key], target_topic=item.target_topic, topic_id=item.topic_id)
+        for key, item in partitions.items()
+    )
+    return build_offset_map_document(context.migration_id, entries).model_copy(update={"complete": False})
+
+
+def store_final(context: PhaseContext, document: OffsetMapDocument) -> str:
+    """Store the finished map where it belongs, and a copy that no late update of the tail replaces; its address."""
+    data, key = document.canonical(), context.key(OFFSET_MAP)
+    put_result(context, FINAL_MAP, document)
+    if context.evidence_store.get(key) != data:
+        context.evidence_store.put(key, data)
+    return f"{context.evidence_store.uri}/{key}"
+
+
 def keep_final_maps(context: PhaseContext, document: OffsetMapDocument) -> None:
     """Store the maps of partitions that were copied in transactions, for the comparison of contents."""
     wanted = {(item.topic, item.partition): item for item in document.partitions}
@@ -192,10 +224,28 @@ def keep_final_maps(context: PhaseContext, document: OffsetMapDocument) -> None:
 
 
 def load_document(context: PhaseContext) -> OffsetMapDocument | None:
-    """``offset-map.json`` from the evidence store, or ``None`` before the final drain."""
+    """The finished ``offset-map.json``, or ``None`` before the final drain and where it is gone."""
     data = context.evidence_store.get(context.key(OFFSET_MAP))
     if data is None:
         return None
+    document = _parsed(context, data)
+    return document if document.complete else _kept(context)
+
+
+def _kept(context: PhaseContext) -> OffsetMapDocument | None:
+    """The final drain's own copy, where a late update by the tail has replaced the finished map."""
+    attempt = frozen.current_attempt(context)
+    done = frozen.step_done(context, attempt, FINAL_DRAIN) if attempt is not None else None
+    data = get_result(context, FINAL_MAP) if done is not None and not (attempt and attempt.lifted) else None
+    if data is None or done is None:
+        return None
+    if hashlib.sha256(data).hexdigest() != done["offset_map"]["sha256"]:
+        return None
+    context.evidence_store.put(context.key(OFFSET_MAP), data)
+    return _parsed(context, data)
+
+
+def _parsed(context: PhaseContext, data: bytes) -> OffsetMapDocument:
     try:
         return OffsetMapDocument.parse(data)
     except ValueError as error:

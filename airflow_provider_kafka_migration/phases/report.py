@@ -88,6 +88,7 @@ def _head(bundle: EvidenceBundle, sha256: str, public_key: bytes) -> list[str]:
         ("SHA-256 of the JSON file", sha256),
         ("Plan digest", bundle.plan_digest),
         ("Configuration fingerprint", bundle.config_fingerprint),
+        ("Fingerprint of clusters and buckets", bundle.resume_fingerprint or bundle.config_fingerprint),
         ("Source", _cluster(bundle.source)),
         ("Target", _cluster(bundle.target)),
         ("Object Lock", _lock(bundle.object_lock)),

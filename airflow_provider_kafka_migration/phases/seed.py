@@ -11,6 +11,8 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.phases import copy_jobs
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.copy_totals import job_figures
+from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.replication.segments import build_manifest
@@ -28,15 +30,30 @@ def run(context: PhaseContext) -> PhaseResult:
     done = context.journal.find_step(DONE)
     if done is not None and not _behind(context, job):
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
-    if job.generation != context.journal.generation:
-        # A takeover: copiers must know whose they are; the stop offsets stay.
-        job = job.model_copy(update={"generation": context.journal.generation})
+    renewed = _renewed(context, job)
+    if renewed != job:
+        job = renewed
         context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
     progress = copy_jobs.run_job(context, PHASE)
     _check(context, job)
     details = _details(context, job, progress)
+    write_open_map(context)
     context.journal.step(DONE, details=details)
     return PhaseResult(PHASE, details["summary"], details)
+
+
+def _renewed(context: PhaseContext, job: CopyJob) -> CopyJob:
+    """The job for another run: the stop offsets stay, the owner and the limits are those of today."""
+    section = context.spec.seed
+    return job.model_copy(
+        update={
+            # After a takeover copiers must know whose they are.
+            "generation": context.journal.generation,
+            "max_concurrent_partitions": section.max_concurrent_partitions,
+            "slice_seconds": section.slice_seconds,
+            "max_bytes_per_second": section.max_bytes_per_second,
+        }
+    )
 
 
 def _write_job(context: PhaseContext) -> CopyJob:
@@ -79,21 +96,16 @@ def _details(context: PhaseContext, job: CopyJob, progress: dict[str, Any]) -> d
     for item in progress.get("partitions", []):
         verdict = str(item["verdict"])
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
-    records, copied = int(progress.get("records", 0)), int(progress.get("copied_bytes", 0))
+    figures = job_figures(context, job, progress)
     details: dict[str, Any] = {
-        "summary": f"seed complete: {records} records, {copied / 1e6:.1f} MB, {len(job.partitions)} partitions",
-        "records": records,
-        "copied_bytes": copied,
-        "source_bytes": int(progress.get("source_bytes", 0)),
-        "holes": int(progress.get("holes", 0)),
+        "summary": f"seed complete: {figures['records']} records, {figures['copied_bytes'] / 1e6:.1f} MB, "
+        f"{len(job.partitions)} partitions",
+        **figures,
         "partitions": len(job.partitions),
         "offsets": sum(until - item.source_start_offset for item, until in _spans(job)),
-        "seconds": progress.get("seconds", -1),
         "verdicts": verdicts,
         "gaps": source_gaps(context),
         "via": job.via,
-        # Figures are of the last run of the job: what an earlier, killed run copied is in the target, not in here.
-        "figures_of": "last run",
     }
     if job.via == "s3":
         manifest = build_manifest(context.archive_store, context.migration_id)

@@ -13,7 +13,9 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.phases import copy_jobs, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
+from airflow_provider_kafka_migration.phases.live_offset_map import MapWriter
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.state import State
@@ -29,10 +31,10 @@ def run(context: PhaseContext) -> PhaseResult:
     """
     stop = _stop(context)
     job = load_job(context, PHASE)
-    if job is not None and stop is not None and (_is_over(context) or not _behind(context, job, stop)):
+    if job is not None and stop is not None and _has_ended(context, job, stop):
         if context.journal.find_step(DONE) is None and context.journal.tip_state is not State.ROLLED_BACK:
             # Killed between the last record and its journal entry: the copy is done, and is told now.
-            _journal_done(context, copy_jobs.progress_document(context, PHASE))
+            _journal_done(context, job, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     _write_job(context, job)
@@ -56,19 +58,24 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear tail: it goes on from the target's log ends",
         )
-    details = _journal_done(context, progress)
+    details = _journal_done(context, job, progress)
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
-def _journal_done(context: PhaseContext, progress: Mapping[str, Any]) -> dict[str, Any]:
+def _has_ended(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
+    """Nothing is left to copy, and the last driver has told its figures: else a short run of the job tells them."""
+    if _is_over(context):
+        return True
+    told = context.journal.find_step(DONE) is not None or copy_jobs.progress_document(context, PHASE).get("finished")
+    return bool(told) and not _behind(context, job, stop)
+
+
+def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> dict[str, Any]:
+    figures = job_figures(context, job, progress, after="seed")
     details = {
-        "summary": f"tail complete: {progress.get('records', 0)} records",
-        "records": int(progress.get("records", 0)),
-        "copied_bytes": int(progress.get("copied_bytes", 0)),
-        "holes": int(progress.get("holes", 0)),
-        "seconds": progress.get("seconds", -1),
+        "summary": f"tail complete: {figures['records']} records",
+        **figures,
         "gaps": source_gaps(context),
-        "figures_of": "last run",
     }
     context.journal.step(DONE, details=details)
     return details
@@ -78,7 +85,7 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
     while True:
         lifted = len(context.journal.steps(frozen.LIFTED))
-        with Follower(context):
+        with Follower(context), MapWriter(context):
             progress = copy_jobs.run_job(context, "tail")
         stop = _stop(context)
         context.journal.refresh()

@@ -30,6 +30,8 @@ from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
 
 PHASE = "validating"
+#: Of the first finding of a check, in the summary; all are in results/validation.json.
+_SHOWN_CHARACTERS = 300
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -58,8 +60,15 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def _summary(result: ValidationResult) -> str:
-    counts = ", ".join(f"{check.name} {check.outcome}" for check in result.checks)
-    return f"validation {result.outcome}: {counts}"
+    return f"validation {result.outcome}: {', '.join(_outcome(check) for check in result.checks)}"
+
+
+def _outcome(check: CheckResult) -> str:
+    """A check in the summary; one that has not passed says why, and how much more there is."""
+    if check.outcome is Outcome.PASSED or not check.findings:
+        return f"{check.name} {check.outcome}"
+    more = f"; and {len(check.findings) - 1} more" if len(check.findings) > 1 else ""
+    return f"{check.name} {check.outcome} ({check.findings[0][:_SHOWN_CHARACTERS]}{more})"
 
 
 def _phase_result(result: ValidationResult, *, already_done: bool = False) -> PhaseResult:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import rfc8785
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
-from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where, followed_by
+from airflow_provider_kafka_migration.replication.earlier_runs import EarlierRuns
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Errors that the next slice may heal, in a row, before a partition counts as failed.
@@ -50,6 +51,9 @@ class _Standing:
     end_offset: int = -1
     done: bool = False
     failed: bool = False
+    #: by all runs, as the target's log has them; -1: not known yet
+    total_records: int = -1
+    total_holes: int = -1
 
 
 def _keys(job: CopyJob) -> list[_Key]:
@@ -76,6 +80,7 @@ class JobCoordinator:
         self._refreshed_at = time.monotonic()
         self._throttled = {"source": 0.0, "target": 0.0}
         self._read_earlier_ends()
+        self._earlier = EarlierRuns.read(store, job.migration_id, job.name)
 
     def _read_earlier_ends(self) -> None:
         """What drivers before this one have seen: else a log that went back between two of them would go unnoticed."""
@@ -152,6 +157,8 @@ class JobCoordinator:
             standing.holes += result.holes
             standing.transaction_holes += result.transaction_holes
             standing.gaps += tuple(result.gaps)
+            if result.total_records >= 0:
+                standing.total_records, standing.total_holes = result.total_records, result.total_holes
             standing.done = result.done
             self._judge(standing, result)
         if time.monotonic() - self._written_at >= _PROGRESS_SECONDS or self.finished:
@@ -189,7 +196,7 @@ class JobCoordinator:
         keys = sorted(key for key in self._standing if not key[2])
         own = [self._standing[key] for key in keys]
         records = sum(item.records for item in own)
-        return {
+        document: dict[str, object] = {
             "version": 1,
             "migration_id": self.job.migration_id,
             "job": self.job.name,
@@ -211,6 +218,8 @@ class JobCoordinator:
             "records_per_second": round(records / seconds, 1),
             "partitions": [self._partition(key) for key in keys],
         }
+        document["all_runs"] = self._earlier.with_run(document)
+        return document
 
     def _partition(self, key: _Key) -> dict[str, object]:
         standing, backup = self._standing[key], self._standing.get((*key[:2], True), _Standing())
@@ -223,6 +232,8 @@ class JobCoordinator:
             "copied_bytes": standing.copied_bytes,
             "source_bytes": standing.source_bytes + backup.source_bytes,
             "holes": standing.holes,
+            "total_records": standing.total_records,
+            "total_holes": standing.total_holes,
             "gaps": [list(gap) for gap in standing.gaps + backup.gaps],
             "done": standing.done,
             "source_offset": -1 if last is None else last.source_offset,
@@ -263,8 +274,10 @@ class JobCoordinator:
                 f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
                 f"{first['topic']}-{first['partition']}: {reason}",
                 where=Where(migration_id=self.job.migration_id, phase=self.job.name),
-                next_step=(str(error["next_step"]) if isinstance(error, dict) else "see the task log")
-                + "; then clear the task: it goes on from the target's log ends",
+                next_step=followed_by(
+                    str(error["next_step"]) if isinstance(error, dict) else "see the task log",
+                    "clear the task: it goes on from the target's log ends",
+                ),
                 details={"partitions": failed},
             )
         return document

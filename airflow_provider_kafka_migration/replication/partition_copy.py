@@ -339,8 +339,27 @@ class PartitionCopy:
             resumed_offset=self.resumed_offset,
             went_back=list(self.went_back),
             error=None if self.error is None else self.error.as_dict(),
+            total_records=self.confirmed_records,
+            total_holes=self.confirmed_holes,
             lag=-1 if self.source_end_offset < 0 else max(self.source_end_offset - self.confirmed_source_offset, 0),
         )
+
+    @property
+    def confirmed_records(self) -> int:
+        """Records on the target that the copy has put there since it began, whichever run did it; -1: not known.
+
+        What an answer that never came has left in the log is counted by the next slice, which reads the log.
+        """
+        if self.phase is not Phase.RUNNING or self.spec.verdict is Verdict.TRANSACTIONAL:
+            return -1
+        pending = sum(step.record_count for step in self.pending if isinstance(step, Append))
+        return self.total_records - pending - sum(sent.record_count for sent in self.in_flight)
+
+    @property
+    def confirmed_holes(self) -> int:
+        """Markers on the target since the copy began; -1: not known."""
+        records = self.confirmed_records
+        return -1 if records < 0 else self.confirmed_offset - self.spec.target_start_offset - records
 
     @property
     def confirmed_source_offset(self) -> int:

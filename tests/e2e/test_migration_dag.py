@@ -31,6 +31,13 @@ def _journal(run: DagRun) -> list[dict[str, object]]:
     return [json.loads(line) for line in found[key].decode().splitlines()]
 
 
+def _evidence(run: DagRun) -> dict[str, dict[str, object]]:
+    found = run.objects(EVIDENCE_BUCKET)
+    envelope = json.loads(next(body for key, body in found.items() if key.endswith("/evidence.json")))
+    bundle: dict[str, dict[str, object]] = json.loads(envelope["bundle_json"])
+    return bundle
+
+
 def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path) -> None:
     """Every kind of topic, a producer that writes until the webhook freezes it, a group in the middle."""
     topics = tiny_topics(prefix)
@@ -157,6 +164,8 @@ def test_killed_seed_is_cleared_and_goes_on_from_the_target_s_end(lab: Lab, pref
     _check_equal(lab, topics)
     done = json.loads(next(body for key, body in run.objects().items() if key.endswith("progress/seed.json")))
     assert done["records"] < 40_000, "the second attempt copied everything again"
+    copied_by_all = _evidence(run)["seed"]
+    assert (copied_by_all["records"], copied_by_all["figures_of"]) == (40_000, "all runs")
 
 
 def test_abort_rolls_back(lab: Lab, prefix: str) -> None:

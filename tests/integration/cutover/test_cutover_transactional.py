@@ -72,12 +72,13 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
     assert {item.verdict for item in document.partitions} == {"transactional"}
     group = f"{lab.migration_id}.middle"
     translated = context.target.admin.groups_offsets([group])[group]
-    foreign_records = 0
+    foreign_records = own_records = 0
     for topic in topics:
         source, target = read_records(source_config, topic), read_records(target_config, topic)
         for number, records in source.items():
             ours, foreign = split(target[number])
             foreign_records += len(foreign)
+            own_records += len(ours)
             assert [content(item) for item in ours] == [content(item) for item in records]
             committed = half.get((topic, number))
             if committed is None:
@@ -87,3 +88,6 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
             before = bisect_left([item.offset for item in records], committed)
             assert sum(item.offset < offset for item in ours) == before
     assert foreign_records > 50
+    counted = [context.journal.find_step(name) for name in ("seed_done", "tail_done")]
+    assert [entry and entry.details["figures_of"] for entry in counted] == ["all runs", "all runs"]
+    assert sum(entry.details["records"] for entry in counted if entry) == own_records

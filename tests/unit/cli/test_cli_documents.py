@@ -144,7 +144,7 @@ def test_offset_map_check(invoke: Any, offset_map: Path) -> None:
 def test_offset_map_of_a_migration_that_has_none(invoke: Any, spec_file: Path, tmp_path: Path) -> None:
     result = invoke("offset-map", "show", spec_file)
     assert result.exit_code == ExitCode.FAILED
-    assert "final drain" in result.stderr
+    assert "when the seed ends" in result.stderr
     other = tmp_path / "other.json"
     other.write_text('{"a": 1}', encoding="utf-8")
     assert "not an offset map" in invoke("offset-map", "show", other).stderr
@@ -250,3 +250,20 @@ def test_verify_evidence_from_s3(
     missing = invoke("verify-evidence", place + "x", "--storage", "env:S3_SETTINGS")
     assert missing.exit_code == ExitCode.FAILED
     assert "no such object" in missing.stderr
+
+
+def test_tables_in_a_pipe_are_not_cut(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    reason = "because " + "it was so, " * 60 + "all of it"
+    journal.step("noted", reason=reason)
+    lines = invoke("journal", "show", spec_file).stdout.splitlines()
+    assert any(reason in line for line in lines), "one entry, one line, nothing left out"
+    assert any(entry.at in line for entry in journal.entries() for line in lines)
+    assert len(lines) == 1 + len(journal.entries())
+
+
+def test_status_says_why_a_check_has_warned(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    reason = "validation WARNING: counts_and_offsets PASSED, groups WARNING (billing: left alone: it is active)"
+    journal.step("validated", details={"outcome": "WARNING"}, reason=reason)
+    journal.step("noted", reason="something later")
+    assert reason in invoke("status", spec_file).stdout
+    assert answer_of(invoke("status", spec_file, "--json"))["validation"] == reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -328,6 +329,19 @@ def test_open_and_hanging_transactions(make: Callable[..., PhaseContext], plan: 
     assert seen["W051"].startswith("old is open for 200 s")
     calm = cluster(answers(open_transactions=None), answers(list_offsets=lambda keys, _: dict.fromkeys(keys, 3)))
     assert found(precheck_source.check_transactions(make(calm), plan)) == {}
+
+
+@pytest.mark.parametrize("written", [1, 1_000_000])
+def test_a_busy_partition_without_transactions_is_no_finding(
+    make: Callable[..., PhaseContext], plan: Plan, written: int
+) -> None:
+    """Producers write between the two answers: only an offset that stays behind what was there before is held back."""
+    looks = itertools.count(1)
+    source = cluster(
+        answers(open_transactions=None),
+        answers(list_offsets=lambda keys, _: dict.fromkeys(keys, written * next(looks))),
+    )
+    assert found(precheck_source.check_transactions(make(source), plan)) == {}
 
 
 def test_topics_that_one_producer_writes_together(make: Callable[..., PhaseContext], plan: Plan) -> None:

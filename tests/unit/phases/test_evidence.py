@@ -15,6 +15,7 @@ from nacl.signing import SigningKey
 from phase_support import SIGNING_SEED, Clock, approval, make_context
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.journal import content_hash
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -26,6 +27,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Terminal,
 )
+from airflow_provider_kafka_migration.journal.spec_guard import flatten
 from airflow_provider_kafka_migration.phases import answers, approvals, evidence, evidence_bundle
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
@@ -42,6 +44,7 @@ CASES = Path(__file__).parents[2] / "cases" / "evidence" / "v1"
 def validated(folder: Path, outcome: Outcome = Outcome.PASSED, **options: Any) -> PhaseContext:
     """A migration whose validation has ended."""
     context = ready(folder, **options)
+    record_spec(context, "spec_recorded")
     answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
     for state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         context.journal.transition(state, "test")
@@ -50,6 +53,13 @@ def validated(folder: Path, outcome: Outcome = Outcome.PASSED, **options: Any) -
     put_result(context, "validation", result)
     context.journal.step("validated", details={"outcome": outcome.value, "digest": result.digest()})
     return context
+
+
+def record_spec(context: PhaseContext, step: str, **seed: Any) -> None:
+    """The journal's entry about the spec in force."""
+    spec = context.spec.model_copy(update={"seed": context.spec.seed.model_copy(update=seed)})
+    fields = flatten(spec.model_dump(mode="json"))
+    context.journal.step(step, details={"sha256": canonical_digest(fields), "fields": fields})
 
 
 def attempts(context: PhaseContext) -> list[str]:
@@ -75,6 +85,21 @@ def test_published_evidence_verifies_and_names_what_belongs_to_it(tmp_path: Path
     assert {item["kind"] for item in bundle.not_copied} >= {"topic", "note"}
     assert bundle.versions["airflow-provider-kafka-migration"]
     assert bundle.artifacts["plan"]["sha256"] == bundle.plan_digest
+
+
+def test_the_fingerprint_is_of_the_configuration_in_force(tmp_path: Path) -> None:
+    """One that changed under way has another fingerprint, on the same clusters and buckets."""
+    found = []
+    for lanes in (4, 7):
+        context = validated(tmp_path / str(lanes))
+        record_spec(context, "spec_changed", lanes=lanes)
+        evidence.run(context)
+        found.append(verify_evidence(context.evidence_store.get("m1/evidence.json") or b"").bundle)
+    assert [bundle.config["seed.lanes"] for bundle in found] == [4, 7]
+    assert len({bundle.config_fingerprint for bundle in found}) == 2
+    assert found[0].config_fingerprint == canonical_digest(found[0].config)
+    began_with = found[0].journal[0]["details"]["fingerprint"]["sha256"]
+    assert [bundle.resume_fingerprint for bundle in found] == [began_with, began_with]
 
 
 def test_every_gap_of_the_source_is_named_whoever_met_it(tmp_path: Path) -> None:
@@ -248,6 +273,19 @@ def other_fingerprint(content: dict[str, Any]) -> None:
     content["config_fingerprint"] = "0" * 64
 
 
+def other_resume_fingerprint(content: dict[str, Any]) -> None:
+    content["resume_fingerprint"] = "0" * 64
+
+
+def other_config(content: dict[str, Any]) -> None:
+    content["config"]["seed.lanes"] = 99
+
+
+def config_that_was_never_recorded(content: dict[str, Any]) -> None:
+    content["config"]["seed.lanes"] = 99
+    content["config_fingerprint"] = canonical_digest(content["config"])
+
+
 def better_outcome(content: dict[str, Any]) -> None:
     content["validation"]["outcome"] = "FAILED"
 
@@ -265,6 +303,9 @@ def later_version(content: dict[str, Any]) -> None:
         no_journal,
         other_plan,
         other_fingerprint,
+        other_resume_fingerprint,
+        other_config,
+        config_that_was_never_recorded,
         better_outcome,
         later_version,
     ],

@@ -112,6 +112,16 @@ def test_reasons_that_may_pass_make_a_stalled_copy(local_store: LocalStore) -> N
         driver.check()
 
 
+def test_what_to_do_is_said_once(local_store: LocalStore) -> None:
+    only = lane(0, partition("a", 0))
+    driver = JobCoordinator(job([only], "seed"), local_store)
+    error = TopicRecreated("created again", next_step="start the broker; then clear the task").as_dict()
+    driver.record([result(only, "a", 0, error=error)])
+    with pytest.raises(CopyFailed) as caught:
+        driver.check()
+    assert caught.value.next_step == "start the broker; then clear the task: it goes on from the target's log ends"
+
+
 def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
     first = lane(0, partition("a", 0), partition("b", 0))

@@ -1,0 +1,102 @@
+"""What the command line advises: commands to run, never tasks to clear."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.cli.output import Answer, answering
+from airflow_provider_kafka_migration.cli.wording import next_step_for
+from airflow_provider_kafka_migration.errors import CopyFailed
+
+PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
+RESUME = "run `kafka-migration resume FILE`"
+#: Pages and texts that only Airflow shows.
+AIRFLOW_ONLY = ("task_docs.py", "plan_documents.py", "operators/", "hooks/", "sensors/", "triggers/", "dag.py")
+
+
+def next_steps() -> Iterator[tuple[str, str]]:
+    """(place, text) of each advice of the core that speaks of clearing something."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        if name.startswith(AIRFLOW_ONLY) or name.endswith(AIRFLOW_ONLY):
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            if id(node) in docstrings or id(node) in inside:
+                continue
+            text = _text(node)
+            if text and re.search(r"\bclear (?!last)", text):
+                yield f"{name}:{node.lineno}", text  # type: ignore[attr-defined]
+
+
+def _text(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "seed" for part in node.values)
+    return ""
+
+
+def test_no_advice_of_the_core_speaks_of_tasks_on_the_command_line() -> None:
+    found = list(next_steps())
+    assert len(found) > 40, "the texts were not found"
+    left = {place: shown for place, text in found if re.search(r"\bclear\b", shown := next_step_for("run", text))}
+    assert left == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "shown"),
+    [
+        ("run", "check the network; then clear the task", f"check the network; then {RESUME}"),
+        (
+            "resume",
+            "clear tail: it goes on from the target's log ends",
+            f"{RESUME}: it goes on from the target's log ends",
+        ),
+        ("run", "clear drain_ready and what follows it: it asks again", f"{RESUME}: it asks again"),
+        ("precheck", "drop it; then clear precheck", "drop it; then run the command again"),
+        (
+            "run",
+            "wait until the broker is back; then clear the task; then clear the task: it goes on from there",
+            f"wait until the broker is back; then {RESUME}: it goes on from there",
+        ),
+        (
+            "run",
+            "stop; to go on here, clear the task with takeover=true (CLI: --takeover)",
+            f"stop; to go on here, {RESUME} with --takeover",
+        ),
+        ("run", "clear the task that writes it (seed or tail)", RESUME),
+        ("run", "clear topology_copy, then this task", RESUME),
+        ("run", "make the error clear to its owner", "make the error clear to its owner"),
+    ],
+)
+def test_advice(command: str, text: str, shown: str) -> None:
+    assert next_step_for(command, text) == shown
+
+
+def test_an_error_is_shown_in_these_words(capsys: Any) -> None:
+    @answering
+    def run(*, json_output: bool = False, debug: bool = False) -> Answer:
+        raise CopyFailed("3 partitions failed", next_step="start the broker; then clear the task")
+
+    for as_json in (False, True):
+        with pytest.raises(BaseException, match="1"):
+            run(json_output=as_json)
+        shown = capsys.readouterr()
+        assert "clear" not in shown.out + shown.err
+        assert "kafka-migration resume FILE" in shown.out + shown.err
