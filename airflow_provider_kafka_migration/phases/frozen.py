@@ -52,12 +52,18 @@ _HEALABLE = (GroupsIncomplete,)
 
 @dataclass(frozen=True)
 class FreezeAttempt:
-    """One attempt to freeze, from its journal steps."""
+    """One attempt to freeze, from its journal steps.
+
+    :param requested_at: when the migration asked producers to stop; the limit counts from here.
+    :param stopped_at: since when producers are stopped: the request, or with ``freeze: manual`` the approval, in which
+        a person confirmed that they are.
+    """
 
     number: int
     method: str
     requested_at: datetime
     deadline: datetime
+    stopped_at: datetime
     verified: FreezeResult | None = None
     ready: bool = False
     lifted: bool = False
@@ -89,6 +95,7 @@ def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> Fre
         method=requested.details["method"],
         requested_at=parse_iso(requested.details["requested_at"]),
         deadline=parse_iso(requested.details["deadline"]),
+        stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
         ready=context.journal.find_step(READY, str(number)) is not None,
         lifted=context.journal.find_step(LIFTED, str(number)) is not None,
@@ -186,7 +193,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
     except MigrationError as error:
         raise still_frozen(context, attempt, error) from error
     details = {"reason": reason, **done}
-    details["frozen_seconds"] = round((context.now() - attempt.requested_at).total_seconds(), 3)
+    details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     context.journal.step(LIFTED, key=attempt.key, details=details)
     back_to_tail(context, f"freeze {attempt.number} lifted: {reason}", details)
     return details
