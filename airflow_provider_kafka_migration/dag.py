@@ -47,6 +47,8 @@ GENERIC_ACTIVE_RUNS = 16
 
 #: Arguments that are lists of what to call: what the caller gives is called as well.
 _LISTS = frozenset({"notifiers", "on_failure_callback", "on_success_callback"})
+#: Tries of ``cutover.freeze_limit``, of at least a minute each: while it fails producers are frozen.
+FREEZE_LIMIT_RETRIES = 60
 
 TaskArgs = Mapping[str, Mapping[str, Any]]
 
@@ -192,7 +194,15 @@ def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
     """The group ``cutover``; its first task, the one that waits for the tail's end, and its last one."""
     group = TaskGroup("cutover", tooltip="Freeze, sentinels, final drain, consumer groups, floor guard")
     # Below drain_ready, so that it stands there, deferred, when the freeze begins: its start costs no frozen time.
-    ready >> tasks(KafkaMigrationFreezeLimitOperator, "freeze_limit", group)
+    # While it cannot lift a freeze it is tried again for ten minutes and more, and somebody is told each time.
+    ready >> tasks(
+        KafkaMigrationFreezeLimitOperator,
+        "freeze_limit",
+        group,
+        retries=FREEZE_LIMIT_RETRIES,
+        retry_delay=timedelta(seconds=10),
+        on_retry_callback=[tasks.notifier("failed")],
+    )
     freeze = tasks(KafkaMigrationFreezeOperator, "freeze", group)
     sentinels = tasks(KafkaMigrationSentinelsOperator, "sentinels", group)
     drain = tasks(KafkaMigrationFinalDrainOperator, "final_drain", group)

@@ -282,6 +282,12 @@ class FreezeFailed(Terminal):
     code = "FREEZE_FAILED"
 
 
+class StillFrozen(Transient):
+    """A freeze should have been lifted and could not be; ``next_step`` says how a person frees the producers."""
+
+    code = "STILL_FROZEN"
+
+
 class DrainTimeout(Transient):
     """The target did not reach the source's end in time."""
 

@@ -8,33 +8,40 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
     ClaimLost,
+    FreezeFailed,
     IllegalTransition,
     Interrupted,
     MigrationError,
     SameCluster,
+    StillFrozen,
+    Transient,
     WaitsForOperator,
     Where,
 )
 from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.journal.entry_log import utc_now
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
 from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
@@ -95,6 +102,10 @@ class Migration:
     :param takeover: take the migration over from another owner.
     """
 
+    #: How steps of the cutover wait for their next try inside a freeze, and what time it is.
+    _sleep = staticmethod(time.sleep)
+    _now = staticmethod(utc_now)
+
     def __init__(
         self,
         spec: MigrationSpec,
@@ -114,6 +125,9 @@ class Migration:
         self._verifier = verifier
         self._progress = progress or _ignore
         self._journal: Journal | None = None
+        #: Opened without a look at the clusters, for phases that end a freeze.
+        self._journal_alone: Journal | None = None
+        self._known_clusters: list[KnownCluster] = []
 
     @classmethod
     def open(
@@ -155,13 +169,16 @@ class Migration:
     def close(self) -> None:
         """Close the journal and the clients of both clusters."""
         try:
-            if self._journal is not None:
-                self._journal.close()
+            for journal in (self._journal, self._journal_alone):
+                if journal is not None:
+                    journal.close()
         finally:
             for name in ("source", "target"):
                 cluster = self.__dict__.pop(name, None)
                 if cluster is not None:
                     cluster.close()
+            while self._known_clusters:
+                self._known_clusters.pop().close()
 
     # -- what phases use ---------------------------------------------------------------------------------------------
 
@@ -221,17 +238,75 @@ class Migration:
             resolver=self._resolver,
             runner=self._runner,
             progress=self._progress,
+            now=self._now,
         )
         if self._verifier is not None:
             context.verifier = SubmittedVerifier(context, self._verifier)
         return context
 
+    @property
+    def journal_context(self) -> PhaseContext:
+        """What phases get that end a freeze: it needs the journal and nothing else. Claims the migration.
+
+        Clusters are opened when they are used; their ids come from the journal and are compared then. The spec is not
+        guarded either: neither a lost cluster nor a spec that was changed too late may keep producers frozen.
+
+        :raises IllegalTransition: there is no such migration.
+        :raises ClaimHeld: another owner holds it.
+        """
+        if "context" in self.__dict__:
+            return self.context
+        if self._journal_alone is None:
+            journal = self._existing_journal()
+            journal.claim(self.owner, takeover=self._takeover)
+            publish_claim(self.journal_store, self.spec.migration_id, journal.generation, str(self.owner))
+            self._journal_alone = journal
+        return self._context_of(self._journal_alone)
+
+    def _existing_journal(self) -> Journal:
+        journal = Journal(self.journal_store, self.spec.migration_id)
+        if not journal.exists:
+            raise IllegalTransition(
+                "there is no such migration",
+                where=Where(migration_id=self.spec.migration_id, path=self.journal_uri),
+                next_step="check migration_id and storage.journal",
+            )
+        return journal
+
+    def _context_of(self, journal: Journal) -> PhaseContext:
+        """A context around a journal whose clusters are opened at their first use."""
+        ids = Fingerprint.recorded(journal.entries())
+        return PhaseContext(
+            spec=self.spec,
+            journal=journal,
+            source=self._known("source", self.spec.source.conn_id, ids),
+            target=self._known("target", self.spec.target.conn_id, ids),
+            journal_store=self.journal_store,
+            archive_store=self.archive_store,
+            evidence_store=self.evidence_store,
+            resolver=self._resolver,
+            runner=self._runner,
+            progress=self._progress,
+            now=self._now,
+        )
+
+    def _known(self, role: Literal["source", "target"], reference: str, ids: Mapping[str, str]) -> KnownCluster:
+        for cluster in self._known_clusters:
+            if cluster.role == role:
+                return cluster
+        made = KnownCluster(role, lambda: self._client_config(role, reference), ids.get(f"{role}_cluster_id", ""))
+        self._known_clusters.append(made)
+        return made
+
     def _fingerprint(self) -> Fingerprint:
-        storage = self.spec.storage
         self._check_two_clusters()
+        return self._fingerprint_of(self.source.cluster_id, self.target.cluster_id)
+
+    def _fingerprint_of(self, source_id: str, target_id: str) -> Fingerprint:
+        storage = self.spec.storage
         return Fingerprint.of_locations(
-            self.source.cluster_id,
-            self.target.cluster_id,
+            source_id,
+            target_id,
             {
                 "journal": storage.journal,
                 "archive": storage.archive_location,
@@ -274,13 +349,13 @@ class Migration:
         :raises MigrationError: what the phase met.
         """
         entry = PHASES[phase]
-        context = self.context
-        done = self.already_done(phase)
-        if done is not None:
-            return done
         try:
-            self._enter(entry, phase)
-            result = entry.call(context, options)
+            if entry.state is not State.CUTOVER:
+                return self._run(entry, phase, options)
+            patience = FreezePatience(
+                self.spec, lambda: self.journal_context, self._progress, sleep=self._sleep, now=self._now
+            )
+            return patience.run(lambda: self._run(entry, phase, options))
         except MigrationError as error:
             self._record_failure(entry, error)
             raise
@@ -288,17 +363,50 @@ class Migration:
             # Not one of ours: a mistake in this package, or a library's. The journal must know all the same.
             self._record_failure(entry, error)
             raise
-        self._leave(entry, phase, result)
+
+    def _run(self, entry: PhaseEntry, phase: str, options: Mapping[str, Any]) -> PhaseResult:
+        context = self._phase_context(entry, phase)
+        done = self._already_done(entry, phase, context)
+        if done is not None:
+            return done
+        self._enter(entry, phase, context.journal)
+        result = entry.call(context, options)
+        self._leave(entry, result, context.journal)
         return result
 
-    def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
-        if entry.fails_migration and not isinstance(error, _NO_FAILURE):
-            self.context.journal.fail(error)
+    def _phase_context(self, entry: PhaseEntry, phase: str) -> PhaseContext:
+        if not entry.needs_journal_only:
+            return self.context
+        if phase == "rollback":
+            # Looks before it claims: a rollback that is refused must not take the migration from whoever holds it.
+            self._check_rollback()
+            return self.journal_context
+        try:
+            return self.journal_context
+        except Transient as error:
+            raise freeze_limit.journal_unreachable(self.spec, error) from error
 
-    def already_done(self, phase: str) -> PhaseResult | None:
+    def _check_rollback(self) -> None:
+        # Only a rollback needs its module.
+        from airflow_provider_kafka_migration.phases import rollback
+
+        journal = self._existing_journal()
+        ids = Fingerprint.recorded(journal.entries())
+        source_id, target_id = ids.get("source_cluster_id", ""), ids.get("target_cluster_id", "")
+        journal.check_fingerprint(self._fingerprint_of(source_id, target_id))
+        rollback.check_allowed(self._context_of(journal))
+
+    def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
+        # Where the phase's context could not be opened nothing has run. Only a freeze may have ended all the same.
+        journal = self.context.journal if "context" in self.__dict__ else None
+        if entry.needs_journal_only or isinstance(error, FreezeFailed | StillFrozen):
+            journal = journal or self._journal_alone
+        if journal is not None and entry.fails_migration and not isinstance(error, _NO_FAILURE):
+            journal.fail(error)
+
+    def _already_done(self, entry: PhaseEntry, phase: str, context: PhaseContext) -> PhaseResult | None:
         """What the journal says of a phase that is over, after checking what can be checked; None: run it."""
-        entry = PHASES[phase]
-        journal = self.context.journal
+        journal = context.journal
         journal.refresh()
         # Giving up what is finalized is no no-op: rollback itself refuses it, and says what to do instead.
         ended = journal.tip_state is State.ROLLED_BACK or (journal.tip_state is State.FINALIZED and phase != "rollback")
@@ -306,11 +414,10 @@ class Migration:
             summary = f"the migration is {journal.tip_state}"
             details = {"decision": "abort" if journal.tip_state is State.ROLLED_BACK else "approve"}
             return PhaseResult(phase, summary, details, already_done=True)
-        return entry.done(self.context)
+        return entry.done(context)
 
-    def _enter(self, entry: PhaseEntry, phase: str) -> None:
+    def _enter(self, entry: PhaseEntry, phase: str, journal: Journal) -> None:
         """Bring the state machine to the phase's state; a failed migration re-enters the state that failed."""
-        journal = self.context.journal
         if entry.state is None:
             return
         if journal.tip_state is State.FAILED and journal.working_state is not None:
@@ -327,9 +434,8 @@ class Migration:
             next_step=f"run the phases before it first (state {entry.state} follows {_before(entry.state)})",
         )
 
-    def _leave(self, entry: PhaseEntry, phase: str, result: PhaseResult) -> None:
+    def _leave(self, entry: PhaseEntry, result: PhaseResult, journal: Journal) -> None:
         """After a phase that ends its state: go on to the next one."""
-        journal = self.context.journal
         if entry.leads_to is not None and journal.tip_state is entry.state:
             journal.transition(entry.leads_to, result.summary)
 
@@ -367,17 +473,7 @@ class Migration:
         """A context for looking only: nothing is claimed, and every attempt to journal is refused."""
         journal = Journal(self.journal_store, self.spec.migration_id)
         journal.refresh()
-        yield PhaseContext(
-            spec=self.spec,
-            journal=journal,
-            source=self.source,
-            target=self.target,
-            journal_store=self.journal_store,
-            archive_store=self.archive_store,
-            evidence_store=self.evidence_store,
-            resolver=self._resolver,
-            progress=self._progress,
-        )
+        yield self._context_of(journal)
 
 
 class DrainWatch:

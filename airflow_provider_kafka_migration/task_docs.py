@@ -26,7 +26,8 @@ A red task says in its last log line what failed, where, and what to do next.
 
 ROLLBACK_DOC = """\
 Ends a migration before its cutover: stops the tail, lifts a freeze, puts back what was set for the copy. Topics and
-data on the target stay; `rollback-report.json` lists them. From the cutover on it is refused.
+data on the target stay; `rollback-report.json` lists them. Once the clients may switch it is refused. Producers that
+are frozen are freed first; the target need not be up.
 
 It takes the migration over from the run that holds it, so use it when that run is gone or hangs. In a run that lives,
 answer `approve_cutover` with *Abort* instead.
@@ -56,7 +57,8 @@ TASK_DOCS: dict[str, str] = {
     "cutover.freeze_limit": "Stands beside the cutover and lifts a freeze that lasts longer than "
     "`max_producer_freeze` when no other task does it. Purple (deferred) is normal.\n\n**Red?** It had to lift a "
     "freeze: producers write to the source again. Look at the red task of the cutover, then clear `drain_ready` and "
-    "everything below (`tail`, too, if it has ended).",
+    "everything below (`tail`, too, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it cannot "
+    "free them: the last line of its error says what a person has to do.",
     "cutover.freeze": "Stops the producers and verifies that they stand still.\n\n**Red?** Producers are let go again. "
     "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below.",
     "cutover.sentinels": "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",

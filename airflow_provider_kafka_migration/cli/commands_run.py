@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.drive import Outcome, Tail
+    from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
     from airflow_provider_kafka_migration.cli.progress import ProgressView
     from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
     from airflow_provider_kafka_migration.documents.approval import ApprovalFacts
@@ -122,6 +123,12 @@ class Session:
         stop = Stop()
         return Tail(self.open(stop, actor=f"{person()} (tail)"), stop)
 
+    def open_guard(self) -> FreezeGuard:
+        """The thread that keeps the limit of a freeze, not started yet."""
+        from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
+
+        return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
+
 
 def _drive(spec: MigrationSpec, session: Session, view: ProgressView, code: str | None, until: str | None) -> Answer:
     from airflow_provider_kafka_migration.cli.drive import STOPS, Driver
@@ -129,7 +136,9 @@ def _drive(spec: MigrationSpec, session: Session, view: ProgressView, code: str 
     if until is not None and until not in STOPS:
         raise typer.BadParameter(f"{until} is not one of {', '.join(STOPS)}", param_hint="--until")
     with view, session.open() as migration:
-        driver = Driver(migration, session.open_tail, person=person(), on_result=view.done, until=until)
+        driver = Driver(
+            migration, session.open_tail, session.open_guard, person=person(), on_result=view.done, until=until
+        )
         outcome = driver.go(code)
         status = migration.status()
     return _answer(spec, outcome, status)

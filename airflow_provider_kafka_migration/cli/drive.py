@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow_provider_kafka_migration.documents.approval import (
 )
 from airflow_provider_kafka_migration.errors import ApprovalRefused, Interrupted
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import answers, approvals, groups
+from airflow_provider_kafka_migration.phases import answers, approvals, freeze_limit, groups
 from airflow_provider_kafka_migration.phases.context import PhaseResult
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
@@ -121,6 +122,7 @@ class Driver:
 
     :param migration: opened, in the name of the person.
     :param open_tail: opens the migration once more for the tail, with the event that stops it.
+    :param open_guard: opens it once more for the thread that keeps the limit of a freeze.
     :param on_result: told of each phase that has ended.
     :param until: phase after which to stop.
     """
@@ -129,6 +131,7 @@ class Driver:
         self,
         migration: Migration,
         open_tail: Callable[[], Tail],
+        open_guard: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         *,
         person: str,
         on_result: OnResult,
@@ -136,6 +139,7 @@ class Driver:
     ) -> None:
         self._migration = migration
         self._open_tail = open_tail
+        self._open_guard = open_guard
         self._person = person
         self._on_result = on_result
         self._until = until
@@ -154,6 +158,11 @@ class Driver:
         return self.outcome
 
     def _go(self) -> None:
+        # First of all, and without a cluster: a process that died in a freeze may have left producers stopped.
+        with self._migration.reading() as context:
+            is_overdue = freeze_limit.is_overdue(context)
+        if is_overdue:
+            self._migration.run("cutover.freeze_limit")
         for phase in COPY:
             self._run(phase)
         if not self._is_past(State.CUTOVER) and not self._bridge():
@@ -165,7 +174,7 @@ class Driver:
 
     def _bridge(self) -> bool:
         """From the tail's start to READY_FOR_CLIENT_SWITCH; False: a person is asked."""
-        with self._open_tail() as tail:
+        with self._open_guard(), self._open_tail() as tail:
             self._run("drain_ready", tail)
             if not self._approved("cutover"):
                 return False

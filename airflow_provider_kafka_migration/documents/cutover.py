@@ -56,7 +56,7 @@ class Boundary(Document):
 
 
 class FrozenTime(Document):
-    """Seconds from the verified freeze to READY_FOR_CLIENT_SWITCH, in all and per step."""
+    """Seconds that producers felt, from the request to stop to READY_FOR_CLIENT_SWITCH, in all and per step."""
 
     version: int = 1
     migration_id: str
@@ -64,5 +64,10 @@ class FrozenTime(Document):
     requested_at: str
     verified_at: str
     ready_at: str
-    frozen_seconds: float
-    steps: dict[str, float] = Field(description="step to its seconds; the rest is waiting between the steps")
+    stopped_at: str = Field("", description="from when frozen_seconds counts; empty: verified_at, by older releases")
+    frozen_seconds: float = Field(
+        description="from stopped_at, which is the request, or with freeze: manual the approval that confirmed the stop"
+    )
+    steps: dict[str, float] = Field(
+        description="step to its seconds, freeze being request to verification; the rest is waiting between the steps"
+    )

@@ -55,12 +55,14 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
     )
 
 
-async def prefetch(spec: MigrationSpec) -> dict[str, Connection]:
+async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, Connection]:
     """The connections that a look at both clusters and the journal needs, fetched without blocking an event loop.
 
+    :param clusters: False for a look at the journal alone.
     :raises ConnectionInvalid: a connection does not exist.
     """
-    references = (spec.source.conn_id, spec.target.conn_id, spec.storage.conn_id)
+    of_clusters = (spec.source.conn_id, spec.target.conn_id) if clusters else ()
+    references = (*of_clusters, spec.storage.conn_id)
     found: dict[str, Connection] = {}
     for reference in sorted({reference for reference in references if reference}):
         scheme, conn_id = split_reference(reference)

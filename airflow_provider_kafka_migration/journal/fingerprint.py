@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import FingerprintChanged, Where
 
 
@@ -29,6 +30,12 @@ class Fingerprint:
             {role: bucket for role, (bucket, _) in split.items()},
             {role: prefix for role, (_, prefix) in split.items()},
         )
+
+    @staticmethod
+    def recorded(entries: Sequence[JournalEntry]) -> dict[str, str]:
+        """The parts that a journal's first entry keeps, as :meth:`fields` gives them; empty without a journal."""
+        stored = entries[0].details.get("fingerprint") if entries else None
+        return dict((stored or {}).get("fields") or {})
 
     def fields(self) -> dict[str, str]:
         """All parts, flat, in a fixed order: ``source_cluster_id``, ``buckets.journal``, ..."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.hooks.task import plain_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
 from airflow_provider_kafka_migration.triggers.drain import event_error
@@ -12,6 +13,9 @@ from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTr
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.phases.context import PhaseResult
 
 
 class KafkaMigrationFreezeLimitOperator(MigrationOperator):
@@ -22,24 +26,33 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
 
     :param deferrable: False waits in the worker, for an Airflow without a triggerer.
     :param poll_seconds: time between two looks.
+    :param patience_seconds: for how long one try of the task goes on trying to lift a freeze that it cannot lift,
+        before the task fails with what a person has to do, and Airflow's retries go on.
 
     .. seealso:: docs/operators.md
     """
 
     phase = "cutover.freeze_limit"
 
-    def __init__(self, *, deferrable: bool = True, poll_seconds: float = 5.0, **kwargs: Any) -> None:
+    def __init__(
+        self, *, deferrable: bool = True, poll_seconds: float = 5.0, patience_seconds: float = 60.0, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.deferrable = deferrable
         self.poll_seconds = poll_seconds
+        self.patience_seconds = patience_seconds
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Lift what is overdue; watch on while there may be a freeze."""
+        """Lift what is overdue; watch on while there may be a freeze.
+
+        :raises FreezeFailed: a freeze was lifted.
+        :raises StillFrozen: it could not be lifted; Airflow tries again.
+        """
         with self.open_migration(context) as migration:
-            result = migration.run(self.phase)
+            result = self._run_patiently(migration)
             while result.details.get("watch") and not self.deferrable:
                 time.sleep(self.poll_seconds)
-                result = migration.run(self.phase)
+                result = self._run_patiently(migration)
             self.log.info("%s", result.summary)
             if not result.details.get("watch"):
                 return self.pointers(migration, result)
@@ -49,12 +62,24 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         )
         raise AssertionError("defer never returns")
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Something is to be done.
+    def _run_patiently(self, migration: Migration) -> PhaseResult:
+        """Run the phase; what is transient is tried again for a while, since producers may be frozen all the time."""
+        until = time.monotonic() + self.patience_seconds
+        while True:
+            try:
+                return migration.run(self.phase)
+            except Transient as error:
+                if time.monotonic() >= until:
+                    raise
+                self.log.error("Tried again in %.0f s: %s", self.poll_seconds, error)
+                time.sleep(self.poll_seconds)
 
-        :raises MigrationError: what the trigger met.
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Something is to be done, or the trigger could not look any more: the task itself looks then.
+
+        :raises MigrationError: what the trigger met, where looking again cannot help.
         """
         error = event_error(event)
-        if error is not None:
+        if error is not None and not isinstance(error, Transient):
             raise error
         return self.execute(context)

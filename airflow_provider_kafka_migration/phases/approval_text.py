@@ -62,8 +62,8 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         f"4. The offsets of {len(facts['groups'])} consumer groups are committed on the target.",
         "5. The target is checked for anything that was cut. Then clients may switch.",
         "",
-        f"Producers will be frozen for about **{estimate:g} s**, at most {limit:g} s: then the freeze is lifted and "
-        "the migration goes back to mirroring.",
+        f"Producers will be frozen for about **{estimate:g} s**, at most {limit:g} s, counted from the moment they are "
+        "asked to stop: then the freeze is lifted and the migration goes back to mirroring.",
     ]
     if section.freeze == "manual":
         lines += ["", "**By approving you confirm that all producers of these topics are stopped now.**"]
@@ -91,8 +91,8 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         "2. Approve this: the groups' offsets are taken over for the last time.",
         "3. Start consumers, then producers, with the target's addresses.",
         "",
-        f"Producers were frozen for **{frozen.get('frozen_seconds', 0):g} s** until READY. They stay stopped until "
-        "they are started on the target.",
+        f"Producers were frozen for **{frozen.get('frozen_seconds', 0):g} s**, from the request to stop until READY. "
+        "They stay stopped until they are started on the target.",
     ]
     active = facts.get("active_on_source") or []
     if active:

@@ -159,14 +159,19 @@ def _signing_key(context: PhaseContext) -> str:
     return fingerprint_for_people(context)
 
 
+#: From the request to stop until nothing of the producers is on its way any more, without the window.
+STOP_SECONDS = 3.0
+
+
 def estimate_freeze_seconds(*, partitions: int, group_count: int, lag: int, window_seconds: float) -> float:
     """How long producers will probably be frozen, in seconds, from measured rates (docs/cutover.md).
 
-    The window; sentinels and checks by partitions; what is still to be copied; the tail's next look at its stop;
-    group commits; and the scheduler's way from task to task.
+    Counted from the moment they are asked to stop. The way to the producers; the window; sentinels and checks by
+    partitions; what is still to be copied; the tail's next look at its stop; group commits; and the scheduler's way
+    from task to task.
     """
     copy = lag / 20_000
-    return round(window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + 5.0, 1)
+    return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + 5.0, 1)
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ class PhaseEntry:
     :param done_past: the phase is over, and is not run again, when the migration is beyond this state. Phases
         without it are idempotent and look at journal and clusters themselves.
     :param fails_migration: whether its failure is the migration's.
+    :param needs_journal_only: it must start while clusters are away, since it ends a freeze; it opens a cluster only
+        when it uses it.
     """
 
     function: str
@@ -33,6 +35,7 @@ class PhaseEntry:
     leads_to: State | None = None
     done_past: State | None = None
     fails_migration: bool = True
+    needs_journal_only: bool = False
 
     def call(self, context: PhaseContext, options: Mapping[str, Any]) -> PhaseResult:
         """Run the phase."""
@@ -63,12 +66,12 @@ PHASES: dict[str, PhaseEntry] = {
     "cutover.snapshot_groups": PhaseEntry("groups:snapshot_groups", State.CUTOVER),
     "cutover.commit_groups": PhaseEntry("groups:commit_groups", State.CUTOVER),
     "cutover.floor_guard": PhaseEntry("floor_guard:run", State.CUTOVER, leads_to=State.AWAITING_CLIENT_SWITCH),
-    "cutover.freeze_limit": PhaseEntry("freeze_limit:run", None, fails_migration=False),
+    "cutover.freeze_limit": PhaseEntry("freeze_limit:run", None, fails_migration=False, needs_journal_only=True),
     "sync_groups": PhaseEntry("groups:sync_until_switch", None, fails_migration=False),
     "client_switch": PhaseEntry("client_switch:run", State.AWAITING_CLIENT_SWITCH),
     "validate": PhaseEntry("validate:run", State.VALIDATING),
     "evidence": PhaseEntry("evidence:run", State.VALIDATING, leads_to=State.FINALIZED),
-    "rollback": PhaseEntry("rollback:run", None, fails_migration=False),
+    "rollback": PhaseEntry("rollback:run", None, fails_migration=False, needs_journal_only=True),
 }
 
 #: Order of the phases of a migration without a person: what the command line runs one after the other.

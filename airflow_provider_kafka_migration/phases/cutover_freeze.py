@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.phases.migrated import (
     migrated_partitions,
     partition_name,
 )
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 
 PHASE = "cutover"
 POLL_SECONDS = 0.2
@@ -115,7 +115,7 @@ def run(
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
     """Journal a new attempt. Nothing is touched before this step is in the journal."""
-    approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
+    answers = approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
     follow.check_all_followed(context)
     status = drain.small_again(context)
     worst = status.worst
@@ -128,10 +128,21 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     now = context.now()
     number = former.number + 1 if former else 1
     deadline = now + context.spec.cutover.max_producer_freeze
-    attempt = FreezeAttempt(number, context.spec.cutover.freeze, now, deadline)
-    details = {"method": attempt.method, "requested_at": iso(now), "deadline": iso(deadline)}
+    stopped_at = min(now, *(parse_iso(item.answered_at) for item in answers)) if _by_hand(context) else now
+    attempt = FreezeAttempt(number, context.spec.cutover.freeze, now, deadline, stopped_at)
+    details = {
+        "method": attempt.method,
+        "requested_at": iso(now),
+        "stopped_at": iso(stopped_at),
+        "deadline": iso(deadline),
+    }
     context.journal.step(frozen.REQUESTED, key=attempt.key, details={**details, "lag": status.total})
     return attempt
+
+
+def _by_hand(context: PhaseContext) -> bool:
+    """Producers were stopped by people before the approval, which says so."""
+    return context.spec.cutover.freeze == "manual"
 
 
 @dataclass(frozen=True)

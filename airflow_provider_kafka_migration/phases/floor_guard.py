@@ -178,14 +178,17 @@ def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
         for entry in context.journal.steps(frozen.STEP)
         if entry.step_key is not None and entry.step_key.startswith(prefix)
     }
+    verification = (parse_iso(attempt.verified.verified_at) - attempt.requested_at).total_seconds()
     return FrozenTime(
         migration_id=context.migration_id,
         attempt=attempt.number,
         requested_at=attempt.verified.requested_at,
         verified_at=attempt.verified.verified_at,
         ready_at=iso(now),
-        frozen_seconds=round((now - parse_iso(attempt.verified.verified_at)).total_seconds(), 3),
-        steps=steps,
+        stopped_at=iso(attempt.stopped_at),
+        # What producers feel: they stand still while it is verified that they do, too.
+        frozen_seconds=round((now - attempt.stopped_at).total_seconds(), 3),
+        steps={"freeze": round(verification, 3), **steps},
     )
 
 

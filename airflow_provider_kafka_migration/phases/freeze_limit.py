@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver
-from airflow_provider_kafka_migration.phases import frozen
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, PhaseOver, StillFrozen, Transient
+from airflow_provider_kafka_migration.phases import freeze_by_hand, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "freeze_limit"
@@ -24,8 +25,19 @@ REASON = "max_producer_freeze is over, and no step of the cutover has lifted the
 
 
 def look(context: PhaseContext) -> dict[str, Any]:
-    """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch."""
-    context.journal.refresh()
+    """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
+
+    :raises Transient: the journal cannot be read, and no freeze that is known of is overdue.
+    """
+    try:
+        context.journal.refresh()
+    except Transient as error:
+        attempt = frozen.current_attempt(context)
+        if attempt is None or not attempt.is_open or not _overdue(context, attempt):
+            raise
+        # Somebody has to know: the task tries to lift, and fails with what a person has to do.
+        summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, and the journal cannot be read"
+        return {"ready": True, "summary": f"{summary}: {error.what}"}
     attempt = frozen.current_attempt(context)
     if _is_over(context):
         return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
@@ -38,11 +50,17 @@ def look(context: PhaseContext) -> dict[str, Any]:
     return {"ready": _overdue(context, attempt), "summary": summary}
 
 
+def is_overdue(context: PhaseContext) -> bool:
+    """Whether a freeze should have ended and has not, as the journal is known."""
+    attempt = frozen.current_attempt(context)
+    return not _is_over(context) and attempt is not None and attempt.is_open and _overdue(context, attempt)
+
+
 def run(context: PhaseContext) -> PhaseResult:
     """Lift a freeze that is overdue. ``details["watch"]``: whether to go on watching.
 
-    :raises FreezeFailed: a freeze was lifted, so that somebody looks; or the producers could not be unfrozen, and
-        the next call tries again.
+    :raises FreezeFailed: a freeze was lifted, so that somebody looks.
+    :raises StillFrozen: the producers could not be freed; says what a person has to do. The next call tries again.
     """
     context.journal.refresh()
     if _is_over(context):
@@ -63,6 +81,18 @@ def run(context: PhaseContext) -> PhaseResult:
         next_step="producers write to the source again. Look at the red task of the cutover; then clear drain_ready "
         "and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
         details={"attempt": attempt.number, **details},
+    )
+
+
+def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
+    """The error of a watch that cannot open the journal: it knows of no freeze, and of no end of one either."""
+    return freeze_by_hand.still_frozen(
+        spec,
+        "the journal cannot be opened, so it is not known whether producers are frozen, and nothing can be lifted",
+        cause,
+        method=spec.cutover.freeze,
+        deadline=None,
+        acls=[],
     )
 
 

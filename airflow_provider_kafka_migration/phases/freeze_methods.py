@@ -128,9 +128,14 @@ def _put_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
 
 
-def _remove_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
+def planned_acls(context: PhaseContext, attempt: str) -> list[Acl]:
+    """The DENY bindings of an attempt, from the journal as it is known; the source is not asked."""
     entry = context.journal.find_step(ACLS_PLANNED, attempt)
-    bindings = [Acl(*fields) for fields in entry.details["acls"]] if entry else []
+    return [Acl(*fields) for fields in entry.details["acls"]] if entry else []
+
+
+def _remove_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
+    bindings = planned_acls(context, attempt)
     if bindings:
         _raise_failures(context, context.source.admin.delete_acls(bindings), "removed")
     return {"deny_acls_removed": len(bindings)}

@@ -24,9 +24,11 @@ from airflow_provider_kafka_migration.errors import (
     GroupsIncomplete,
     JournalTampered,
     MigrationError,
+    PhaseOver,
+    StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_methods
+from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_methods
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -50,12 +52,18 @@ _HEALABLE = (GroupsIncomplete,)
 
 @dataclass(frozen=True)
 class FreezeAttempt:
-    """One attempt to freeze, from its journal steps."""
+    """One attempt to freeze, from its journal steps.
+
+    :param requested_at: when the migration asked producers to stop; the limit counts from here.
+    :param stopped_at: since when producers are stopped: the request, or with ``freeze: manual`` the approval, in which
+        a person confirmed that they are.
+    """
 
     number: int
     method: str
     requested_at: datetime
     deadline: datetime
+    stopped_at: datetime
     verified: FreezeResult | None = None
     ready: bool = False
     lifted: bool = False
@@ -87,6 +95,7 @@ def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> Fre
         method=requested.details["method"],
         requested_at=parse_iso(requested.details["requested_at"]),
         deadline=parse_iso(requested.details["deadline"]),
+        stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
         ready=context.journal.find_step(READY, str(number)) is not None,
         lifted=context.journal.find_step(LIFTED, str(number)) is not None,
@@ -170,14 +179,45 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
 
     The tail's stop is taken away first, so that a tail which is running goes on.
 
-    :raises FreezeFailed: the producers could not be unfrozen; the next call tries again.
+    :raises StillFrozen: the producers could not be freed; says what a person has to do, and the next call tries again.
     """
-    clear_tail_stop(context)
-    details = {"reason": reason, **freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)}
-    details["frozen_seconds"] = round((context.now() - attempt.requested_at).total_seconds(), 3)
+    try:
+        # Nobody who lost the migration frees producers, and nobody does it once clients may be on the target: a source
+        # that is written to again would be a second truth. Without the journal neither is known.
+        context.journal.check_holds()
+        _check_not_ready(context, attempt)
+        clear_tail_stop(context)
+        done = freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+    except (*HANDS_OFF, PhaseOver):
+        raise
+    except MigrationError as error:
+        raise still_frozen(context, attempt, error) from error
+    details = {"reason": reason, **done}
+    details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     context.journal.step(LIFTED, key=attempt.key, details=details)
     back_to_tail(context, f"freeze {attempt.number} lifted: {reason}", details)
     return details
+
+
+def _check_not_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    if context.journal.find_step(READY, attempt.key) is not None:
+        raise PhaseOver(
+            f"freeze {attempt.number} ended with {READY}: it is too late to free the producers",
+            where=context.where(PHASE),
+            next_step="none: the migration has gone on, and clients may be on the target",
+        )
+
+
+def still_frozen(context: PhaseContext, attempt: FreezeAttempt, cause: MigrationError) -> StillFrozen:
+    """The error of a freeze that cannot be lifted now, with what a person has to do."""
+    return freeze_by_hand.still_frozen(
+        context.spec,
+        f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
+        cause,
+        method=attempt.method,
+        deadline=attempt.deadline,
+        acls=freeze_methods.planned_acls(context, attempt.key),
+    )
 
 
 def back_to_tail(

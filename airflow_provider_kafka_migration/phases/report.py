@@ -156,7 +156,8 @@ def _cutover(bundle: EvidenceBundle) -> list[str]:
         return [*lines, "<p>There was none.</p>"]
     lines.append(
         f"<p>Producers frozen by {esc(freeze.get('method'))}, verified at {esc(freeze.get('verified_at'))}; "
-        f"ready for the client switch after <b>{esc(frozen.get('frozen_seconds', '?'))} s</b>.</p>"
+        f"ready for the client switch <b>{esc(frozen.get('frozen_seconds', '?'))} s</b> after producers were asked to "
+        "stop.</p>"
     )
     lines += _table(["step", "seconds"], sorted(frozen.get("steps", {}).items()))
     lifted = bundle.cutover.get("lifted", [])

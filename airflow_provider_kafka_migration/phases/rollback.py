@@ -12,8 +12,8 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
-from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
-from airflow_provider_kafka_migration.phases import freeze_methods, frozen, topology
+from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError, StillFrozen
+from airflow_provider_kafka_migration.phases import frozen, topology
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import by_name, migrated_partitions, partition_name, target_key
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -47,7 +47,7 @@ def check_allowed(context: PhaseContext) -> State | None:
     if context.journal.tip_state is State.ROLLED_BACK:
         return None
     state = context.journal.working_state or State.PLANNED
-    if state in ROLLBACK_FROM:
+    if state in ROLLBACK_FROM or _can_leave_cutover(context, state):
         return state
     raise IllegalTransition(
         f"a migration in state {state} cannot be rolled back",
@@ -57,14 +57,16 @@ def check_allowed(context: PhaseContext) -> State | None:
     )
 
 
+def _can_leave_cutover(context: PhaseContext, state: State) -> bool:
+    """The cutover has not told clients to switch, so it can go back to ``tail`` first, as a lifted freeze does."""
+    if state is not State.CUTOVER:
+        return False
+    attempt = frozen.current_attempt(context)
+    return attempt is None or not attempt.ready
+
+
 def _instead(state: State) -> str:
-    if state is State.CUTOVER:
-        return (
-            "producers are frozen: either let the cutover go on (clear its red task), or let the freeze be lifted "
-            "(task cutover.freeze_limit does it when max_producer_freeze is over; from the command line resume does); "
-            "then the migration is in tail and can be rolled back"
-        )
-    if state in (State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
+    if state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         return (
             "clients may already use the target, so the source is not the truth any more: go forward. To return, move "
             "clients back by a migration in the other direction"
@@ -75,21 +77,34 @@ def _instead(state: State) -> str:
 def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     """Undo what the migration has set, report what it leaves, and end it.
 
-    Best effort as the seed says: a part that fails does not stop the others; it is in the report. Idempotent: all
-    parts may be undone twice. The transition to ``rolled_back`` is the last thing.
+    Producers first. Best effort: a part that fails does not stop the others; it is in the report. Only producers that
+    are still frozen keep the migration from its end, since afterwards nothing would free them any more. Idempotent:
+    all parts may be undone twice. The transition to ``rolled_back`` is the last thing.
 
     :raises IllegalTransition: too late.
+    :raises StillFrozen: the freeze could not be lifted; says what a person has to do. Run it again.
     """
     state = check_allowed(context)
     if state is None:
         return _before(context)
     context.journal.check_holds()
+    if state is State.CUTOVER:
+        # Out of ``cutover`` before anything else: no step can tell clients to switch after that.
+        frozen.back_to_tail(context, "the migration is rolled back", unless_ready=frozen.current_attempt(context))
     problems: list[dict[str, Any]] = []
+    freeze: Any = None
+    still_frozen: StillFrozen | None = None
+    try:
+        freeze = _unfreeze(context)
+    except StillFrozen as error:
+        still_frozen = error
     undone = {
+        "freeze": freeze,
         "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
-        "freeze": _attempt("freeze", problems, lambda: _unfreeze(context)),
         "topics": _attempt("topics", problems, lambda: topology.restore_for_rollback(context)),
     }
+    if still_frozen is not None:
+        raise still_frozen
     left = _attempt("inventory", problems, lambda: _left_on_target(context)) or []
     report = RollbackReport(
         migration_id=context.migration_id,
@@ -149,13 +164,10 @@ def _stop_tail(context: PhaseContext) -> dict[str, Any]:
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:
     """Lift every freeze that may still be in force; also ACLs of an attempt whose end is not in the journal."""
-    done = {}
     attempt = frozen.current_attempt(context)
-    if attempt is not None and not attempt.lifted:
-        details = freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
-        context.journal.step(frozen.LIFTED, key=attempt.key, details={"reason": "rollback", **details})
-        done[attempt.key] = details
-    return {"lifted": done}
+    if attempt is None or attempt.lifted:
+        return {"lifted": {}}
+    return {"lifted": {attempt.key: frozen.lift(context, attempt, reason="rollback")}}
 
 
 def _left_on_target(context: PhaseContext) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -34,6 +34,12 @@ class DrainTrigger(BaseTrigger):
     :param poll_seconds: time between two looks.
     """
 
+    #: Failed looks in a row after which the wait ends, and the longest pause between two of them.
+    max_failed_looks: ClassVar[int] = MAX_FAILED_LOOKS
+    longest_pause_seconds: ClassVar[float] = _LONGEST_PAUSE_SECONDS
+    #: Whether the look asks the clusters; if not, their connections are not resolved either.
+    needs_clusters: ClassVar[bool] = True
+
     def __init__(self, *, spec: dict[str, Any], poll_seconds: float = 2.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.spec = spec
@@ -62,7 +68,7 @@ class DrainTrigger(BaseTrigger):
 
     async def _open(self) -> Watch:
         spec = parse_spec(self.spec)
-        resolver = airflow_resolver(await prefetch(spec))
+        resolver = airflow_resolver(await prefetch(spec, clusters=self.needs_clusters))
         return await asyncio.to_thread(self.open_watch, spec, resolver)
 
     def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
@@ -99,9 +105,9 @@ class DrainTrigger(BaseTrigger):
             except Transient as error:
                 failures += 1
                 self.log.warning("Look %d in a row failed: %s", failures, error)
-                if failures >= MAX_FAILED_LOOKS:
+                if failures >= self.max_failed_looks:
                     return failed(error)
-                pause = min(self.poll_seconds * 2**failures, _LONGEST_PAUSE_SECONDS)
+                pause = min(self.poll_seconds * 2**failures, self.longest_pause_seconds)
             except Terminal as error:
                 return failed(error)
             await asyncio.sleep(pause)

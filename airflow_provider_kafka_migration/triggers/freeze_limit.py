@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_kafka_migration.triggers.drain import DrainTrigger
 
@@ -18,6 +18,11 @@ class FreezeLimitTrigger(DrainTrigger):
     :param spec: the migration, JSON-able.
     :param poll_seconds: time between two looks.
     """
+
+    #: A freeze lasts for a minute or so: a look that failed is never waited for longer than this.
+    max_failed_looks: ClassVar[int] = 24
+    longest_pause_seconds: ClassVar[float] = 5.0
+    needs_clusters: ClassVar[bool] = False
 
     def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
         """What looks."""

@@ -151,7 +151,15 @@ class Lab:
         journal = Journal.create_or_open(
             self.store(storage.journal),
             self.migration_id,
-            Fingerprint(self.source_cluster.cluster_id(), self.target_cluster.cluster_id()),
+            Fingerprint.of_locations(
+                self.source_cluster.cluster_id(),
+                self.target_cluster.cluster_id(),
+                {
+                    "journal": storage.journal,
+                    "archive": storage.archive_location,
+                    "evidence": storage.evidence_location,
+                },
+            ),
             owner=Owner("cli", "lab", actor),
         )
         context = PhaseContext(

@@ -51,7 +51,14 @@ def test_frozen_time(
     size = f"{topics * partitions}-partitions-{group_count}-groups"
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / f"{size}.json").write_text(json.dumps(frozen, indent=2, sort_keys=True) + "\n")
-    assert set(frozen["steps"]) == {"sentinels", "final_drain", "snapshot_groups", "commit_groups", "floor_guard"}
+    assert set(frozen["steps"]) == {
+        "freeze",
+        "sentinels",
+        "final_drain",
+        "snapshot_groups",
+        "commit_groups",
+        "floor_guard",
+    }
     assert frozen["frozen_seconds"] >= sum(frozen["steps"].values()) - 0.1
     assert frozen["frozen_seconds"] <= 60
     found = context.target.admin.groups_offsets([f"{lab.migration_id}.{n:04d}" for n in range(group_count)])

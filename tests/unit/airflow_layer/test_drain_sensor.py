@@ -106,7 +106,7 @@ def test_passing_errors_are_survived(spec: dict[str, Any], watching: Callable[[W
 def test_errors_that_stay_end_the_wait(
     spec: dict[str, Any], watching: Callable[[Watch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "MAX_FAILED_LOOKS", 3)
+    monkeypatch.setattr(drain.DrainTrigger, "max_failed_looks", 3)
     watching(Watch(*[BrokerUnreachable("gone", next_step="start it")] * 3))
     payload = _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload
     error = drain.event_error(payload)

@@ -11,7 +11,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 import airflow_provider_kafka_migration.migration as core
-from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.dag import FREEZE_LIMIT_RETRIES, build_migration_dag
+from airflow_provider_kafka_migration.errors import FreezeFailed, StillFrozen, StorageUnavailable
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.phases.context import PhaseResult
 from airflow_provider_kafka_migration.triggers.drain import failed
@@ -83,6 +84,27 @@ def test_what_the_trigger_met_is_red(minimal_spec: dict[str, Any], monkeypatch: 
     operator = _operator(minimal_spec, monkeypatch, Watched())
     with pytest.raises(FreezeFailed, match="no journal"):
         operator.execute_complete({"params": {}}, dict(failed(FreezeFailed("no journal")).payload))
+
+
+def test_what_may_pass_is_tried_again_before_the_task_fails(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(StorageUnavailable("S3"), StillFrozen("the source is away"), FreezeFailed("it was lifted"))
+    operator = _operator(minimal_spec, monkeypatch, watched, poll_seconds=0.0)
+    # The trigger could not look any more: the task looks itself.
+    with pytest.raises(FreezeFailed):
+        operator.execute_complete({"params": {}}, dict(failed(StorageUnavailable("S3")).payload))
+    assert watched.answers == []
+    operator = _operator(minimal_spec, monkeypatch, Watched(StillFrozen("still")), patience_seconds=0.0)
+    with pytest.raises(StillFrozen):
+        operator.execute({"params": {}})
+
+
+def test_its_trigger_looks_often_and_its_task_is_tried_again_for_long(minimal_spec: dict[str, Any]) -> None:
+    assert FreezeLimitTrigger.longest_pause_seconds <= 5.0
+    task = build_migration_dag(minimal_spec).get_task("cutover.freeze_limit")
+    assert task.retries == FREEZE_LIMIT_RETRIES
+    assert task.on_retry_callback, "somebody is told each time"
 
 
 def test_the_trigger_looks_with_the_journal_only(minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

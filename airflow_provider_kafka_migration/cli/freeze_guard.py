@@ -1,0 +1,58 @@
+"""The limit of a freeze on the command line: a thread that lifts what is overdue while another one is busy.
+
+The step that runs lifts the freeze at its deadline, too, but not while it waits for a broker that does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Transient
+from airflow_provider_kafka_migration.migration import Migration
+
+log = logging.getLogger(__name__)
+
+#: Time between two looks at the journal, seconds.
+LOOK_SECONDS = 2.0
+
+
+class FreezeGuard:
+    """Looks at the freeze for as long as the cutover runs. Use it as a context manager.
+
+    :param migration: opened for it alone; the same owner. Closed at the end.
+    """
+
+    def __init__(self, migration: Migration, *, look_seconds: float = LOOK_SECONDS) -> None:
+        self._migration = migration
+        self._look_seconds = look_seconds
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="freeze-guard", daemon=True)
+        #: Why it has ended: the freeze that it lifted, or what it met.
+        self.ended_by: MigrationError | None = None
+
+    def __enter__(self) -> FreezeGuard:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._migration.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._look_seconds):
+            try:
+                if not self._migration.run("cutover.freeze_limit").details.get("watch"):
+                    return
+            except Transient as error:
+                # Producers may be frozen, so it goes on for as long as the command runs.
+                log.warning("The limit of the freeze cannot be kept now, tried again: %s", error)
+            except FreezeFailed as error:
+                log.warning("%s", error)
+                self.ended_by = error
+                return
+            except MigrationError as error:
+                log.warning("The limit of the freeze is not watched any more: %s", error)
+                self.ended_by = error
+                return

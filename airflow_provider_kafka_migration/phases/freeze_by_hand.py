@@ -1,0 +1,75 @@
+"""What a person must do to let producers write again when the migration cannot do it itself.
+
+The text stands in errors that are read at night, so it is complete in itself: who has to be called, which commands
+have to be run, and when it must not be done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen, Where
+from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+#: A longer list of commands is cut; the journal has all bindings.
+_MAX_COMMANDS = 20
+
+
+def still_frozen(
+    spec: MigrationSpec, what: str, cause: MigrationError, *, method: str, deadline: datetime | None, acls: list[Acl]
+) -> StillFrozen:
+    """The error of a freeze that could not be lifted.
+
+    :param what: what was tried, one clause.
+    :param method: how producers were stopped: ``webhook``, ``manual`` or ``acl``.
+    :param deadline: when the freeze was to end; None: not known, since the journal cannot be read.
+    :param acls: the DENY bindings that stop producers, as far as they are known.
+    """
+    return StillFrozen(
+        f"{what}: {cause.what}",
+        where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
+        next_step=instructions(spec, method=method, deadline=deadline, acls=acls),
+        details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
+    )
+
+
+def instructions(spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl]) -> str:
+    """Sentences for the person who has to free the producers."""
+    how = {"webhook": _webhook, "manual": _manual, "acl": _acl}[method](spec, deadline, acls)
+    return (
+        f"{how} Do not do it if cutover.floor_guard has ended well: clients may be on the target already. "
+        "The migration goes on trying while cutover.freeze_limit or the command line runs; "
+        "`kafka-migration rollback FILE` lifts the freeze as soon as it can, too"
+    )
+
+
+def _webhook(spec: MigrationSpec, deadline: datetime | None, _: list[Acl]) -> str:
+    url = (spec.cutover.producer_freeze_webhook or "the freeze webhook").partition("?")[0]
+    until = f"it was given the deadline {iso(deadline)}" if deadline else "it was given a deadline"
+    return (
+        f"ask the owners of {url} whether producers are free ({until} at which it should free them by itself); "
+        f'if not, let them free the producers, or POST {{"migration_id": "{spec.migration_id}", "action": '
+        '"unfreeze"} there, signed where it wants a signature.'
+    )
+
+
+def _manual(_: MigrationSpec, __: datetime | None, ___: list[Acl]) -> str:
+    return "the producers were stopped by hand: tell their owners that they may write to the source again."
+
+
+def _acl(_: MigrationSpec, __: datetime | None, acls: list[Acl]) -> str:
+    if not acls:
+        return (
+            "once the source answers, remove the DENY WRITE ACLs that the journal lists in its last step freeze_acls "
+            "(kafka-acls.sh --bootstrap-server SOURCE --remove --deny-principal ... --operation Write --topic ...)."
+        )
+    commands = [
+        f"kafka-acls.sh --bootstrap-server SOURCE --remove --force --deny-principal '{acl.principal}' "
+        f"--operation Write --topic '{acl.resource_name}'"
+        for acl in acls[:_MAX_COMMANDS]
+    ]
+    more = len(acls) - len(commands)
+    rest = f" and {more} more, listed in the journal's last step freeze_acls" if more else ""
+    return "once the source answers, run: " + "; ".join(commands) + rest + "."
