@@ -12,13 +12,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
+from airflow_provider_kafka_migration.internal_topics import why_internal
 from airflow_provider_kafka_migration.spec_conflicts import Mistake, conflicts
 from airflow_provider_kafka_migration.spec_types import ByteSize, Duration, Location, Regex
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
-
-#: Topics that no migration moves: they belong to the brokers or to tools that rebuild them.
-INTERNAL_TOPICS = (r"__.*", r".*\.replica", r"mm2.*\.internal", r".*\.checkpoints\.internal", r"_confluent.*")
 
 #: Seed 004 and MirrorMaker 2: configs that belong to a cluster, not to a topic's meaning.
 DEFAULT_CONFIG_EXCLUDE = (
@@ -31,6 +29,16 @@ class Section(BaseModel):
     """A part of the spec: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def _why_not_selected(section: str, name: str, include: list[str], exclude: list[str]) -> str:
+    """Which rule leaves a name out; empty if none does."""
+    for pattern in exclude:
+        if re.fullmatch(pattern, name):
+            return f"{section}.exclude: {pattern}"
+    if any(re.fullmatch(pattern, name) for pattern in include):
+        return ""
+    return f"not in {section}.include"
 
 
 class ClusterSection(Section):
@@ -77,17 +85,24 @@ class RenameSection(Section):
 class TopicsSection(Section):
     """Which topics are migrated."""
 
-    include: list[Regex] = Field([".*"], min_length=1, description="Names or regular expressions, full match.")
-    exclude: list[Regex] = Field(
-        default_factory=list, description="Names or regular expressions; exclude wins. Internal topics never match."
+    include: list[Regex] = Field(
+        [".*"],
+        min_length=1,
+        description="Names or regular expressions, full match. Internal topics (`__*`, `*.replica` and others) need a "
+        "pattern that names them, for instance `__debezium-heartbeat.*`; those of the brokers never match.",
     )
+    exclude: list[Regex] = Field(default_factory=list, description="Names or regular expressions; exclude wins.")
     rename: RenameSection = Field(default_factory=lambda: RenameSection())
 
     def selects(self, topic: str) -> bool:
         """Whether a source topic is part of the migration."""
-        if any(re.fullmatch(pattern, topic) for pattern in (*INTERNAL_TOPICS, *self.exclude)):
-            return False
-        return any(re.fullmatch(pattern, topic) for pattern in self.include)
+        return not self.why_left_out(topic)
+
+    def why_left_out(self, topic: str) -> str:
+        """Why a source topic is not part of the migration; empty if it is."""
+        if why := why_internal(topic, self.include):
+            return why
+        return _why_not_selected("topics", topic, self.include, self.exclude)
 
     def target_name(self, topic: str) -> str:
         """Name of a source topic on the target."""
@@ -166,7 +181,10 @@ class GroupsSection(Section):
     """Which consumer groups are moved."""
 
     include: list[Regex] = Field([".*"], description="Group ids or regular expressions, full match.")
-    exclude: list[Regex] = Field(["console-consumer-.*", "connect-.*", "__.*"], description="Exclude wins.")
+    exclude: list[Regex] = Field(
+        ["console-consumer-.*", "__.*"],
+        description="Exclude wins. Every group that is left out is listed with its reason.",
+    )
     on_active_source: Literal["warn", "wait", "fail"] = Field(
         "warn", description="Groups that still have members on the source when the client switch is acknowledged."
     )
@@ -174,9 +192,11 @@ class GroupsSection(Section):
 
     def selects(self, group: str) -> bool:
         """Whether a group is part of the migration."""
-        if any(re.fullmatch(pattern, group) for pattern in self.exclude):
-            return False
-        return any(re.fullmatch(pattern, group) for pattern in self.include)
+        return not self.why_left_out(group)
+
+    def why_left_out(self, group: str) -> str:
+        """Why a group is not part of the migration; empty if it is."""
+        return _why_not_selected("groups", group, self.include, self.exclude)
 
 
 class OffsetsSection(Section):

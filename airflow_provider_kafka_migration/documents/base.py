@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import rfc8785
 from pydantic import BaseModel, ConfigDict
@@ -20,11 +20,19 @@ class Part(BaseModel):
 class Document(Part):
     """A document that persists. Subclasses carry ``version``; later versions must read earlier ones."""
 
+    #: Fields that came after documents of this version were first written. They are left out of the canonical form
+    #: while they have their default, so that a document that was journaled before keeps its digest.
+    LATER_FIELDS: ClassVar[tuple[str, ...]] = ()
+
     version: int = 1
 
     def canonical(self) -> bytes:
         """RFC 8785 canonical JSON. Offsets beyond 2**53 do not occur: a log would need 285 years at 1 M rec/s."""
-        return rfc8785.dumps(self.model_dump(mode="json", by_alias=True))
+        data = self.model_dump(mode="json", by_alias=True)
+        for name in self.LATER_FIELDS:
+            if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
+                del data[name]
+        return rfc8785.dumps(data)
 
     def digest(self) -> str:
         """SHA-256 over the canonical form, as 64 hex digits."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.left_out import LeftOutGroup
 
 
 class Verdict(StrEnum):
@@ -160,6 +161,8 @@ class LanePlan(Part):
 class Plan(Document):
     """The plan and its digest (:meth:`Document.digest`) are what an approval refers to."""
 
+    LATER_FIELDS = ("excluded_groups",)
+
     version: int = 1
     migration_id: str
     source: ClusterFacts
@@ -172,6 +175,7 @@ class Plan(Document):
     group_configs: list[GroupConfigPlan] = Field(default_factory=list)
     lanes: list[LanePlan]
     excluded_topics: dict[str, str] = Field(default_factory=dict, description="source topic to why it is not taken")
+    excluded_groups: list[LeftOutGroup] = Field(default_factory=list, description="groups that are not taken, and why")
     notes: list[str] = Field(default_factory=list, description="what is not copied and why, for people")
     defaults_drift: list[dict[str, str]] = Field(
         default_factory=list, description="topic configs whose defaults differ: config, source, target"

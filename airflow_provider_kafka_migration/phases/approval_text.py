@@ -31,6 +31,7 @@ def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, 
     """(subject, body)."""
     lines = _cutover(spec, facts) if kind == "cutover" else _client_switch(spec, facts)
     action = "the cutover" if kind == "cutover" else "the client switch"
+    lines += _left_out(facts)
     lines += [
         "",
         "## Code",
@@ -128,6 +129,15 @@ def _groups(facts: dict[str, Any]) -> list[str]:
     if not rows:
         return [*lines, "None."]
     return lines + table(["group", "type", "on the source", "on the target", "offsets", "note"], rows)
+
+
+def _left_out(facts: dict[str, Any]) -> list[str]:
+    """What the source has and the migration does not take."""
+    rows = facts.get("left_out") or []
+    lines = ["", "## Not migrated", ""]
+    if not rows:
+        return [*lines, "Nothing is left out."]
+    return lines + table(["", "name", "why"], [list(row) for row in rows])
 
 
 def _findings(facts: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.documents.approval import (
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approval_text, drain, groups
+from airflow_provider_kafka_migration.phases import approval_text, drain, groups, left_out
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.group_translation import count_translations
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, result_data
@@ -40,7 +40,8 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     binding = make_binding(context, kind)
     code = code_of(binding)
     facts = _cutover_facts(context) if kind == "cutover" else _client_switch_facts(context)
-    facts = {**facts, "signing_key": _signing_key(context)}
+    others = left_out.look(context, context.load_plan())
+    facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval_text.render(context.spec, kind, code, facts)
     return ApprovalFacts(
         migration_id=context.migration_id,

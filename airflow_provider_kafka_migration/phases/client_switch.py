@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.groups import GroupsResult
 from airflow_provider_kafka_migration.errors import WaitsForOperator
-from airflow_provider_kafka_migration.phases import approvals, floor_guard, frozen, groups
+from airflow_provider_kafka_migration.phases import approvals, floor_guard, frozen, groups, left_out
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import put_result
 
@@ -47,6 +47,7 @@ def run(
         raise error
     # A copy of its own: a refresh that was under way may still rewrite results/groups.json.
     put_result(context, FINAL_GROUPS, result)
+    left_out.record(context)
     details: dict[str, Any] = {
         "summary": f"clients switch: {groups.summarize(result.groups)}" + _active(result),
         "active_on_source": result.active_on_source,

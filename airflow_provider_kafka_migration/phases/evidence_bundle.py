@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.validation import Outcome
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
-from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen
+from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen, left_out
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
 from airflow_provider_kafka_migration.phases.migrated import load_job, result_data
@@ -150,7 +150,7 @@ def _cutover(context: PhaseContext) -> dict[str, Any]:
 def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
     """Everything that is on the source and is not on the target, with the reason."""
     found: list[dict[str, Any]] = []
-    found += [_left("topic", name, reason) for name, reason in sorted(plan.excluded_topics.items())]
+    found += _not_taken(context, plan)
     for topic in plan.topics:
         found += [_left("config", f"{topic.name}: {name}", why) for name, why in sorted(topic.dropped_configs.items())]
     found += [
@@ -179,6 +179,16 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
 
 def _left(kind: str, name: str, reason: str, **details: Any) -> dict[str, Any]:
     return {"kind": kind, "name": name, "reason": reason, **details}
+
+
+def _not_taken(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
+    """Topics and groups beside the migration: as the client switch found them, else as the plan did."""
+    known = left_out.recorded(context)
+    topics = {**(known.topics if known else {}), **plan.excluded_topics}
+    groups = known.groups if known else plan.excluded_groups
+    found = [_left("topic", name, reason) for name, reason in sorted(topics.items())]
+    found += [_left("group", item.group, left_out.group_reason(item)) for item in groups]
+    return found + [_left("not_looked_at", what, why) for what, why in sorted((known.unread if known else {}).items())]
 
 
 def _groups_left(context: PhaseContext) -> list[dict[str, Any]]:

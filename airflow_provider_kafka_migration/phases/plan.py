@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.phases import (
     topology_topics,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.left_out import left_out_groups
 from airflow_provider_kafka_migration.phases.plan_access import plan_group_configs, plan_quotas, plan_users
 from airflow_provider_kafka_migration.phases.plan_acls import plan_acls
 from airflow_provider_kafka_migration.phases.plan_groups import plan_groups
@@ -77,6 +78,7 @@ def make_plan(context: PhaseContext) -> Plan:
         group_configs=plan_group_configs(context, groups, found.unknown),
         lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
         excluded_topics=found.excluded,
+        excluded_groups=left_out_groups(context, found.topics, found.unknown),
         notes=_notes(context),
         defaults_drift=plan_topics.defaults_drift(found, target.rules),
         unknown=dict(sorted(found.unknown.items())),

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import PermissionMissing
+from airflow_provider_kafka_migration.internal_topics import is_internal
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.spec import INTERNAL_TOPICS, MigrationSpec
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 WRITING = frozenset({"WRITE", "ALL"})
 _WILDCARD = "*"
@@ -187,8 +188,6 @@ def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
         return "ClusterAction belongs to the brokers"
     if acl.resource_type != "TOPIC" or acl.resource_name == _WILDCARD:
         return ""
-    if _is_internal(acl):
-        return "internal topic"
     names: Iterable[str] = rules.topics
     if on_target:
         names = [rules.spec.topics.target_name(name) for name in rules.topics]
@@ -197,10 +196,12 @@ def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
         matches = any(name.startswith(acl.resource_name) for name in names)
     if matches:
         return ""
+    if _is_internal(acl):
+        return "internal topic"
     return "no topic of the migration is below this prefix" if acl.pattern_type == "PREFIXED" else "topic not migrated"
 
 
 def _is_internal(acl: Acl) -> bool:
     if acl.pattern_type == "PREFIXED":
         return acl.resource_name.startswith("__")
-    return any(re.fullmatch(pattern, acl.resource_name) for pattern in INTERNAL_TOPICS)
+    return is_internal(acl.resource_name)

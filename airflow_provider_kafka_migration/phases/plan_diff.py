@@ -29,6 +29,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "topics": ("name",),
     "partitions": ("partition",),
     "groups": ("group",),
+    "excluded_groups": ("group",),
     "acls": (
         *("principal", "permission", "operation", "resource_type"),
         *("resource_name", "pattern_type", "host", "target_resource_name"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.phases import permissions
+from airflow_provider_kafka_migration.phases.left_out import group_reason
 from airflow_provider_kafka_migration.phases.plan_cost import CostEstimate, estimate_cost
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.spec_types import format_duration
@@ -64,6 +65,11 @@ def plan_markdown(plan: Plan, cost: CostEstimate | None = None) -> str:
     )
     lines += _access_lines(plan)
     lines += _section("Not migrated topics", ("topic", "why"), sorted(plan.excluded_topics.items()))
+    lines += _section(
+        "Not migrated groups",
+        ("group", "type", "why"),
+        [(group.group, group.type, group_reason(group)) for group in plan.excluded_groups],
+    )
     lines += _section("Could not be looked at", ("what", "why"), sorted(plan.unknown.items()))
     lines += ["", "## Notes", "", *(f"- {note}" for note in plan.notes)]
     return "\n".join(lines) + "\n"

@@ -16,7 +16,6 @@ from airflow_provider_kafka_migration.kafka.batch_header import HEAD_BYTES, unpa
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.spec import INTERNAL_TOPICS
 
 PHASE = "plan"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -127,20 +126,11 @@ def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, Top
         raise error.exception(
             "a topic cannot be described", context.where(PHASE, cluster="source", topic=name), operation="Describe"
         )
-    excluded = {name: _why_excluded(context, name) for name in sorted(described.keys() - selected.keys())}
+    excluded = {name: section.why_left_out(name) for name in sorted(described.keys() - selected.keys())}
     literal = [name for name in section.include if re.fullmatch(r"[A-Za-z0-9_-]+", name)]
     literal += [name.replace(r"\.", ".") for name in section.include if re.fullmatch(r"(?:[A-Za-z0-9_-]|\\\.)+", name)]
     missing = sorted({name for name in literal if name not in described})
     return SourceLook(facts, selected, excluded, missing)
-
-
-def _why_excluded(context: PhaseContext, name: str) -> str:
-    if any(re.fullmatch(pattern, name) for pattern in INTERNAL_TOPICS):
-        return "internal topic"
-    for pattern in context.spec.topics.exclude:
-        if re.fullmatch(pattern, name):
-            return f"topics.exclude: {pattern}"
-    return "not in topics.include"
 
 
 def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:

@@ -220,6 +220,7 @@ CHECKS: dict[str, Check] = {
     "coupled topics": precheck_source.check_coupled_topics,
     "retention": precheck_source.check_retention,
     "groups": precheck_access.check_groups,
+    "groups that are left out": precheck_access.check_left_out_groups,
     "ACLs": precheck_access.check_acls,
     "users": precheck_access.check_users,
     "quotas and group configs": precheck_access.check_quotas,

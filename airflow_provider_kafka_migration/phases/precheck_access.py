@@ -12,8 +12,9 @@ from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases import permissions
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.group_offsets import MOVED, target_states
+from airflow_provider_kafka_migration.phases.left_out import group_reason
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
-from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
 
 #: Parts of the plan that could not be looked at and are needed unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
@@ -148,6 +149,17 @@ def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         if description.error is None and not description.is_empty:
             seen = f"state {description.state}, {len(description.members)} members"
             yield finding("W070", seen, subject=name)
+
+
+def check_left_out_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Every group that is left out; those that read migrated topics by name, unless they are console consumers."""
+    quiet = {f"groups.exclude: {pattern}" for pattern in GroupsSection().exclude}
+    reading = [item for item in plan.excluded_groups if item.topics_in_scope and item.reason not in quiet]
+    for item in reading:
+        yield finding("W074", group_reason(item), subject=item.group)
+    others = {item.group: group_reason(item) for item in plan.excluded_groups if item not in reading}
+    if others:
+        yield finding("I075", some([f"{name} ({why})" for name, why in others.items()]), groups=others)
 
 
 def check_acls(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

@@ -105,6 +105,12 @@ _ALL = (
     Code("W071", "group of a kind that is not moved", "move it by its own tools; the evidence names it"),
     Code("W072", "group reads topics outside of the migration", "migrate these topics together, or accept it"),
     Code("W073", "group offsets cannot be read", "grant Describe on the group"),
+    Code(
+        "W074",
+        "a group that reads migrated topics is left out",
+        "take it in (groups.include, groups.exclude), or accept that its consumers start by auto.offset.reset",
+    ),
+    Code("I075", "groups are left out", "see that none is missing; groups.include and groups.exclude decide"),
     # -- access
     Code("W080", "the target has no authorizer", "configure one, or set acls.policy: skip"),
     Code("I081", "the source has no authorizer", "nothing; there are no ACLs to copy"),
@@ -118,7 +124,12 @@ _ALL = (
     Code("W089", "group configs that the target does not have", "nothing; they are named in the evidence"),
     # -- selection
     Code("B090", "selected topics are not there", "correct topics.include, or grant Describe on them"),
-    Code("I091", "internal topics of tools are left out", "start Connect, MirrorMaker or Streams anew on the target"),
+    Code(
+        "I091",
+        "internal topics are left out",
+        "start Connect, MirrorMaker and Streams anew on the target; name a topic in topics.include to take it",
+    ),
+    Code("I092", "topics are left out", "see that nothing is missing; topics.include and topics.exclude decide"),
 )
 
 CODES: dict[str, Code] = {item.code: item for item in _ALL}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.left_out import is_internal
 from airflow_provider_kafka_migration.phases.plan_measure import copy_seconds
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 
@@ -45,7 +46,7 @@ def check_coupled_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]
     Seen by producer ids: a producer id of transactions that a selected partition and another one remember.
     """
     selected = {topic.name for topic in plan.topics}
-    others = [name for name, why in plan.excluded_topics.items() if why != "internal topic"]
+    others = [name for name, why in plan.excluded_topics.items() if not is_internal(why)]
     if not others or not any("transactional" in topic.kinds for topic in plan.topics):
         return
     keys = [(topic.name, item.partition) for topic in plan.topics for item in topic.partitions]

@@ -9,6 +9,7 @@ from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Ver
 from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
 from airflow_provider_kafka_migration.phases import topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.left_out import is_internal
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 from airflow_provider_kafka_migration.phases.topology_configs import copy_time_configs
 from airflow_provider_kafka_migration.phases.topology_settings import COPY_TIME_BATCH_BYTES
@@ -16,13 +17,16 @@ from airflow_provider_kafka_migration.phases.topology_topics import Presence
 
 
 def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Names in the spec that the source does not have, and what is left out."""
+    """Names in the spec that the source does not have, and every topic that is left out."""
     if plan.missing_topics:
         yield finding("B090", f"the source does not have or show {some(plan.missing_topics)}")
-    tools = [name for name, why in sorted(plan.excluded_topics.items()) if why == "internal topic"]
-    tools = [name for name in tools if not name.startswith("__")]
-    if tools:
-        yield finding("I091", some(tools))
+    excluded = dict(sorted(plan.excluded_topics.items()))
+    internal = {name: why for name, why in excluded.items() if is_internal(why)}
+    if internal:
+        yield finding("I091", some(list(internal)), topics=internal)
+    others = {name: why for name, why in excluded.items() if name not in internal}
+    if others:
+        yield finding("I092", some([f"{name} ({why})" for name, why in others.items()]), topics=others)
 
 
 def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

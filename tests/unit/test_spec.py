@@ -207,6 +207,36 @@ def test_selection_excludes_win_and_internal_topics_never_match() -> None:
     assert not topics.selects("my-orders"), "patterns match the whole name"
 
 
+@pytest.mark.parametrize(
+    ("include", "topic", "selected"),
+    [
+        ([".*"], "__debezium-heartbeat.shop", False),
+        ([".*", "__debezium-heartbeat.*"], "__debezium-heartbeat.shop", True),
+        (["__.*"], "__debezium-heartbeat.shop", True),
+        (["__.*"], "__consumer_offsets", False),
+        (["__transaction_state"], "__transaction_state", False),
+        (["orders.*"], "orders.replica", False),
+        (["orders\\.replica"], "orders.replica", True),
+        (["orders.replica"], "orders.replica", True),
+        (["_confluent-ksql.*"], "_confluent-ksql-default_command_topic", True),
+        ([".*"], "mm2-offsets.a.internal", False),
+        (["mm2-offsets\\..*\\.internal"], "mm2-offsets.a.internal", True),
+    ],
+)
+def test_built_in_excludes_are_overridden_by_naming_a_topic(include: list[str], topic: str, selected: bool) -> None:
+    section = parse_spec(minimal(topics={"include": include})).topics
+    assert section.selects(topic) is selected
+    assert bool(section.why_left_out(topic)) is not selected
+
+
+def test_sink_connectors_are_moved_by_default_and_what_is_left_out_has_a_reason() -> None:
+    groups = parse_spec(minimal()).groups
+    assert groups.selects("connect-s3-sink")
+    assert groups.why_left_out("console-consumer-77") == "groups.exclude: console-consumer-.*"
+    chosen = parse_spec(minimal(groups={"include": ["a.*"]})).groups
+    assert chosen.why_left_out("b") == "not in groups.include"
+
+
 def test_duplicate_yaml_keys_are_refused_with_their_line(tmp_path: Path) -> None:
     file = tmp_path / "twice.yaml"
     file.write_text("migration_id: a\nseed: {via: s3}\nmigration_id: b\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.documents.measured_rates import MeasuredRates
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
+from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck
@@ -188,6 +189,45 @@ def test_defaults_are_told_apart_from_overrides(make_control: Callable[..., Cont
     with_source = make_plan(control.context(topology={"use_defaults_from": "source"})).topic(name)
     assert with_source.target_configs["message.timestamp.after.max.ms"] == str(2**63 - 1)
     assert "cleanup.policy" not in with_source.target_configs
+
+
+def test_what_is_left_out_is_listed_and_naming_an_internal_topic_takes_it(
+    make_control: Callable[..., Control], unique_name: Callable[[str], str]
+) -> None:
+    stem = unique_name("left").replace(".", "-")
+    taken, internal, named = f"{stem}-orders", f"__{stem}-other", f"__{stem}-heartbeat"
+    control = make_control(
+        topics={"include": [f"{stem}-.*", f".*{stem}-other", f"__{stem}-heartbeat.*"]},
+        groups={"include": [f"connect-{stem}.*"]},
+        acls={"exclude_principals": [f"User:(?!{stem}).*"]},
+    )
+    control.source_cluster.create_topics({name: (1, {}) for name in (taken, internal, named)})
+    admin = control.context().source.admin
+    for group in (f"connect-{stem}", f"{stem}-left", f"console-consumer-{stem}"):
+        assert set(admin.alter_group_offsets(group, {(taken, 0): CommittedOffset(0)}).values()) == {None}
+    rights = [
+        Acl("TOPIC", name, "LITERAL", f"User:{stem}", "*", "READ", "ALLOW")
+        for name in (internal, named, "__consumer_offsets")
+    ]
+    assert set(admin.create_acls(rights).values()) == {None}
+    context = control.context()
+    plan_phase.run(context)
+    plan = context.load_plan()
+    assert [topic.name for topic in plan.topics] == sorted([named, taken])
+    assert "name it in topics.include" in plan.excluded_topics[internal]
+    assert plan.excluded_topics["__consumer_offsets"].startswith("internal topic of the brokers")
+    assert [group.group for group in plan.groups] == [f"connect-{stem}"], "sink connectors are moved"
+    left = {item.group: item for item in plan.excluded_groups}
+    assert left[f"{stem}-left"].topics_in_scope == [taken]
+    assert left[f"{stem}-left"].reason == "not in groups.include"
+    actions = {acl.resource_name: acl.action for acl in plan.acls if acl.principal == f"User:{stem}"}
+    assert actions == {internal: "filtered", named: "create", "__consumer_offsets": "filtered"}
+    page = str(context.journal_store.get(context.key("plan/plan.md")))
+    assert all(name in page for name in (f"{stem}-left", f"console-consumer-{stem}", internal))
+    findings = {(item.code, item.subject): item for item in precheck.look(context, plan)}
+    assert taken in findings["W074", f"{stem}-left"].seen
+    assert f"console-consumer-{stem}" in findings["I075", ""].details["groups"]
+    assert internal in findings["I091", ""].details["topics"]
 
 
 def test_drift_policies(make_control: Callable[..., Control]) -> None:

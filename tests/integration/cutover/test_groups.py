@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,6 +94,33 @@ def member(cluster: KafkaCluster, group: str, topic: str, **settings: Any) -> It
             assert time.monotonic() < deadline, "the member did not join"
             time.sleep(0.1)
         yield reader
+
+
+def test_a_group_that_is_left_out_is_shown_to_the_person_and_named_in_the_evidence(
+    make_lab: MakeLab, fill: Fill, unique_name: Name
+) -> None:
+    topic, other, late = unique_name("t"), unique_name("outside"), unique_name("late")
+    fill({topic: 1}, 10)
+    lab = make_lab([topic])
+    section = lab.spec.topics.model_copy(update={"include": [topic.replace(".", r"\.")]})
+    lab.spec = lab.spec.model_copy(update={"topics": section})
+    context = lab.begin()
+    lab.start_tail()
+    # After the plan: neither is in it.
+    fill({other: 1}, 1)
+    clients.commit_offsets(lab.source_cluster.client_config(), late, {(topic, 0): 5})
+    lab.enter_cutover(context)
+    shown = context.journal.find_step("approval")
+    assert shown is not None
+    rows = [line.replace("\\", "") for line in shown.details["body_shown"].splitlines()]
+    assert f"| group | {late} | not in groups.include; it has offsets in {topic} |" in rows
+    assert f"| topic | {other} | not in topics.include |" in rows
+    lab.advance(context)
+    bundle = json.loads(json.loads(context.evidence_store.get(context.key("evidence.json")) or b"")["bundle_json"])
+    left = {(item["kind"], item["name"]): item["reason"] for item in bundle["not_copied"]}
+    assert left["group", late] == f"not in groups.include; it has offsets in {topic}"
+    assert left["topic", other] == "not in topics.include"
+    assert left["topic", "__consumer_offsets"].startswith("internal topic")
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

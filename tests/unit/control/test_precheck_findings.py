@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.documents.left_out import LeftOutGroup
 from airflow_provider_kafka_migration.documents.plan import (
     AclPlan,
     GroupConfigPlan,
@@ -393,12 +394,43 @@ def test_names_that_are_not_there_and_topics_of_tools(make: Callable[..., PhaseC
     odd = plan.model_copy(
         update={
             "missing_topics": ["typo"],
-            "excluded_topics": {"mm2-offsets.a.internal": "internal topic", "__consumer_offsets": "internal topic"},
+            "excluded_topics": {
+                "mm2-offsets.a.internal": "internal topic (built-in exclude)",
+                "__consumer_offsets": "internal topic of the brokers",
+                "other": "topics.exclude: oth.*",
+            },
         }
     )
     seen = found(precheck_topics.check_selection(make(), odd))
     assert "typo" in seen["B090"]
-    assert seen["I091"] == "mm2-offsets.a.internal"
+    assert seen["I091"] == "__consumer_offsets, mm2-offsets.a.internal"
+    assert seen["I092"] == "other (topics.exclude: oth.*)"
+
+
+def test_every_group_that_is_left_out_is_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    odd = plan.model_copy(
+        update={
+            "excluded_groups": [
+                LeftOutGroup(
+                    group="legacy", type="classic", reason="not in groups.include", topics_in_scope=["orders"]
+                ),
+                LeftOutGroup(group="elsewhere", type="classic", reason="not in groups.include"),
+                LeftOutGroup(group="hidden", type="classic", reason="not in groups.include", unread="NOT_ALLOWED"),
+                LeftOutGroup(
+                    group="console-consumer-1",
+                    type="classic",
+                    reason="groups.exclude: console-consumer-.*",
+                    topics_in_scope=["orders"],
+                ),
+            ]
+        }
+    )
+    (reading, others) = precheck_access.check_left_out_groups(make(), odd)
+    assert (reading.code, reading.subject) == ("W074", "legacy")
+    assert reading.seen == "not in groups.include; it has offsets in orders"
+    assert others.code == "I075"
+    assert sorted(others.details["groups"]) == ["console-consumer-1", "elsewhere", "hidden"]
+    assert "its offsets cannot be read: NOT_ALLOWED" in others.details["groups"]["hidden"]
 
 
 def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

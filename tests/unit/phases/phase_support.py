@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.kafka.admin_groups import (
     GroupMember,
     GroupOffsets,
 )
+from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.references import Resolver
@@ -93,8 +94,13 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.groups: dict[str, FakeGroup] = {}
         self.commits: list[tuple[str, dict[TopicPartition, CommittedOffset]]] = []
+        #: all topics of the cluster
+        self.topics: list[str] = ["orders", "__consumer_offsets"]
         self.producer_states: dict[TopicPartition, Any] = {}
         self.transactions: list[Any] = []
+
+    def describe_topics(self, names: Iterable[str] | None = None, **_: Any) -> dict[str, TopicFacts]:
+        return {name: TopicFacts(name) for name in sorted(names if names is not None else self.topics)}
 
     def list_groups(self) -> dict[str, GroupListing]:
         return {name: GroupListing(name, g.kind, g.state, "consumer", 0) for name, g in sorted(self.groups.items())}

@@ -1,0 +1,64 @@
+"""Topics that are left out unless somebody names them: they belong to the brokers, or to tools that rebuild them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+#: Each cluster has its own; copying them over another cluster's would break it, so nothing can include them.
+BROKER_TOPICS = (
+    r"__consumer_offsets",
+    r"__transaction_state",
+    r"__share_group_state",
+    r"__cluster_metadata",
+    r"__remote_log_metadata",
+    r"__amazon_msk_.*",
+)
+
+
+@dataclass(frozen=True)
+class BuiltInExclude:
+    """Internal topics by the mark in their names.
+
+    :param pattern: full match of the names.
+    :param begins: how a pattern of ``topics.include`` has to begin, and ``ends`` to end, so that it names such topics.
+    """
+
+    pattern: str
+    begins: str = ""
+    ends: str = ""
+
+    def matches(self, topic: str) -> bool:
+        """Whether a topic has this mark."""
+        return re.fullmatch(self.pattern, topic) is not None
+
+    def is_named_by(self, include: str) -> bool:
+        """Whether a pattern spells the mark out. ``.*`` does not: it would take in what nobody thought of."""
+        plain = include.replace("\\", "")
+        return plain.startswith(self.begins) and plain.endswith(self.ends)
+
+
+BUILT_IN_EXCLUDES = (
+    BuiltInExclude(r"__.*", begins="__"),
+    BuiltInExclude(r".*\.replica", ends=".replica"),
+    BuiltInExclude(r"mm2.*\.internal", begins="mm2", ends=".internal"),
+    BuiltInExclude(r".*\.checkpoints\.internal", ends=".checkpoints.internal"),
+    BuiltInExclude(r"_confluent.*", begins="_confluent"),
+)
+
+
+def is_internal(topic: str) -> bool:
+    """Whether a topic is left out as long as nobody names it."""
+    return any(item.matches(topic) for item in BUILT_IN_EXCLUDES)
+
+
+def why_internal(topic: str, include: Iterable[str]) -> str:
+    """Why a topic is left out as an internal one; empty if it is none, or if a pattern of ``include`` names it."""
+    if any(re.fullmatch(pattern, topic) for pattern in BROKER_TOPICS):
+        return "internal topic of the brokers: each cluster has its own"
+    matching = [pattern for pattern in include if re.fullmatch(pattern, topic)]
+    for item in BUILT_IN_EXCLUDES:
+        if item.matches(topic) and not any(item.is_named_by(pattern) for pattern in matching):
+            return f"internal topic (built-in exclude {item.pattern}; name it in topics.include to take it)"
+    return ""
