@@ -252,6 +252,12 @@ class SourceGap(Terminal):
     code = "SOURCE_GAP"
 
 
+class OutsideOfLog(Terminal):
+    """An offset that a check was to read is below the start of the log, or above its end."""
+
+    code = "OUTSIDE_OF_LOG"
+
+
 class RecordTooLarge(Terminal):
     """A single record is larger than what the target topic accepts."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from airflow_provider_kafka_migration.errors import SourceGap
+from airflow_provider_kafka_migration.errors import OutsideOfLog
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, read_batches
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
@@ -75,7 +75,7 @@ class KafkaLog:
         """What is at an offset; None if it is outside of the log."""
         try:
             return fetch_span(self._wire, self._key, position, max_bytes=FETCH_BYTES)
-        except SourceGap:
+        except OutsideOfLog:
             return None
 
     def log_start_offset(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, SourceGap, Transient, Where
+from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, OutsideOfLog, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, read_batches
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition, FetchRange
@@ -28,7 +28,7 @@ def fetch_span(
     An answer without records means that there is nothing from ``from_offset`` to its last stable offset (or high
     watermark): a fetch of a single partition is never cut to nothing by the size of others.
 
-    :raises SourceGap: the log start is above ``from_offset``, or its end below it.
+    :raises OutsideOfLog: the log start is above ``from_offset``, or its end below it.
     """
     topic, partition = key
 
@@ -46,7 +46,7 @@ def fetch_span(
                 )
             found = answers[0]
             if found.error_code == error_codes.OFFSET_OUT_OF_RANGE:
-                raise SourceGap(
+                raise OutsideOfLog(
                     f"offset {from_offset} is outside of the log (start {found.log_start_offset}, "
                     f"end {found.high_watermark})",
                     where=where,

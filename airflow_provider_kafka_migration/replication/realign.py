@@ -29,15 +29,19 @@ def realigned(
     offset_map: PartitionMap,
     read: ReadChunk,
     *,
+    source_start_offset: int,
     is_whole: bool,
     timestamps: Timestamps,
 ) -> list[Run] | None:
     """The runs that make the map right from the first displaced record on; None if that is not what has happened.
 
     :param tail: reaches back to a record that is where it should be (or to the first one of all).
+    :param source_start_offset: batches that begin below it cannot be compared, because the source has deleted them.
     :param is_whole: the tail reaches down to the first record that was ever copied.
     """
-    batches = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
+    ours = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
+    batches = [batch for batch in ours if offset_map.source_of(batch.base_offset) >= source_start_offset]
+    is_whole = is_whole and len(batches) == len(ours)
     good = _well_placed(batches, offset_map, read, timestamps)
     displaced = [record for batch in batches[good:] for record in records(batch)]
     if not displaced or (good == 0 and not is_whole):
@@ -47,6 +51,8 @@ def realigned(
         source_offset = offset_map.source_position(target_offset)
     else:
         source_offset, target_offset = offset_map.source_start_offset or 0, offset_map.target_start_offset or 0
+        if source_offset < source_start_offset:
+            return None
     expected = _next_committed(read, source_offset, len(displaced), timestamps)
     if len(expected) < len(displaced):
         return None

@@ -264,7 +264,7 @@ class Resumer:
             self._look_further(look, last.base_offset - _DEEPER_OFFSETS)
             verdict = self._agreement(look, read, start)
         if verdict is Agreement.DIFFERENT:
-            self._realign(look, last, read, lane_maps)
+            self._realign(look, last, read, start, lane_maps)
 
     def _agreement(self, look: _Look, read: ReadChunk, source_start_offset: int) -> Agreement:
         assert look.tail is not None
@@ -284,11 +284,20 @@ class Resumer:
         if isinstance(problem, MigrationError):
             raise problem
 
-    def _realign(self, look: _Look, last: RawBatch, read: ReadChunk, lane_maps: LaneMaps) -> None:
+    def _realign(
+        self, look: _Look, last: RawBatch, read: ReadChunk, source_start_offset: int, lane_maps: LaneMaps
+    ) -> None:
         """Records behind markers too many: write the map anew. Anything else is not ours to heal."""
         self._look_further(look, last.base_offset - _REALIGN_OFFSETS)
         assert look.tail is not None
-        runs = realigned(look.tail, look.map, read, is_whole=look.is_whole, timestamps=self._job.timestamps)
+        runs = realigned(
+            look.tail,
+            look.map,
+            read,
+            source_start_offset=source_start_offset,
+            is_whole=look.is_whole,
+            timestamps=self._job.timestamps,
+        )
         if runs is None or self._job.on_mismatch == "fail":
             raise self._mismatch(look, last)
         log.warning(

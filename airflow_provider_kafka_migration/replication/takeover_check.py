@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from airflow_provider_kafka_migration.errors import BrokerBusy, OutsideOfLog
 from airflow_provider_kafka_migration.kafka.batches import (
     AnyBatch,
     LegacyBatch,
@@ -70,7 +71,16 @@ def chunks_of_cluster(wire: Wire, key: TopicPartition, first: tuple[int, Fetched
     def read(position: int) -> Chunk | None:
         found = kept.get(position)
         if found is None:
-            found = fetch_span(wire, key, position)
+            try:
+                found = fetch_span(wire, key, position)
+            except OutsideOfLog as error:
+                # Nothing below the log start is asked for, so it has moved since it was read.
+                raise BrokerBusy(
+                    f"the {wire.config.name} log changed while the target's end was compared with it: {error.what}",
+                    where=error.where,
+                    next_step="none: the comparison starts again with the log's present start",
+                    details=error.details,
+                ) from error
             kept.clear()
             kept[position] = found
         batches, consumed = read_batches(found.records)
@@ -163,7 +173,8 @@ def agreement(
     end = offset_map.source_of(last.last_offset) + 1
     if begin >= end:
         return Agreement.STRONG if is_whole else Agreement.WEAK
-    if len(batches) == 1 and _is_forwarded(first, offset_map, read):
+    is_there = offset_map.source_of(first.base_offset) >= source_start_offset
+    if len(batches) == 1 and is_there and _is_forwarded(first, offset_map, read):
         return Agreement.STRONG if is_whole or first.record_count >= STRONG_RECORDS else Agreement.WEAK
     span = read_source(read, begin, end, timestamps)
     own = {

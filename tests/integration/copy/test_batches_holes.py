@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import pytest
@@ -142,6 +142,14 @@ def test_log_start_by_retention(
     copy.compare().check()
 
 
+def delete_records(cluster: KafkaCluster, starts: Mapping[tuple[str, int], int]) -> None:
+    """Move log starts."""
+    wanted = [TopicPartition(topic, partition, offset) for (topic, partition), offset in starts.items()]
+    admin = cluster.admin()
+    for future in admin.delete_records(wanted, request_timeout=20).values():
+        future.result()
+
+
 @pytest.mark.parametrize("policy", ["fail", "record"])
 def test_retention_overtakes_the_copy(
     copying: MakeCopying,
@@ -175,4 +183,42 @@ def test_retention_overtakes_the_copy(
     assert progress["partitions"][0]["gaps"] == []
     assert progress["partitions"][0]["verdict"] == "equal"
     assert read_gaps((copy.clients.store(copy.journal),), copy.migration_id) == {(topic, 0): [(100, 155)]}
+    copy.compare(source_may_delete=True).check()
+
+
+@pytest.mark.parametrize("policy", ["fail", "record"])
+def test_source_records_that_were_copied_already_are_deleted(
+    copying: MakeCopying,
+    source_cluster: KafkaCluster,
+    raw_writer: RawWriter,
+    unique_name: Callable[[str], str],
+    policy: str,
+) -> None:
+    """DeleteRecords on the source ends inside of the last copied batch, at its end, or before the last record.
+
+    Nothing is lost, so no policy applies: the next slice goes on, names no gap and writes none down.
+    """
+    topic = unique_name("deleted")
+    kept_topic(source_cluster, topic, 4)
+    for partition in range(4):
+        for number in range(10):
+            raw_writer.write(topic, partition, plain(*[b"%d" % number] * 10))
+    # Partition 1 does not begin at 0, so its copy does not look like one that has not begun.
+    delete_records(source_cluster, {(topic, 1): 20})
+    copy = copying([topic], job_fields={"on_source_gap": policy})
+    copy.run()
+    delete_records(source_cluster, {(topic, 0): 95, (topic, 1): 95, (topic, 2): 99, (topic, 3): 100})
+    for partition in range(4):
+        raw_writer.write(topic, partition, plain(*[b"new"] * 5))
+    copy.write_job("seed")
+    worker = copy.worker()
+    try:
+        out, err = worker.communicate(timeout=60)
+    finally:
+        worker.kill()
+    results = results_of(out)
+    assert [(item.error, item.gaps, item.done, item.target_offset) for item in results] == [
+        (None, [], True, 105)
+    ] * 4, err
+    assert read_gaps((copy.clients.store(copy.journal),), copy.migration_id) == {}
     copy.compare(source_may_delete=True).check()
