@@ -308,6 +308,11 @@ class ValidationSection(Section):
 
     content: Literal["all"] = Field("all", description="All records of all partitions are compared.")
     count_tolerance: int = Field(0, ge=0, description="Records; 0 since the offset map knows all holes.")
+    on_late_writes: Literal["fail", "warn"] = Field(
+        "fail",
+        description="Records that were written to the source after the cutover are not on the target: the validation "
+        "fails, or warns and names them.",
+    )
 
 
 class EvidenceSection(Section):

@@ -35,6 +35,9 @@ class ContentJob(Document):
     archive_location: str | None = Field(
         None, description="the target is compared with the segments there; None: with the source cluster"
     )
+    archive_of_deleted: str | None = Field(
+        None, description="what the source has deleted is compared with the segments there; None: with nothing"
+    )
     timestamps: Literal["visible", "raw"] = "visible"
     topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic")
     ranges: list[ContentRange]
@@ -72,6 +75,7 @@ def content_job(
     journal_location: str,
     timestamps: Literal["visible", "raw"],
     attempt: int = 1,
+    archive_of_deleted: str | None = None,
 ) -> ContentJob:
     """The job that compares these ranges of a planned migration."""
     return ContentJob(
@@ -79,6 +83,7 @@ def content_job(
         attempt=attempt,
         journal_location=journal_location,
         timestamps=timestamps,
+        archive_of_deleted=archive_of_deleted,
         topics=topic_rules(plan),
         ranges=sorted(ranges, key=lambda item: item.key),
     )

@@ -70,8 +70,15 @@ class PartitionContent(Part):
     method: Literal["payload", "decoded", "archive"] = "payload"
     explained: dict[str, int] = Field(
         default_factory=dict,
-        description="records that only the target has and why that is right: compacted, below_log_start, expired",
+        description="records that only the target has and why that is right: compacted, expired, unkeyed",
     )
+    uncompared: list[tuple[int, int]] = Field(
+        default_factory=list,
+        description="source ranges, end exclusive, that the source had deleted before anybody compared them",
+    )
+    uncompared_records: int = Field(0, description="records of the target in these ranges")
+    archive_records: int = Field(0, description="of the compared records: those that only the archive still had")
+    uncompared_reason: str = Field("", description="why the archive did not help")
     difference_count: int = 0
     differences: list[ContentDifference] = Field(default_factory=list, description="the first ones, ascending")
     error: dict[str, Any] | None = Field(None, description="MigrationError.as_dict(): the partition was not compared")
@@ -83,8 +90,13 @@ class PartitionContent(Part):
 
     @property
     def is_equal(self) -> bool:
-        """Everything is equal or explained."""
+        """Nothing differs. Ranges that could not be compared may be left: see :attr:`is_proven`."""
         return self.error is None and self.difference_count == 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Everything was compared, and is equal or explained. Records of which none was compared prove nothing."""
+        return self.is_equal and not self.uncompared and (self.compared > 0 or self.target_records == 0)
 
 
 class ContentVerifier(Protocol):

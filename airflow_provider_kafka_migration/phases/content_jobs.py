@@ -48,12 +48,14 @@ class SubmittedVerifier:
     def _job(self, ranges: Sequence[ContentRange]) -> ContentJob:
         # A new attempt after a failed validation compares everything anew; a killed one goes on.
         attempt = len(self._context.journal.steps("validated")) + 1
+        spec = self._context.spec
         return content_job(
             self._context.load_plan(),
             ranges,
-            journal_location=self._context.spec.storage.journal,
-            timestamps=self._context.spec.offsets.timestamps,
+            journal_location=spec.storage.journal,
+            timestamps=spec.offsets.timestamps,
             attempt=attempt,
+            archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
         )
 
     def _progress(self, results: ContentResults, job: ContentJob) -> Progress:

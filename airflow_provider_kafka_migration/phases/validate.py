@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
 from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary, sentinels_between
 from airflow_provider_kafka_migration.phases.evidence import publish_failure
+from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -177,14 +178,22 @@ def _counts(
     ends: Mapping[TopicPartition, int],
     contents: Sequence[PartitionContent],
 ) -> CheckResult:
+    section = context.spec.validation
     target_keys = [(item.target_topic, item.partition) for item in document.partitions]
+    source_ends = _ends(context.source.wire, list(ends))
+    late = read_late_writes(context.source.wire, ends, {key: item.end for key, item in source_ends.items()})
+    rules = checks.CountRules(
+        tolerance=section.count_tolerance,
+        late_writes={key: str(item) for key, item in late.items()},
+        on_late_writes=section.on_late_writes,
+    )
     return checks.check_counts(
         document,
         ends,
-        _ends(context.source.wire, list(ends)),
+        source_ends,
         _ends(context.target.wire, target_keys),
         {item.key: item for item in contents},
-        context.spec.validation.count_tolerance,
+        rules,
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.documents.groups import GroupResult, TranslatedOffset
@@ -77,13 +77,27 @@ class Ends:
     end: int
 
 
+@dataclass(frozen=True)
+class CountRules:
+    """What the check of counts lets pass.
+
+    :param tolerance: records.
+    :param late_writes: by source partition, what was written to the source after the boundary, for people.
+    :param on_late_writes: whether that fails the check.
+    """
+
+    tolerance: int = 0
+    late_writes: Mapping[TopicPartition, str] = field(default_factory=dict)
+    on_late_writes: Literal["fail", "warn"] = "fail"
+
+
 def check_counts(
     document: OffsetMapDocument,
     boundary: Mapping[TopicPartition, int],
     source: Mapping[TopicPartition, Ends],
     target: Mapping[TopicPartition, Ends],
     contents: Mapping[TopicPartition, PartitionContent],
-    tolerance: int,
+    rules: CountRules,
 ) -> CheckResult:
     """Both logs end equal (less the map), nothing was cut, and the records of both sides are as many.
 
@@ -97,7 +111,7 @@ def check_counts(
     for item in document.partitions:
         key = (item.topic, item.partition)
         ends = target[item.target_topic, item.partition]
-        errors, warnings = _count_problems(item, boundary[key], source.get(key), ends, contents.get(key), tolerance)
+        errors, warnings = _count_problems(item, boundary[key], source.get(key), ends, contents.get(key), rules)
         floor_violations += sum("first copied" in error for error in errors)
         outcome = Outcome.FAILED if errors else Outcome.WARNING if warnings else Outcome.PASSED
         outcomes.append(outcome)
@@ -113,6 +127,7 @@ def check_counts(
                 "source_records": content.source_records if content else -1,
                 "target_records": content.target_records if content else -1,
                 "explained": dict(content.explained) if content else {},
+                "uncompared_records": content.uncompared_records if content else -1,
                 "outcome": outcome.value,
                 "problems": errors + warnings,
             }
@@ -145,7 +160,7 @@ def _count_problems(
     source: Ends | None,
     target: Ends,
     content: PartitionContent | None,
-    tolerance: int,
+    rules: CountRules,
 ) -> tuple[list[str], list[str]]:
     errors: list[str] = []
     warnings: list[str] = []
@@ -155,41 +170,76 @@ def _count_problems(
     if item.source_end_offset != boundary_end:
         errors.append(f"the map ends at {item.source_end_offset}, the source ended at {boundary_end}")
     errors += _target_problems(item, target, first, last)
+    late = rules.late_writes.get((item.topic, item.partition))
+    if late is not None:
+        (warnings if rules.on_late_writes == "warn" else errors).append(late)
     if source is None:
         warnings.append("the source partition is gone")
-    elif source.end > boundary_end:
-        warnings.append(f"{source.end - boundary_end} offsets were written to the source after the cutover: not copied")
     elif source.end < boundary_end:
         errors.append(f"the source ends at {source.end} now, it ended at {boundary_end} at the cutover")
     if content is not None and content.error is None:
         explained = sum(content.explained.values())
-        off = abs(content.target_records - explained - content.source_records)
-        if off > tolerance:
+        off = abs(content.target_records - explained - content.uncompared_records - content.source_records)
+        if off > rules.tolerance:
             errors.append(
-                f"{content.target_records} records on the target ({explained} of them explained), "
-                f"{content.source_records} on the source"
+                f"{content.target_records} records on the target ({explained} of them explained, "
+                f"{content.uncompared_records} that the source has deleted), {content.source_records} on the source"
             )
     return errors, warnings
 
 
 def check_content(contents: Sequence[PartitionContent], wanted: Sequence[TopicPartition]) -> CheckResult:
-    """Everything is equal or explained, and every partition was compared."""
+    """Everything is equal or explained, and every partition was compared.
+
+    What nobody could compare, because the source had deleted it before, is a warning with its ranges. So is a partition
+    with records of which none was compared.
+    """
     by_key = {item.key: item for item in contents}
     findings = []
     rows = []
     for key in sorted(wanted):
         item = by_key.get(key)
-        problem = _content_problem(item)
+        outcome, problem = _content_outcome(item)
         if problem:
             findings.append(f"{key[0]}-{key[1]}: {problem}")
         row = item.model_dump(mode="json") if item else {"topic": key[0], "partition": key[1]}
-        rows.append({**row, "outcome": (Outcome.FAILED if problem else Outcome.PASSED).value})
-    compared = sum(item.compared for item in contents)
-    explained = sum(sum(item.explained.values()) for item in contents)
-    summary = f"{compared} records equal in {len(rows) - len(findings)} of {len(rows)} partitions"
-    summary += f", {explained} more on the target, as they should be" if explained else ""
-    outcome = Outcome.FAILED if findings else Outcome.PASSED
+        rows.append({**row, "outcome": outcome.value})
+    outcome = worst(Outcome(row["outcome"]) for row in rows)
+    summary = _content_summary(contents, len(rows), len(findings))
     return CheckResult(name="content", outcome=outcome, summary=summary, partitions=rows, findings=findings)
+
+
+def _content_summary(contents: Sequence[PartitionContent], partitions: int, findings: int) -> str:
+    explained = sum(sum(item.explained.values()) for item in contents)
+    archived = sum(item.archive_records for item in contents)
+    uncompared = [item for item in contents if item.uncompared]
+    summary = f"{sum(item.compared for item in contents)} records equal in {partitions - findings} of "
+    summary += f"{partitions} partitions"
+    summary += f", {archived} of them compared with the archive" if archived else ""
+    summary += f", {explained} more on the target, as they should be" if explained else ""
+    if uncompared:
+        records = sum(item.uncompared_records for item in uncompared)
+        summary += f", NOT COMPARED: {records} records in {len(uncompared)} partitions (deleted on the source)"
+    return summary
+
+
+def _content_outcome(item: PartitionContent | None) -> tuple[Outcome, str]:
+    """The outcome of a partition, and what is not as it should be."""
+    problem = _content_problem(item)
+    if problem or item is None:
+        return Outcome.FAILED, problem
+    if item.uncompared:
+        shown = ", ".join(f"{start}..{until - 1}" for start, until in item.uncompared[:5])
+        more = f" and {len(item.uncompared) - 5} more ranges" if len(item.uncompared) > 5 else ""
+        reason = item.uncompared_reason or "there is no archive"
+        return (
+            Outcome.WARNING,
+            f"source offsets {shown}{more} were deleted on the source before they were compared ({reason}): the "
+            f"target has {item.uncompared_records} records there, {item.compared} other records are equal",
+        )
+    if not item.is_proven:
+        return Outcome.WARNING, f"none of its {item.target_records} records could be compared: all are explained"
+    return Outcome.PASSED, ""
 
 
 def _content_problem(item: PartitionContent | None) -> str:

@@ -20,6 +20,8 @@ class ArchiveLog:
         self._index = index
         self._start_offset = start_offset
         self.read_bytes = 0
+        #: nothing is deleted from an archive; a gap in it is an error
+        self.skipped: list[tuple[int, int]] = []
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """Committed data batches that overlap the stretch, ascending.

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, R
 from airflow_provider_kafka_migration.replication.content_cursor import Cursor, decode
 from airflow_provider_kafka_migration.replication.content_differences import Differences, changed_fields
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog
+from airflow_provider_kafka_migration.replication.content_spans import Spans
 from airflow_provider_kafka_migration.replication.content_target_only import MAX_KEYS, TargetOnly
 from airflow_provider_kafka_migration.replication.offset_map import How, PartitionMap, Run
 from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
@@ -125,8 +126,10 @@ class _Comparison:
         self._differences = Differences(options.keep)
         self._chains = _Chains()
         self._equal_records = 0
+        #: source ranges that were deleted before their turn came
+        self._deleted = Spans()
         self._source = Cursor(
-            self._read(source, compared.source_start_offset, compared.source_end_offset),
+            self._read_source(source, compared.source_start_offset, compared.source_end_offset),
             compared.source_start_offset,
             compared.source_end_offset,
             options.timestamps,
@@ -151,6 +154,18 @@ class _Comparison:
                     next_step="clear the task",
                 )
             yield batch
+
+    def _read_source(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """The source's batches; notes what it had deleted. The batch that the log start lies in comes as a whole."""
+        seen = len(log.skipped)
+        for batch in self._read(log, start_offset, stop_offset):
+            first = batch.base_offset if isinstance(batch, RawBatch) else stop_offset
+            for skipped_from, skipped_until in log.skipped[seen:]:
+                self._deleted.add(skipped_from, min(skipped_until, first, stop_offset))
+            seen = len(log.skipped)
+            yield batch
+        for skipped_from, skipped_until in log.skipped[seen:]:
+            self._deleted.add(skipped_from, min(skipped_until, stop_offset))
 
     def _unreadable(self, side: Literal["source", "target"], batch: AnyBatch, error: BatchMalformed) -> None:
         offset = batch.base_offset if isinstance(batch, RawBatch) else batch.last_offset
@@ -311,10 +326,9 @@ class _Comparison:
     def _result(self) -> PartitionContent:
         options = self._options
         now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
-        explained, extra, differences = self._target_only.judge(
-            self._source_log, self._rules, now_ms=now_ms, keep=options.keep
-        )
-        for difference in differences:
+        judged = self._target_only.judge(self._source_log, self._rules, now_ms=now_ms, keep=options.keep)
+        self._deleted.update(judged.deleted)
+        for difference in judged.differences:
             self._chains.only("target", b"extra", struct.pack(">q", difference.target_offset or 0))
         source_digest, target_digest = self._chains.digests()
         decoded = self._source.decoded_batches + self._target.decoded_batches
@@ -327,9 +341,11 @@ class _Comparison:
             source_digest=source_digest,
             target_digest=target_digest,
             method="decoded" if decoded else "payload",
-            explained=dict(sorted(explained.items())),
-            difference_count=self._differences.count + extra,
-            differences=self._differences.first(differences),
+            explained=dict(sorted(judged.explained.items())),
+            uncompared=self._deleted.ranges(),
+            uncompared_records=judged.deleted_records,
+            difference_count=self._differences.count + judged.extra,
+            differences=self._differences.first(judged.differences),
         )
 
 

@@ -23,6 +23,10 @@ class CommittedLog(Protocol):
     def read_bytes(self) -> int:
         """Batch bytes that were read."""
 
+    @property
+    def skipped(self) -> list[tuple[int, int]]:
+        """Ranges that were asked for, but lay below the log start when their turn came; in the order of reading."""
+
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """Committed data batches that overlap ``[start_offset, stop_offset)``, ascending.
 
@@ -46,16 +50,20 @@ class KafkaLog:
         self._wire = wire
         self._key: TopicPartition = (topic, partition)
         self.read_bytes = 0
+        self.skipped: list[tuple[int, int]] = []
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """See :class:`CommittedLog`."""
         position = max(start_offset, self.log_start_offset())
+        if position > start_offset:
+            self.skipped.append((start_offset, position))
         while position < stop_offset:
             found = self._fetch(position)
             if found is None:
                 log_start = self.log_start_offset()
                 if log_start <= position:
                     return  # the log ends below the stop offset
+                self.skipped.append((position, log_start))
                 position = log_start  # retention or DeleteRecords went by while we read
                 continue
             batches, used_bytes = read_batches(found.records)

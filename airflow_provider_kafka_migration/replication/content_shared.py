@@ -32,6 +32,11 @@ class OurLog:
         """Batch bytes that were read, those of others included."""
         return self._log.read_bytes
 
+    @property
+    def skipped(self) -> list[tuple[int, int]]:
+        """Ranges that lay below the log start when their turn came."""
+        return self._log.skipped
+
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """Our committed batches that overlap the range, ascending."""
         for batch in self._log.batches(start_offset, stop_offset):

@@ -1,8 +1,9 @@
 """Records that only the target has: which of them are right, because the source went on compacting and deleting.
 
-Right is a record only if a later record of the source has its key (compacted), if it lies below the source's present
-log start (deleted), or if compaction on the source drops it by itself: a tombstone after ``delete.retention.ms``, a
-record without a key. Everything else is a difference. (KIP-534 and ``Cleaner.shouldRetainRecord`` of Apache Kafka.)
+Right is a record only if a later record of the source has its key (compacted), or if compaction on the source drops it
+by itself: a tombstone after ``delete.retention.ms``, a record without a key. A record below the source's present log
+start is neither right nor wrong: nobody can compare it with the source any more. Everything else is a difference.
+(KIP-534 and ``Cleaner.shouldRetainRecord`` of Apache Kafka.)
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ from airflow_provider_kafka_migration.documents.validation import ContentDiffere
 from airflow_provider_kafka_migration.kafka.batches import Record
 from airflow_provider_kafka_migration.replication.content_cursor import Cursor, key_of_body
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog
+from airflow_provider_kafka_migration.replication.content_spans import Spans
 
 #: source offset, target offset, timestamp, flags, digest of the key
 _ENTRY = struct.Struct(">qqqB16s")
 _HAS_KEY = 1
 _TOMBSTONE = 2
+#: A record below the source's present log start.
+DELETED = "deleted"
 _SPOOL_BYTES = 8 * 1024 * 1024
 #: Keys looked for in one pass over the source: about 100 MB of memory.
 MAX_KEYS = 400_000
@@ -47,6 +51,22 @@ class _Entry(NamedTuple):
 
 def _key_digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=16).digest()
+
+
+class Judgement(NamedTuple):
+    """What became of the records that only the target has.
+
+    :param explained: records by the reason why the source does not have them: compacted, expired, unkeyed.
+    :param deleted: source ranges of records that the source has deleted, so that nothing can be said of them.
+    :param deleted_records: how many they are.
+    :param extra: records that nothing explains; ``differences`` has the first of them.
+    """
+
+    explained: Counter[str]
+    deleted: Spans
+    deleted_records: int
+    extra: int
+    differences: list[ContentDifference]
 
 
 class TargetOnly:
@@ -88,19 +108,17 @@ class TargetOnly:
             for fields in _ENTRY.iter_unpack(data):
                 yield _Entry(*fields)
 
-    def judge(
-        self, source: CommittedLog, rules: TopicRules, *, now_ms: int, keep: int
-    ) -> tuple[Counter[str], int, list[ContentDifference]]:
-        """(explained records by reason, number of differences, the first of them).
-
-        Reasons: ``below_log_start``, ``compacted``, ``expired`` (tombstones), ``unkeyed``.
+    def judge(self, source: CommittedLog, rules: TopicRules, *, now_ms: int, keep: int) -> Judgement:
+        """Why the source does not have these records.
 
         :param now_ms: milliseconds since 1970.
+        :param keep: how many differences are kept.
         """
         explained: Counter[str] = Counter()
+        deleted = Spans()
         differences: list[ContentDifference] = []
         if not self.count:
-            return explained, 0, differences
+            return Judgement(explained, deleted, 0, 0, differences)
         # Asked for now, not before the comparison: what was deleted while we read is deleted, too.
         log_start = source.log_start_offset()
         passes = -(-self.count // self._max_keys) if rules.compacted else 1
@@ -113,6 +131,8 @@ class TargetOnly:
             found: list[ContentDifference] = []
             for entry in self._bucket(number, passes):
                 reason = judge.reason(entry)
+                if reason == DELETED:
+                    deleted.add(entry.source_offset, entry.source_offset + 1)
                 if reason:
                     explained[reason] += 1
                     continue
@@ -121,7 +141,7 @@ class TargetOnly:
                     found.append(_extra(entry))
             differences += found
         differences.sort(key=lambda difference: difference.target_offset or 0)
-        return explained, extra, differences[:keep]
+        return Judgement(explained, deleted, explained.pop(DELETED, 0), extra, differences[:keep])
 
     def _bucket(self, number: int, passes: int) -> Iterator[_Entry]:
         """The entries whose keys belong to a pass."""
@@ -181,7 +201,7 @@ class _Judge:
     def reason(self, entry: _Entry) -> str | None:
         """Why the source does not have this record any more; None: nothing explains it."""
         if entry.source_offset < self._log_start:
-            return "below_log_start"
+            return DELETED
         if not self._rules.compacted:
             return None
         if not entry.has_key:

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, Mig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.archive_log import ArchiveLog
 from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog, KafkaLog
 from airflow_provider_kafka_migration.replication.content_shared import OurLog
@@ -137,6 +138,9 @@ class ContentChecker:
                 target,
                 self._options,
             )
+            if content.uncompared and self._job.archive_of_deleted is not None:
+                index = self._segments(self._job.archive_of_deleted, compared)
+                content = compare_deleted(content, compared, offset_map, index, target, self._options)
         except Interrupted:
             raise
         except MigrationError as error:
@@ -151,9 +155,11 @@ class ContentChecker:
         """The source's side: the cluster, or the archive where nobody may know the cluster."""
         if self._job.archive_location is None:
             return KafkaLog(self._wire("source"), compared.topic, compared.partition)
-        archive = self._clients.store(self._job.archive_location)
-        index = SegmentIndex(archive, self._job.migration_id, compared.topic, compared.partition)
-        return ArchiveLog(index, compared.source_start_offset)
+        return ArchiveLog(self._segments(self._job.archive_location, compared), compared.source_start_offset)
+
+    def _segments(self, location: str, compared: ContentRange) -> SegmentIndex:
+        archive = self._clients.store(location)
+        return SegmentIndex(archive, self._job.migration_id, compared.topic, compared.partition)
 
     def _offset_map(self, compared: ContentRange) -> PartitionMap:
         if compared.verdict is Verdict.TRANSACTIONAL:

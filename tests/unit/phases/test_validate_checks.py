@@ -16,7 +16,9 @@ from airflow_provider_kafka_migration.documents.validation import (
     PartitionContent,
     worst,
 )
+from airflow_provider_kafka_migration.phases.late_writes import LateWrites
 from airflow_provider_kafka_migration.phases.validate_checks import (
+    CountRules,
     Ends,
     TargetCommits,
     TargetTopic,
@@ -32,6 +34,7 @@ from airflow_provider_kafka_migration.replication.offset_map import (
     Run,
     build_offset_map_document,
 )
+from airflow_provider_kafka_migration.spec import ValidationSection
 
 KEY = ("orders", 0)
 GOOD = {"retention.ms": "1000"}
@@ -87,7 +90,7 @@ def content(**changes: Any) -> PartitionContent:
         (Ends(10, 100), Ends(10, 100), {}, 0, "PASSED"),
         (Ends(50, 100), Ends(10, 150), {}, 0, "PASSED"),  # retention on the source, clients on the target
         (Ends(10, 100), Ends(0, 100), {}, 0, "FAILED"),  # a crash has brought fillers back
-        (Ends(10, 101), Ends(10, 100), {}, 0, "WARNING"),  # somebody wrote to the source
+        (Ends(10, 101), Ends(10, 100), {}, 0, "PASSED"),  # a marker, no record, was written to the source
         (Ends(10, 99), Ends(10, 100), {}, 0, "FAILED"),  # the source lost its end
         (Ends(10, 100), Ends(11, 100), {}, 0, "FAILED"),
         (Ends(10, 100), Ends(10, 99), {}, 0, "FAILED"),
@@ -98,13 +101,26 @@ def content(**changes: Any) -> PartitionContent:
     ],
 )
 def test_counts_and_offsets(source: Ends, target: Ends, changes: dict[str, Any], tolerance: int, outcome: str) -> None:
-    result = check_counts(document(), {KEY: 100}, {KEY: source}, {KEY: target}, {KEY: content(**changes)}, tolerance)
+    rules = CountRules(tolerance)
+    result = check_counts(document(), {KEY: 100}, {KEY: source}, {KEY: target}, {KEY: content(**changes)}, rules)
     assert result.outcome == outcome, result.findings
+
+
+@pytest.mark.parametrize(("policy", "outcome"), [("fail", "FAILED"), ("warn", "WARNING")])
+def test_records_behind_the_boundary_fail_by_default(policy: Any, outcome: str) -> None:
+    assert ValidationSection().on_late_writes == "fail"
+    late = LateWrites(3, "2026-01-01T00:00:00+00:00", (7,))
+    rules = CountRules(late_writes={KEY: str(late)}, on_late_writes=policy)
+    ends = {KEY: Ends(10, 103)}
+    result = check_counts(document(), {KEY: 100}, ends, {KEY: Ends(10, 100)}, {KEY: content()}, rules)
+    assert result.outcome == outcome
+    assert "3 records were written to the source after the cutover" in result.findings[0]
+    assert "producer ids 7" in result.findings[0]
 
 
 def test_a_boundary_other_than_the_maps_end_fails() -> None:
     ends = {KEY: Ends(10, 100)}
-    result = check_counts(document(), {KEY: 90}, {KEY: Ends(10, 90)}, ends, {KEY: content()}, 0)
+    result = check_counts(document(), {KEY: 90}, {KEY: Ends(10, 90)}, ends, {KEY: content()}, CountRules())
     assert result.outcome is Outcome.FAILED
 
 
@@ -122,6 +138,33 @@ def test_content(changes: dict[str, Any], finding: str) -> None:
     result = check_content([content(**changes)], [KEY])
     assert result.outcome is (Outcome.FAILED if finding else Outcome.PASSED)
     assert finding in " ".join(result.findings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "finding"),
+    [
+        (
+            {"source_records": 0, "compared": 0, "uncompared": [(10, 100)], "uncompared_records": 80},
+            "source offsets 10..99 were deleted on the source before they were compared (there is no archive)",
+        ),
+        ({"uncompared": [(10, 20)], "uncompared_records": 0}, "the target has 0 records there, 80 other"),
+        ({"compared": 0, "source_records": 0, "explained": {"compacted": 80}}, "none of its 80 records"),
+    ],
+)
+def test_what_could_not_be_compared_is_a_warning_with_its_ranges(changes: dict[str, Any], finding: str) -> None:
+    result = check_content([content(**changes)], [KEY])
+    assert result.outcome is Outcome.WARNING
+    assert finding in " ".join(result.findings)
+    assert result.partitions[0]["outcome"] == "WARNING"
+    counts = check_counts(
+        document(), {KEY: 100}, {KEY: Ends(100, 100)}, {KEY: Ends(10, 100)}, {KEY: content(**changes)}, CountRules()
+    )
+    assert counts.outcome is Outcome.PASSED, "what the source has deleted is not a difference in numbers"
+
+
+def test_a_partition_without_records_has_nothing_to_compare() -> None:
+    empty = content(compared=0, source_records=0, target_records=0)
+    assert check_content([empty], [KEY]).outcome is Outcome.PASSED
 
 
 def test_a_partition_that_was_not_compared_fails() -> None:

@@ -31,12 +31,15 @@ class MemoryLog:
         self.stored = list(batches)
         self.log_start = log_start
         self.read_bytes = 0
+        self.skipped: list[tuple[int, int]] = []
         self.reads = 0
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """What overlaps the range."""
         self.reads += 1
         first = max(start_offset, self.log_start)
+        if first > start_offset:
+            self.skipped.append((start_offset, first))
         for batch in self.stored:
             if (
                 batch.next_offset > first

@@ -248,16 +248,40 @@ def test_log_append_time_is_compared_as_readers_see_it() -> None:
 # --- the source goes on ---------------------------------------------------------------------------------------------
 
 
-def test_deleted_since_is_explained_by_the_log_start() -> None:
+def test_deleted_since_could_not_be_compared_and_is_named() -> None:
     source = log_of(60)
     target = copy_of(source)
     source.log_start = 25
     content = compare(source, target, content_range(0, 60))
     assert content.is_equal
+    assert not content.is_proven
+    assert content.explained == {}
     # The batch that the log start lies in is still read as a whole.
-    assert content.explained == {"below_log_start": 20}
+    assert (content.uncompared, content.uncompared_records) == ([(0, 20)], 20)
     assert content.compared == 40
     assert content.source_digest == content.target_digest
+
+
+def test_a_source_emptied_by_retention_proves_nothing_of_half_a_target() -> None:
+    source = log_of(60)
+    target = copy_of(source)
+    del target.stored[3:]
+    source.stored, source.log_start = [], 60
+    content = compare(source, target, content_range(0, 60))
+    assert (content.compared, content.difference_count) == (0, 0)
+    assert not content.is_proven
+    # The whole range, not only where the target happens to have records.
+    assert (content.uncompared, content.uncompared_records) == ([(0, 60)], 30)
+
+
+def test_records_of_which_none_was_compared_prove_nothing() -> None:
+    full = log_of(10, key_every=10)
+    later = MemoryLog([*full.stored, *log_of(10, first=10, key_every=10).stored])
+    source = rewrite(later, dict.fromkeys(range(10)))
+    content = compare(source, copy_of(full), content_range(0, 10), rules=COMPACTED)
+    assert content.is_equal
+    assert content.explained == {"compacted": 10}
+    assert not content.is_proven
 
 
 def test_log_start_that_moves_while_reading_is_taken_as_it_is_at_the_end() -> None:
@@ -268,7 +292,7 @@ def test_log_start_that_moves_while_reading_is_taken_as_it_is_at_the_end() -> No
     moves = iter([30])
     late.log_start_offset = lambda: next(moves)  # type: ignore[method-assign]
     content = compare(late, target, content_range(0, 60))
-    assert content.explained == {"below_log_start": 30}
+    assert (content.uncompared, content.uncompared_records) == ([(0, 30)], 30)
 
 
 def test_a_hole_above_the_log_start_is_no_deletion() -> None:
@@ -423,7 +447,7 @@ def test_random_damage_is_found_and_faithful_copies_are_not_blamed(seed: int) ->
     since.log_start = rng.choice([0, 0, 50])
     faithful = compare(since, target, content_range(0, 300), rules=COMPACTED)
     assert faithful.is_equal, faithful.differences
-    assert faithful.compared + sum(faithful.explained.values()) == 300
+    assert faithful.compared + sum(faithful.explained.values()) + faithful.uncompared_records == 300
     assert faithful.source_digest == faithful.target_digest
     left = [item.offset for stored in since.stored for item in records(stored) if item.offset >= since.log_start]  # type: ignore[arg-type]
     victim = rng.choice(left)
