@@ -33,6 +33,34 @@ def test_steady():
     pass
 """
 
+_BROKEN = """
+import pathlib
+import pytest
+
+@pytest.fixture
+def broker():
+    file = pathlib.Path(__file__).with_name("broker.tried")
+    if not file.exists():
+        file.touch()
+        raise TimeoutError("no broker")
+
+@pytest.mark.integration
+def test_slow_broker(broker):
+    pass
+
+@pytest.mark.integration
+def test_broken():
+    assert False
+
+def test_broken_unit():
+    assert False
+
+@pytest.mark.soak
+@pytest.mark.integration
+def test_broken_soak():
+    assert False
+"""
+
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
@@ -48,50 +76,33 @@ def _has(result: pytest.RunResult, **outcomes: int) -> None:
     assert result.parseoutcomes() == outcomes
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_flaky_test_passes_and_is_listed(run: pytest.Pytester, workers: str) -> None:
+def test_flaky_tests_pass_and_are_listed(run: pytest.Pytester) -> None:
     run.makepyfile(_TESTS.format(flaky=MOST_FLAKY_TESTS))
-    result = run.runpytest_subprocess("-n", workers)
+    result = run.runpytest_subprocess("-n", "0")
     assert result.ret == pytest.ExitCode.OK
     _has(result, passed=MOST_FLAKY_TESTS + 1, rerun=MOST_FLAKY_TESTS)
     result.stdout.fnmatch_lines(["FLAKY *test_flaky[[]0[]]: AssertionError: the broker was slow"])
     result.stdout.no_fnmatch_line("FLAKY *test_steady*")
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_too_many_flaky_tests_fail_the_run(run: pytest.Pytester, workers: str) -> None:
+def test_too_many_flaky_tests_fail_the_run_of_several_workers(run: pytest.Pytester) -> None:
     run.makepyfile(_TESTS.format(flaky=MOST_FLAKY_TESTS + 1))
-    result = run.runpytest_subprocess("-n", workers)
+    result = run.runpytest_subprocess("-n", "2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     _has(result, passed=MOST_FLAKY_TESTS + 2, rerun=MOST_FLAKY_TESTS + 1)
     result.stdout.fnmatch_lines([f"The run fails: {MOST_FLAKY_TESTS + 1} tests passed only on their second try*"])
 
 
-def test_a_test_that_fails_twice_fails_and_is_not_called_flaky(run: pytest.Pytester) -> None:
-    run.makepyfile("import pytest\n@pytest.mark.integration\ndef test_broken():\n    assert False\n")
+def test_what_a_second_try_is_for(run: pytest.Pytester) -> None:
+    """Broken tests fail twice, unit tests and soak runs fail once, and a fixture may fail first, too."""
+    run.makepyfile(_BROKEN)
     result = run.runpytest_subprocess("-n", "0")
-    _has(result, failed=1, rerun=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.no_fnmatch_line("FLAKY *")
-
-
-@pytest.mark.parametrize("marker", ["", "@pytest.mark.soak\n@pytest.mark.integration\n"])
-def test_unit_tests_and_soak_runs_get_no_second_try(run: pytest.Pytester, marker: str) -> None:
-    run.makepyfile(f"import pytest\n{marker}def test_broken():\n    assert False\n")
-    _has(run.runpytest_subprocess("-n", "0"), failed=1)
-
-
-def test_a_fixture_that_fails_once_is_flaky_too(run: pytest.Pytester) -> None:
-    run.makepyfile(
-        "import pathlib, pytest\n@pytest.fixture\ndef broker():\n    file = pathlib.Path(__file__).with_name('x')\n"
-        "    if not file.exists():\n        file.touch()\n        raise TimeoutError('no broker')\n\n"
-        "@pytest.mark.integration\ndef test_it(broker):\n    pass\n"
-    )
-    result = run.runpytest_subprocess("-n", "0")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["FLAKY *test_it: TimeoutError: no broker"])
+    _has(result, passed=1, failed=3, rerun=2)
+    result.stdout.fnmatch_lines(["FLAKY *test_slow_broker: TimeoutError: no broker"])
+    result.stdout.no_fnmatch_line("FLAKY *test_broken*")
 
 
 def test_second_tries_can_be_switched_off(run: pytest.Pytester) -> None:
-    run.makepyfile("import pytest\n@pytest.mark.integration\ndef test_broken():\n    assert False\n")
-    _has(run.runpytest_subprocess("-n", "0", "-p", "no:rerunfailures"), failed=1)
+    run.makepyfile(_BROKEN)
+    _has(run.runpytest_subprocess("-n", "0", "-p", "no:rerunfailures"), failed=3, errors=1)

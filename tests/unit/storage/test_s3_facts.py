@@ -46,7 +46,7 @@ def _refusal(offset_seconds: float) -> ClientError:
 def test_the_clock_is_told_by_a_refusal_too(monkeypatch: pytest.MonkeyPatch, offset_seconds: int) -> None:
     facts = _facts_of(monkeypatch, _refusal(offset_seconds))
     assert facts.object_lock is None
-    assert facts.clock_skew_seconds == pytest.approx(offset_seconds, abs=5)
+    assert facts.clock_skew_seconds == pytest.approx(offset_seconds, abs=120)
 
 
 @pytest.mark.parametrize(
