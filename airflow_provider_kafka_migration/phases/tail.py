@@ -30,7 +30,7 @@ def run(context: PhaseContext) -> PhaseResult:
     stop = _stop(context)
     job = load_job(context, PHASE)
     if job is not None and stop is not None and (_is_over(context) or not _behind(context, job, stop)):
-        if context.journal.find_step(DONE) is None and context.journal.tip_state is not State.ROLLED_BACK:
+        if not has_ended(context) and context.journal.tip_state is not State.ROLLED_BACK:
             # Killed between the last record and its journal entry: the copy is done, and is told now.
             _journal_done(context, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
@@ -58,6 +58,12 @@ def run(context: PhaseContext) -> PhaseResult:
         )
     details = _journal_done(context, progress)
     return PhaseResult(PHASE, str(details["summary"]), details)
+
+
+def has_ended(context: PhaseContext) -> bool:
+    """The tail has journaled its end since the last freeze was asked for. A freeze that was lifted takes it back."""
+    done, asked = context.journal.find_step(DONE), context.journal.find_step(frozen.REQUESTED)
+    return done is not None and (asked is None or done.seq > asked.seq)
 
 
 def _journal_done(context: PhaseContext, progress: Mapping[str, Any]) -> dict[str, Any]:
