@@ -1,5 +1,5 @@
 # Everything runs in an environment of its own (.venv), made once and pinned by requirements.lock.
-# Only Python 3.11 or 3.12 and Java 17 have to be there.
+# Only Python 3.11 to 3.14 and Java 17 have to be there.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Param, TaskGroup, get_parsing_context
+from airflow.sdk.configuration import conf
 
 from airflow_provider_kafka_migration.broken_dag import BrokenMigration
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
@@ -45,6 +46,19 @@ TAGS = ("kafka", "kafka-migration")
 #: Generic DAG: each run is another migration. Two runs of one migration id are kept apart by the journal's claim.
 GENERIC_ACTIVE_RUNS = 16
 
+#: ``absolute``: by default Airflow gives a task the weights of all below it, so the hurry of the cutover would reach up
+#: to the plan.
+DEFAULT_ARGS: Mapping[str, Any] = {
+    "owner": "kafka-migration",
+    "retries": 3,
+    "retry_delay": timedelta(seconds=30),
+    "weight_rule": "absolute",
+}
+
+#: While producers are frozen, a task of the cutover goes before all others that wait for a slot; so does what lifts a
+#: freeze. Absolute: the weights must not add up in the tasks above, which are in no hurry.
+_FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
+
 #: Arguments that are lists of what to call: what the caller gives is called as well.
 _LISTS = frozenset({"notifiers", "on_failure_callback", "on_success_callback"})
 #: Tries of ``cutover.freeze_limit``, of at least a minute each: while it fails producers are frozen.
@@ -68,6 +82,7 @@ class _Tasks:
             "doc_md": TASK_DOCS[full_id],
             "on_failure_callback": [self.notifier("failed")],
             "task_group": group,
+            **(_hurry() if full_id.startswith("cutover.") or full_id == "rollback" else {}),
             **given,
         }
         self._add(arguments, full_id, operator.fixed_arguments)
@@ -97,6 +112,12 @@ class _Tasks:
         unknown = sorted(set(self._task_args) - set(self.made))
         if unknown:
             raise ValueError(f"task_args names tasks that are not there: {', '.join(unknown)}")
+
+
+def _hurry() -> dict[str, Any]:
+    """Arguments of the tasks for which producers wait: before all others, in the pool that is set up for them."""
+    pool = conf.get("kafka_migration", "cutover_pool", fallback="")
+    return {**_FIRST, **({"pool": pool} if pool else {})}
 
 
 def build_migration_dag(
@@ -148,7 +169,7 @@ def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping
         "catchup": False,
         "max_active_runs": 1 if spec else GENERIC_ACTIVE_RUNS,
         "params": run_params() if spec else migration_params(),
-        "default_args": {"owner": "kafka-migration", "retries": 3, "retry_delay": timedelta(seconds=30)},
+        "default_args": dict(DEFAULT_ARGS),
         "tags": sorted({*TAGS, *([migration_id] if migration_id else [])}),
     }
     return {**defaults, **given}
@@ -228,7 +249,7 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
         "schedule": None,
         "catchup": False,
         "params": params,
-        "default_args": {"owner": "kafka-migration", "retries": 3, "retry_delay": timedelta(seconds=30)},
+        "default_args": dict(DEFAULT_ARGS),
         "tags": sorted(TAGS),
     }
     with DAG(**{**defaults, **dag_args}) as dag:

@@ -107,6 +107,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "example": "True",
         "default": "False",
     },
+    "cutover_pool": {
+        "description": "Pool of the tasks for which producers wait: the group `cutover` and `rollback`. It must exist, "
+        "with two slots per migration that may be in its cutover: a task whose pool does not exist never runs. Empty: "
+        "the default pool, in which these tasks go before all others (priority_weight 1000).",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": "kafka_migration_cutover",
+        "default": "",
+    },
     "object_url_template": {
         "description": "Address by which people open an object in a browser; {uri}, {bucket} and {key} are filled in. "
         "Used by the links of the tasks.",

@@ -37,7 +37,7 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit
+from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, one_task
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
@@ -372,6 +372,19 @@ class Migration:
         self._enter(entry, phase, context.journal)
         result = entry.call(context, options)
         self._leave(entry, result, context.journal)
+        return result
+
+    def run_cutover(self, on_result: Callable[[PhaseResult], None] = lambda _result: None) -> PhaseResult:
+        """All steps of the cutover one after the other, in this process; what was done before is confirmed.
+
+        :param on_result: told of each step that has ended.
+        :raises MigrationError: what a step met; run again, it goes on from there.
+        """
+        for step in one_task.STEPS:
+            if step == one_task.AFTER_TAIL:
+                one_task.wait_for_tail(self.context)
+            result = self.run(step)
+            on_result(result)
         return result
 
     def _phase_context(self, entry: PhaseEntry, phase: str) -> PhaseContext:

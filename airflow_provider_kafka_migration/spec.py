@@ -284,6 +284,11 @@ class CutoverSection(Section):
         "fail", description="A producer that goes on writing after the freeze."
     )
     max_open_transaction_wait: Duration = Field("30s", description="How long open transactions are waited for.")  # type: ignore[assignment]
+    in_one_task: bool = Field(
+        False,
+        description="The task cutover.freeze runs all steps of the cutover in its own process: for executors that take "
+        "long to start a task (a pod each), while producers wait. The other tasks of the group confirm what it did.",
+    )
 
     @model_validator(mode="after")
     def _webhook_needs_address(self) -> CutoverSection:

@@ -59,7 +59,8 @@ TASK_DOCS: dict[str, str] = {
     "freeze: producers write to the source again. Look at the red task of the cutover, then clear `drain_ready` and "
     "everything below (`tail`, too, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it cannot "
     "free them: the last line of its error says what a person has to do.",
-    "cutover.freeze": "Stops the producers and verifies that they stand still.\n\n**Red?** Producers are let go again. "
+    "cutover.freeze": "Stops the producers and verifies that they stand still. With `cutover.in_one_task` it runs the "
+    "whole cutover, and the tasks below confirm.\n\n**Red?** Producers are let go again. "
     "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below.",
     "cutover.sentinels": "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",
     "cutover.final_drain": "Tells the tail where to stop and waits for it.\n\n**Red?** Look at `tail`; if it is red, "

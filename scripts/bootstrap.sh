@@ -14,21 +14,21 @@ fail() {
 
 supported() {
   command -v "$1" >/dev/null 2>&1 &&
-    "$1" -c 'import sys; raise SystemExit(0 if (3, 11) <= sys.version_info[:2] <= (3, 12) else 1)' 2>/dev/null
+    "$1" -c 'import sys; raise SystemExit(0 if (3, 11) <= sys.version_info[:2] <= (3, 14) else 1)' 2>/dev/null
 }
 
 find_python() {
   local candidate
-  for candidate in ${wanted:+"$wanted"} python3.11 python3 python3.12; do
+  for candidate in ${wanted:+"$wanted"} python3.11 python3 python3.12 python3.13 python3.14; do
     if supported "$candidate"; then
       printf '%s\n' "$candidate"
       return
     fi
     if [ "$candidate" = "$wanted" ] && [ "$wanted" != python3.11 ]; then
-      fail "PYTHON=$wanted is not a Python 3.11 or 3.12"
+      fail "PYTHON=$wanted is not a Python 3.11, 3.12, 3.13 or 3.14"
     fi
   done
-  fail "no Python 3.11 or 3.12 found. Install one (for instance 'apt-get install python3.11 python3.11-venv'), or name it: make env PYTHON=/path/to/python3.11"
+  fail "no Python 3.11, 3.12, 3.13 or 3.14 found. Install one (for instance 'apt-get install python3.11 python3.11-venv'), or name it: make env PYTHON=/path/to/python3.11"
 }
 
 make_venv() {

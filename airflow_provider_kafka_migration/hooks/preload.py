@@ -15,7 +15,6 @@ TASK_MODULES = (
     "airflow_provider_kafka_migration.hooks.resolver",
     "airflow.providers.amazon.aws.hooks.base_aws",
     "boto3",
-    "confluent_kafka",
 )
 
 

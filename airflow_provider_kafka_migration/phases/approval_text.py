@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.approval import ApprovalKind
+from airflow_provider_kafka_migration.phases.timing import words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 _MAX_ROWS = 50
@@ -66,9 +67,12 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         f"Producers will be frozen for about **{estimate:g} s**, at most {limit:g} s, counted from the moment they are "
         "asked to stop: then the freeze is lifted and the migration goes back to mirroring.",
     ]
+    lines += ["", *_handover(facts)]
     if section.freeze == "manual":
         lines += ["", "**By approving you confirm that all producers of these topics are stopped now.**"]
-    if estimate > limit:
+    if facts.get("cannot_fit"):
+        lines += ["", f"**This cannot be done in time, and an approval will be refused: {facts['cannot_fit']}.**"]
+    elif estimate > limit:
         lines += ["", f"**The estimate is above the limit of {limit:g} s: the cutover will probably be undone.**"]
     lines += ["", "## Lag", ""]
     lines += table(
@@ -79,6 +83,22 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         ],
     )
     return lines + _groups(facts) + _findings(facts)
+
+
+def _handover(facts: dict[str, Any]) -> list[str]:
+    """What the executor costs the producers."""
+    found = facts.get("handover") or {}
+    if not found:
+        return []
+    if not found["changes"]:
+        return ["All steps run in one task (`cutover.in_one_task`), so producers do not wait for the executor."]
+    cost = f"Of this {words(found['frozen_seconds'])} are {found['changes']} changes from task to task"
+    if not found["measured"]:
+        return [f"{cost}; nothing was measured in this migration, {words(found['typical_seconds'])} each is a guess."]
+    return [
+        f"{cost}: each took {words(found['typical_seconds'])} in this migration, the longest of {found['measured']} "
+        f"{words(found['largest_seconds'])}."
+    ]
 
 
 def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:

@@ -20,11 +20,12 @@ from airflow_provider_kafka_migration.documents.approval import (
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approval_text, drain, groups, left_out
+from airflow_provider_kafka_migration.phases import approval_text, drain, groups, handover, left_out
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.group_translation import count_translations
+from airflow_provider_kafka_migration.phases.handover import Handover
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, result_data
-from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+from airflow_provider_kafka_migration.phases.timing import iso, parse_iso, words
 
 STEP = "approval"
 SHOWN = "approval_shown"
@@ -87,6 +88,8 @@ def make_binding(context: PhaseContext, kind: ApprovalKind) -> dict[str, Any]:
             "on_bypass": section.on_bypass,
             "max_producer_freeze_seconds": section.max_producer_freeze.total_seconds(),
             "lifted_before": len(context.journal.steps("freeze_lifted")),
+            # Only where it is set: codes that people hold stay valid over an update.
+            **({"in_one_task": True} if section.in_one_task else {}),
         }
     else:
         binding["boundary"] = canonical_digest(result_data(context, "boundary"))
@@ -108,6 +111,7 @@ def _group_binding(context: PhaseContext) -> list[list[str]]:
 def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
     status = drain.check(context)
     previews = groups.preview(context)
+    changes = handover.of(context)
     return {
         "lag": drain.lag_by_topic(list(status.lags)),
         "total_lag": status.total,
@@ -120,8 +124,30 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
             group_count=len(previews),
             lag=status.total,
             window_seconds=context.spec.cutover.freeze_stable_window.total_seconds(),
+            handover_seconds=changes.frozen_seconds,
         ),
+        "handover": changes.as_dict(),
+        "cannot_fit": _cannot_fit(context, changes) or "",
     }
+
+
+def _cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
+    """Why the cutover cannot be done within ``max_producer_freeze`` even if nothing is left to copy; else None.
+
+    Only what was measured counts: a guess must not refuse.
+    """
+    section = context.spec.cutover
+    if not changes.measured or not changes.changes:
+        return None
+    least = section.freeze_stable_window.total_seconds() + changes.frozen_seconds
+    limit = section.max_producer_freeze.total_seconds()
+    if least <= limit:
+        return None
+    return (
+        f"producers would be frozen for {words(least)} at least, and max_producer_freeze is {words(limit)}: "
+        f"{changes.changes} changes from task to task at {words(changes.typical_seconds)} each, as measured in this "
+        f"migration, and the window of {words(section.freeze_stable_window.total_seconds())}"
+    )
 
 
 def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
@@ -164,15 +190,17 @@ def _signing_key(context: PhaseContext) -> str:
 STOP_SECONDS = 3.0
 
 
-def estimate_freeze_seconds(*, partitions: int, group_count: int, lag: int, window_seconds: float) -> float:
+def estimate_freeze_seconds(
+    *, partitions: int, group_count: int, lag: int, window_seconds: float, handover_seconds: float
+) -> float:
     """How long producers will probably be frozen, in seconds, from measured rates (docs/cutover.md).
 
     Counted from the moment they are asked to stop. The way to the producers; the window; sentinels and checks by
-    partitions; what is still to be copied; the tail's next look at its stop; group commits; and the scheduler's way
-    from task to task.
+    partitions; what is still to be copied; the tail's next look at its stop; group commits; and the way from task to
+    task (:mod:`~.handover`).
     """
     copy = lag / 20_000
-    return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + 5.0, 1)
+    return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + handover_seconds, 1)
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
@@ -193,6 +221,7 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             _check_code(context, answer)
             _check_age(context, answer)
             if answer.kind == "cutover":
+                _check_budget(context)
                 _check_lag(context)
         except ApprovalRefused as error:
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
@@ -256,6 +285,17 @@ def _check_age(context: PhaseContext, answer: ApprovalAnswer) -> None:
         raise _refused(context, answer, f"the answer is {age.total_seconds():.0f} s old")
     if age < timedelta(seconds=-60):
         raise _refused(context, answer, "the answer comes from the future; check the machines' clocks")
+
+
+def _check_budget(context: PhaseContext) -> None:
+    why = _cannot_fit(context, handover.of(context))
+    if why is not None:
+        raise ApprovalRefused(
+            f"the cutover cannot be done in time: {why}",
+            where=context.where("cutover"),
+            next_step="set cutover.in_one_task: true, which runs all steps in one task; or raise "
+            "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task",
+        )
 
 
 def _check_lag(context: PhaseContext) -> None:

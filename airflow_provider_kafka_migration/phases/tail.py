@@ -31,8 +31,8 @@ def run(context: PhaseContext) -> PhaseResult:
     """
     stop = _stop(context)
     job = load_job(context, PHASE)
-    if job is not None and stop is not None and _has_ended(context, job, stop):
-        if context.journal.find_step(DONE) is None and context.journal.tip_state is not State.ROLLED_BACK:
+    if job is not None and stop is not None and _is_copied(context, job, stop):
+        if not has_ended(context) and context.journal.tip_state is not State.ROLLED_BACK:
             # Killed between the last record and its journal entry: the copy is done, and is told now.
             _journal_done(context, job, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
@@ -62,12 +62,18 @@ def run(context: PhaseContext) -> PhaseResult:
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
-def _has_ended(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
+def _is_copied(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
     """Nothing is left to copy, and the last driver has told its figures: else a short run of the job tells them."""
     if _is_over(context):
         return True
     told = context.journal.find_step(DONE) is not None or copy_jobs.progress_document(context, PHASE).get("finished")
     return bool(told) and not _behind(context, job, stop)
+
+
+def has_ended(context: PhaseContext) -> bool:
+    """The tail has journaled its end since the last freeze was asked for. A freeze that was lifted takes it back."""
+    done, asked = context.journal.find_step(DONE), context.journal.find_step(frozen.REQUESTED)
+    return done is not None and (asked is None or done.seq > asked.seq)
 
 
 def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> dict[str, Any]:

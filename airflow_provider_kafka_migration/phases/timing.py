@@ -1,4 +1,4 @@
-"""Times of the phases: one text form, and bounded waiting."""
+"""Times of the phases: one text form for machines, words for people, and bounded waiting."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
+
+import pendulum
 
 _T = TypeVar("_T")
 
@@ -23,6 +25,13 @@ def parse_iso(text: str) -> datetime:
     if at.tzinfo is None:
         raise ValueError(f"a time without a zone: {text}")
     return at
+
+
+def words(seconds: float) -> str:
+    """A duration for people: ``1 minute 35 seconds``; below ten seconds with a tenth: ``2.5 s``."""
+    if seconds < 10:
+        return f"{round(seconds, 1):g} s"
+    return pendulum.duration(seconds=round(seconds)).in_words(locale="en")
 
 
 def wait_until(

@@ -79,6 +79,7 @@ def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path)
     assert _journal(run)[-1]["to"] == "finalized"
     assert any(key.endswith("evidence.json") for key in run.objects(EVIDENCE_BUCKET))
 
+    assert "changes from task to task: each took" in run.log("approve_cutover"), "the executor was measured"
     _check_what_airflow_shows(lab, run)
     _check_no_secrets(lab, run, secrets_folder)
     _check_clearing_everything_is_quick_and_changes_nothing(lab, run)
@@ -188,7 +189,7 @@ def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, p
     """Airflow's rows, XCom and state store are gone; the migration is not. Without takeover it is refused."""
     topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
     load(lab.source, topics)
-    spec = lab.spec("deleted", prefix)
+    spec = lab.spec("deleted", prefix, cutover={"in_one_task": True})
     first = lab.trigger(spec)
     first.wait("approve_cutover", "awaiting_input")
     first.wait("tail", "running")
@@ -208,6 +209,12 @@ def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, p
     journal = _journal(second)
     assert sum(entry["step"] == "seed_done" for entry in journal) == 1, "nothing was copied twice"
     assert journal[-1]["to"] == "finalized"
+    steps = [entry for entry in journal if entry["step"] in ("cutover_step", "ready_for_client_switch")]
+    assert {entry["actor"] for entry in steps} == {"cutover.freeze"}, "one process has done the whole cutover"
+    shown = second.log("approve_cutover")
+    assert "All steps run in one task" in shown
+    for task_id in ("sentinels", "final_drain", "snapshot_groups", "commit_groups", "floor_guard"):
+        assert "already done" in second.log(f"cutover.{task_id}"), task_id
 
 
 @pytest.mark.soak

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -103,3 +106,85 @@ def test_the_source_distribution_can_run_tests_and_demo(built: Path) -> None:
         assert needed in names
     assert any(name.startswith("tests/unit/") for name in names)
     assert not any(name.startswith((".venv", "build/", ".git/")) for name in names)
+
+
+# ---- what is declared, demanded and used
+
+#: Import name -> distribution, where they differ. Parts of a declared one count as it.
+DISTRIBUTIONS = {
+    "aws_msk_iam_sasl_signer": "aws-msk-iam-sasl-signer-python",
+    "botocore": "boto3",
+    "kafka": "kafka-python",
+    "mypy_boto3_s3": "boto3-stubs",
+    "nacl": "pynacl",
+    "py4j": "pyspark",
+    "openlineage": "apache-airflow-providers-openlineage",
+    "pydantic_core": "pydantic",
+    "yaml": "pyyaml",
+}
+#: Used as what Airflow brings: without an import of our own, or by the Spark mains alone.
+NOT_IMPORTED = {"pandas", "pyspark-client"}
+
+
+def _declared(*extras: str) -> set[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *(text for extra in extras for text in project["optional-dependencies"][extra])]
+    return {re.split(r"[\[<>=!~ ;]", text, maxsplit=1)[0] for text in texts}
+
+
+def _imported(folder: Path) -> set[str]:
+    """Distributions of everything that is imported, at the top or inside of a function."""
+    found = set()
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {_distribution(name) for name in names}
+    return found - {"", PACKAGE.replace("_", "-")}
+
+
+def _distribution(module: str) -> str:
+    parts = module.split(".")
+    if parts[0] in sys.stdlib_module_names or parts[0] == PACKAGE:
+        return ""
+    if parts[:2] == ["airflow", "providers"]:
+        size = 4 if parts[2] in ("apache", "common") else 3
+        return "-".join(["apache", *parts[:size]]).replace("_", "-")
+    return "apache-airflow" if parts[0] == "airflow" else DISTRIBUTIONS.get(parts[0], parts[0].replace("_", "-"))
+
+
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
+    imported = _imported(ROOT / PACKAGE)
+    declared = _declared("spark", "msk", "openlineage")
+    # Of Airflow's compatibility layer only the facets of OpenLineage are used, which guard themselves.
+    assert imported - declared == {"apache-airflow-providers-common-compat", "boto3-stubs"}
+    assert declared - imported == NOT_IMPORTED
+
+
+def test_executors_are_asked_for_what_a_copier_imports() -> None:
+    """In a process of its own, as on an executor: a package that is demanded and never used shuts clusters out."""
+    from airflow_provider_kafka_migration.spark.session import EXECUTOR_PACKAGES
+
+    code = (
+        "import sys\n"
+        "import airflow_provider_kafka_migration.spark.slice_function\n"
+        "import airflow_provider_kafka_migration.spark.verify\n"
+        f"missing = [name for name in {EXECUTOR_PACKAGES!r} if name not in sys.modules]\n"
+        "assert not missing, missing\n"
+        "assert 'airflow' not in sys.modules\n"
+        "print(' '.join(sorted({name.partition('.')[0] for name in sys.modules})))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    used = {_distribution(name) for name in done.stdout.split() if not name.startswith("_")}
+    demanded = {_distribution(name) for name in EXECUTOR_PACKAGES}
+    assert used & _declared() - demanded == set()
+
+
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_every_supported_python_is_named_everywhere(version: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.15"
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+    assert f"python{version}" in (ROOT / "scripts" / "bootstrap.sh").read_text()
+    assert version in (ROOT / "docs" / "compatibility.md").read_text()

@@ -178,6 +178,34 @@ def test_arguments_for_unknown_tasks_are_refused() -> None:
         build_migration_dag(task_args={"sed": {}})
 
 
+#: Producers wait for these; the last one may have to let them go.
+HURRIED = [task_id for task_id in [*TASK_IDS, *SIDE_TASKS] if task_id.startswith("cutover.")] + ["rollback"]
+
+
+def test_tasks_for_which_producers_wait_go_before_all_others() -> None:
+    """As the scheduler sees them: weights must not add up in the tasks above, which are in no hurry."""
+    dag = build_migration_dag()
+    assert len(HURRIED) == 8
+    for task in DagSerialization.from_dict(DagSerialization.to_dict(dag)).tasks:
+        hurried = task.task_id in HURRIED
+        assert task.priority_weight == (1000 if hurried else 1), task.task_id
+        assert type(task.weight_rule).__name__ == "_AbsolutePriorityWeightStrategy", task.task_id
+        assert task.pool == "default_pool"
+
+
+def test_pool_of_the_cutover_is_a_setting_and_a_task_may_have_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pool by default but Airflow's: a task in a pool that does not exist never runs."""
+    monkeypatch.setenv("AIRFLOW__KAFKA_MIGRATION__CUTOVER_POOL", "cutovers")
+    arguments = {"cutover.freeze": {"pool": "mine", "priority_weight": 7}, "seed": {"pool": "source"}}
+    dag = build_migration_dag(task_args=arguments)
+    freeze = dag.get_task("cutover.freeze")
+    assert (freeze.pool, freeze.priority_weight) == ("mine", 7)
+    assert {dag.get_task(task_id).pool for task_id in HURRIED[1:]} == {"cutovers"}
+    assert dag.get_task("seed").pool == "source"
+    assert dag.get_task("plan").pool == "default_pool"
+    assert build_rollback_dag().get_task("rollback").pool == "cutovers"
+
+
 @pytest.mark.parametrize(
     ("task_id", "arguments", "told"),
     [

@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.operators.approval import ClientSwitchAppr
 from airflow_provider_kafka_migration.operators.cutover import (
     CUTOVER_ALIAS,
     KafkaMigrationFloorGuardOperator,
+    KafkaMigrationFreezeOperator,
     cutover_asset,
 )
 from airflow_provider_kafka_migration.operators.lineage import CopyLineage
@@ -150,6 +151,25 @@ def test_no_secret_reaches_the_serialised_dag_or_xcom(
 
 
 # ---- cutover
+
+
+@pytest.mark.parametrize("in_one_task", [True, False])
+def test_freeze_runs_the_whole_cutover_where_the_spec_says_so(
+    fake: FakeMigration, minimal_spec: dict[str, Any], in_one_task: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def run_cutover(on_result: Callable[[PhaseResult], None]) -> PhaseResult:
+        for step in ("freeze", "guard"):
+            on_result(PhaseResult(step, f"{step} done"))
+            told.append(step)
+        return PhaseResult("guard", "READY", {})
+
+    monkeypatch.setattr(fake, "run_cutover", run_cutover, raising=False)
+    minimal_spec["cutover"] = {"in_one_task": in_one_task}
+    pointers = KafkaMigrationFreezeOperator(task_id="freeze", spec=minimal_spec).execute(_context())
+    assert (fake.ran, told) == (([], ["freeze", "guard"]) if in_one_task else (["cutover.freeze"], []))
+    assert pointers["summary"] == ("READY" if in_one_task else "cutover.freeze done")
 
 
 def test_ready_target_is_an_asset_event(fake: FakeMigration, minimal_spec: dict[str, Any]) -> None:

@@ -1,0 +1,187 @@
+"""What the way from task to task costs: measured in the journal, shown to who approves, refused if too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import Clock, approval, make_context
+
+from airflow_provider_kafka_migration.errors import ApprovalRefused, FreezeFailed
+from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.phases import answers, approvals, frozen, handover, one_task, tail
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.timing import iso, words
+from airflow_provider_kafka_migration.state import State
+
+
+def migrated(folder: Path, seconds: list[float], **sections: Any) -> tuple[PhaseContext, Clock]:
+    """A migration in drain_ready whose phases began so many seconds after the one before had ended."""
+    clock = Clock()
+    context = make_context(folder, state=State.PLANNED, clock=clock, **sections)
+    journal = context.journal
+    for number, state in enumerate((State.PRECHECK, State.TOPOLOGY_COPY, State.SEED, State.TAIL, State.DRAIN_READY)):
+        journal.step("work_done", details={"number": number})
+        clock.sleep(seconds[number] if number < len(seconds) else 0)
+        journal.transition(state, f"{state} starts")
+        clock.sleep(1000)  # work inside of a phase is no change of tasks
+    ends = {("orders", 0): 100, ("orders", 1): 50}
+    for side in (context.source, context.target):
+        side.wire.offsets["latest"] = dict(ends)  # type: ignore[attr-defined]
+    return context, clock
+
+
+def test_changes_are_what_lies_between_two_phases(tmp_path: Path) -> None:
+    context, _ = migrated(tmp_path, [3, 30, 5, 4])
+    found = handover.of(context)
+    assert found.measured == (3, 30, 5, 4)
+    assert (found.typical_seconds, found.largest_seconds, found.changes) == (4.5, 30, 5)
+    assert found.frozen_seconds == 22.5
+
+
+def test_pauses_of_people_are_no_changes(tmp_path: Path) -> None:
+    """A run that somebody held, a run that took the migration over, a phase that failed and was cleared."""
+    clock = Clock()
+    context = make_context(tmp_path, state=State.PLANNED, clock=clock)
+    journal = context.journal
+    clock.sleep(7200)
+    journal.transition(State.PRECHECK, "precheck starts")
+    journal.fail(RuntimeError("a blocker"))
+    clock.sleep(60)
+    journal.transition(State.PRECHECK, "precheck is run again")
+    clock.sleep(60)
+    journal.claim(Owner("dag_run", "another", "topology_copy"), takeover=True)
+    clock.sleep(5)
+    journal.transition(State.TOPOLOGY_COPY, "topology_copy starts")
+    assert handover.of(context).measured == ()
+    clock.sleep(8)
+    journal.transition(State.SEED, "seed starts")
+    assert handover.of(context).measured == (8,)
+
+
+def test_clock_that_goes_back_measures_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    context = make_context(tmp_path, state=State.PLANNED, clock=clock)
+    clock.sleep(-30)
+    context.journal.transition(State.PRECHECK, "precheck starts")
+    assert handover.of(context).measured == ()
+
+
+def test_the_approval_shows_what_the_executor_costs(tmp_path: Path) -> None:
+    context, _ = migrated(tmp_path, [4, 4, 6, 4])
+    facts = approvals.make_facts(context, "cutover")
+    assert "Of this 20 seconds are 5 changes from task to task: each took 4 s in this migration" in facts.body
+    assert "the longest of 4 6 s" in facts.body
+    fast, _ = migrated(tmp_path / "fast", [0, 0, 0, 0])
+    other = approvals.make_facts(fast, "cutover").facts["expected_freeze_seconds"]
+    assert facts.facts["expected_freeze_seconds"] - other == pytest.approx(20, abs=0.2)
+
+
+def test_where_nothing_was_measured_the_text_says_so(tmp_path: Path) -> None:
+    context, _ = migrated(tmp_path, [700, 700, 700, 700])
+    assert (
+        "nothing was measured in this migration, 1 s each is a guess" in approvals.make_facts(context, "cutover").body
+    )
+
+
+PODS = [25.0, 20.0, 22.0, 24.0]
+
+
+def test_a_cutover_that_cannot_fit_is_said_and_refused(tmp_path: Path) -> None:
+    """Five pods at 23 s are 115 s; producers may be frozen for 60."""
+    context, _ = migrated(tmp_path, PODS)
+    facts = approvals.make_facts(context, "cutover")
+    assert "an approval will be refused: producers would be frozen for 1 minute 57 seconds at least" in facts.body
+    with pytest.raises(ApprovalRefused, match="cannot be done in time") as caught:
+        answers.answer(context, approval(context, "cutover", facts.code))
+    assert "in_one_task" in caught.value.next_step
+    assert context.journal.find_step("approval_refused") is not None
+    assert not approvals.given(context, "cutover")
+
+
+@pytest.mark.parametrize(
+    ("cutover", "seconds"),
+    [
+        ({"in_one_task": True}, PODS),
+        ({"max_producer_freeze": "10m"}, PODS),
+        ({"max_producer_freeze": "2s"}, [700, 700, 700, 700]),
+    ],
+    ids=["in one task", "more time", "nothing measured"],
+)
+def test_what_may_fit_is_not_refused(tmp_path: Path, cutover: dict[str, Any], seconds: list[float]) -> None:
+    context, _ = migrated(tmp_path, seconds, cutover=cutover)
+    facts = approvals.make_facts(context, "cutover")
+    assert not facts.facts["cannot_fit"]
+    answers.answer(context, approval(context, "cutover", facts.code))
+    assert approvals.given(context, "cutover")
+
+
+def test_one_task_has_no_changes_and_says_so(tmp_path: Path) -> None:
+    context, _ = migrated(tmp_path, PODS, cutover={"in_one_task": True})
+    facts = approvals.make_facts(context, "cutover")
+    assert "All steps run in one task" in facts.body
+    assert facts.facts["expected_freeze_seconds"] < 10
+    assert facts.binding["cutover"]["in_one_task"] is True
+    plain, _ = migrated(tmp_path / "plain", PODS)
+    assert "in_one_task" not in approvals.make_binding(plain, "cutover")["cutover"], "codes stay valid over an update"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (2.54, "2.5 s"), (9.96, "10 s"), (10, "10 seconds"), (95.4, "1 minute 35 seconds")],
+)
+def test_durations_in_words(seconds: float, text: str) -> None:
+    assert words(seconds) == text
+
+
+# ---- in one task: the tail ends in another one
+
+
+def frozen_now(folder: Path) -> tuple[PhaseContext, Clock]:
+    """A migration in ``cutover`` whose producers have just been frozen."""
+    clock = Clock()
+    context = make_context(folder, state=State.CUTOVER, clock=clock)
+    deadline = clock.now() + context.spec.cutover.max_producer_freeze
+    details = {"method": "manual", "requested_at": iso(clock.now()), "deadline": iso(deadline)}
+    context.journal.step(frozen.REQUESTED, key="1", details=details)
+    return context, clock
+
+
+def test_it_waits_until_the_tail_has_journaled_its_end(tmp_path: Path) -> None:
+    context, clock = frozen_now(tmp_path)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.sleep(seconds)
+        if len(waits) == 3:
+            context.journal.step(tail.DONE, details={})
+
+    one_task.wait_for_tail(context, sleep=sleep)
+    assert len(waits) == 3
+
+
+def test_end_of_the_tail_before_this_freeze_does_not_count(tmp_path: Path) -> None:
+    """The freeze before this one was lifted, and took the tail's stop back."""
+    clock = Clock()
+    context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
+    context.journal.step(tail.DONE, details={})
+    assert tail.has_ended(context)
+    context.journal.step(frozen.REQUESTED, key="2", details={})
+    assert not tail.has_ended(context)
+    context.journal.step(tail.DONE, details={})
+    assert tail.has_ended(context)
+
+
+def test_a_tail_that_does_not_end_lifts_the_freeze(tmp_path: Path) -> None:
+    context, clock = frozen_now(tmp_path)
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        one_task.wait_for_tail(context, sleep=clock.sleep)
+    assert context.journal.find_step(frozen.LIFTED, "1") is not None
+    assert context.journal.tip_state is State.TAIL
+
+
+def test_nothing_is_waited_for_when_nothing_is_frozen(tmp_path: Path) -> None:
+    context = make_context(tmp_path, state=State.AWAITING_CLIENT_SWITCH)
+    one_task.wait_for_tail(context, sleep=lambda _: pytest.fail("it waited"))
