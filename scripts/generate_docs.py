@@ -242,9 +242,9 @@ _CLI_HEAD = """# Command line reference
 `file:PATH`.
 
 Errors say what failed, where, and what to do next, on stderr and without a traceback (`--debug` shows it). With
-`--json` a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`. What to
-do next is a command to run; tasks to clear are in the same errors only when Airflow shows them. Tables that are piped
-into a file or another command are as wide as they have to be, and nothing in them is cut.
+`--json` a command prints one JSON object on stdout: `"ok": true` with its answer, or `"ok": false` with `error`. What
+to do next is a command to run; tasks to clear are in the same errors only when Airflow shows them. Tables that are
+piped into a file or another command are as wide as they have to be, and nothing in them is cut.
 
 Ctrl-C and SIGTERM end a command in order, usually within two seconds: copiers finish what is on the wire, connections
 are closed, a Spark driver is ended with all that it started; the error is `INTERRUPTED`. Nothing is undone or
