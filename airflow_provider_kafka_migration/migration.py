@@ -45,6 +45,7 @@ from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatien
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
+from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -477,8 +478,9 @@ class Migration:
 
     def _progress_of(self, name: str) -> dict[str, Any]:
         data = self.journal_store.get(f"{self.spec.migration_id}/progress/{name}.json")
-        document: dict[str, Any] = json.loads(data) if data else {}
-        document.pop("partitions", None)
+        document: dict[str, Any] = with_live_figures(self.journal_store, json.loads(data) if data else {})
+        for name in ("partitions", "slices"):
+            document.pop(name, None)
         return document
 
     @contextmanager

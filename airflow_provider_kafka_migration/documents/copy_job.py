@@ -153,6 +153,7 @@ class PartitionResult(Part):
     )
     error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
     lag: int = Field(-1, description="records to the source's last stable offset, as last seen")
+    slice_number: int = Field(0, description="number of the lease of the slice, ascending by lane; 0: not known")
     total_records: int = Field(
         -1,
         description="records that the copy has put on the target since it began, by all runs; from the log's sequence "

@@ -24,9 +24,10 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "source": State.VALIDATING,
     "target": State.VALIDATING,
     "storage.conn_id": State.VALIDATING,
-    "seed.max_concurrent_partitions": State.SEED,
-    "seed.slice_seconds": State.SEED,
-    "seed.max_bytes_per_second": State.SEED,
+    # Limits: they never decide what is copied, and after the seed they mean nothing any more.
+    "seed.max_concurrent_partitions": State.VALIDATING,
+    "seed.slice_seconds": State.VALIDATING,
+    "seed.max_bytes_per_second": State.VALIDATING,
     "topology.follow_new": State.DRAIN_READY,
     "topology.on_topic_deleted": State.DRAIN_READY,
     "topology.refresh_interval": State.DRAIN_READY,

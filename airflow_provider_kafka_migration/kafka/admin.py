@@ -38,10 +38,13 @@ class Admin(
 
     :param config: how to reach the cluster.
     :param wire: a wire to share; without it the admin opens and closes its own.
+    :param first_contact_seconds: for how long its own wire tries a cluster that has never answered; None: as any other.
     """
 
-    def __init__(self, config: ClientConfig, wire: Wire | None = None) -> None:
-        super().__init__(wire or Wire(config), config.name)
+    def __init__(
+        self, config: ClientConfig, wire: Wire | None = None, *, first_contact_seconds: float | None = None
+    ) -> None:
+        super().__init__(wire or Wire(config, first_contact_seconds=first_contact_seconds), config.name)
         self.config = config
         self._owns_wire = wire is None
 

@@ -32,7 +32,7 @@ class Cluster:
     @cached_property
     def admin(self) -> Admin:
         """Typed admin calls."""
-        return Admin(self.config)
+        return Admin(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
     def cluster_id(self) -> str:

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.replication.coordinator import failure_kind
+from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 
 PRODUCER_IDS_STEP = "producer_ids"
 
@@ -149,17 +150,18 @@ def progress_document(context: PhaseContext, name: str) -> dict[str, Any]:
 
 def read_progress(context: PhaseContext, name: str) -> Progress | None:
     """The newest progress as a line for people; None before the first one."""
-    document = progress_document(context, name)
+    document = with_live_figures(context.journal_store, progress_document(context, name))
     if not document:
         return None
-    done_bytes, total_bytes = int(document["copied_bytes"]), int(document["total_bytes"])
-    seconds = float(document["seconds"])
+    everything = document.get("all_runs") or document
+    done_bytes, total_bytes = int(everything["copied_bytes"]), int(document["total_bytes"])
+    seconds = float(everything["seconds"])
     rate = done_bytes / seconds if seconds > 0 else 0.0
     left = max(total_bytes - done_bytes, 0)
     return Progress(
         phase=name,
         message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
-        f"{document['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}",
+        f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}",
         done=int(document["partitions_done"]),
         total=int(document["partitions_total"]),
         unit="partitions",

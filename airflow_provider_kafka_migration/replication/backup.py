@@ -70,6 +70,7 @@ class BackupCopier:
             on_trouble=self._on_trouble,
             wants=self._wants,
             reached=self._is_read,
+            rate=limits.rate,
         )
         self._poller = SocketPoller()
         self._feed.wake = self._poller.wake

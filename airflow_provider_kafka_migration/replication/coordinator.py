@@ -81,6 +81,8 @@ class JobCoordinator:
         self._throttled = {"source": 0.0, "target": 0.0}
         self._read_earlier_ends()
         self._earlier = EarlierRuns.read(store, job.migration_id, job.name)
+        #: number of the last slice that was merged, by lane
+        self._slices = dict(self._earlier.slices)
 
     def _read_earlier_ends(self) -> None:
         """What drivers before this one have seen: else a log that went back between two of them would go unnoticed."""
@@ -90,6 +92,10 @@ class JobCoordinator:
                 standing = self._standing.get((item["topic"], item["partition"], False))
                 if standing is not None:
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
+
+    def begin(self) -> None:
+        """Say that a driver is at work: until the first slice has ended, only its copiers have figures."""
+        self._try_to_write_progress()
 
     def poll_stop(self) -> StopAt | None:
         """The stop object of a tail, once it is there."""
@@ -144,6 +150,8 @@ class JobCoordinator:
         self.refresh_job()
         backups = {lane.lane for lane in self.job.lanes if lane.half == "backup"}
         for result in results:
+            lane = str(result.lane)
+            self._slices[lane] = max(self._slices.get(lane, 0), result.slice_number)
             self._throttled["source"] += result.source_throttled_seconds
             self._throttled["target"] += result.target_throttled_seconds
             standing = self._standing.get((result.topic, result.partition, result.lane in backups))
@@ -216,6 +224,7 @@ class JobCoordinator:
             "transaction_holes": sum(item.transaction_holes for item in own),
             "seconds": round(seconds, 3),
             "records_per_second": round(records / seconds, 1),
+            "slices": dict(sorted(self._slices.items())),
             "partitions": [self._partition(key) for key in keys],
         }
         document["all_runs"] = self._earlier.with_run(document)
@@ -237,7 +246,7 @@ class JobCoordinator:
             "gaps": [list(gap) for gap in standing.gaps + backup.gaps],
             "done": standing.done,
             "source_offset": -1 if last is None else last.source_offset,
-            "target_offset": -1 if last is None else last.target_offset,
+            "target_offset": standing.end_offset if last is None else last.target_offset,
             "lag": -1 if last is None else last.lag,
             "held_back": 0 if last is None else last.held_back,
             "went_back": [list(item) for item in standing.went_back],

@@ -58,11 +58,13 @@ class SliceLimits:
     :param deadline: of the monotonic clock; nothing is sent after it.
     :param until: (topic, partition) -> exclusive source stop offset, or None while there is none.
     :param stop: asked now and then; True ends the slice early.
+    :param rate: bytes per second that may be read now, 0 or None: as many as come; None: as the job says.
     """
 
     deadline: float
     until: Callable[[PartitionCopy], int | None]
     stop: Callable[[], bool] = lambda: False
+    rate: Callable[[], int | None] | None = None
 
 
 class LaneCopier:
@@ -122,6 +124,7 @@ class LaneCopier:
             on_trouble=self._on_trouble,
             wants=self._wants,
             reached=self._is_read,
+            rate=limits.rate,
         )
         self._troubles = Troubles(
             job, target, self._appender, self._feed, resuming=self._resuming, on_gap=self._record_gap

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_kafka_migration.replication.live_figures import SUMS as LIVE_SUMS
+from airflow_provider_kafka_migration.replication.live_figures import live_lanes, not_merged
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 _SUMS = ("records", "copied_bytes", "source_bytes", "holes", "transaction_holes", "seconds")
@@ -22,10 +24,12 @@ class EarlierRuns:
 
     :param runs: how many there were.
     :param sums: by the names that progress documents have.
+    :param slices: number of the last slice that is in them, by lane.
     """
 
     runs: int
     sums: Mapping[str, float]
+    slices: Mapping[str, int]
 
     @classmethod
     def read(cls, store: ObjectStore, migration_id: str, job: str) -> EarlierRuns:
@@ -35,7 +39,17 @@ class EarlierRuns:
         # Documents of earlier releases speak of one driver only.
         found = document.get("all_runs") or document
         runs = int(found.get("runs", 1)) if document else 0
-        return cls(runs, {name: found.get(name, 0) for name in _SUMS})
+        sums = {name: found.get(name, 0) for name in _SUMS}
+        slices = dict(document.get("slices") or {})
+        # What a killed driver has not merged, its copiers have told.
+        lanes = live_lanes(store, migration_id, job)
+        for item in not_merged(lanes, slices):
+            for name in LIVE_SUMS:
+                sums[name] += getattr(item, name)
+        for lane in lanes:
+            last = max((item.slice_number for item in lane.slices), default=0)
+            slices[str(lane.lane)] = max(slices.get(str(lane.lane), 0), last)
+        return cls(runs, sums, slices)
 
     def with_run(self, progress: Mapping[str, Any]) -> dict[str, float]:
         """The sums with those of the present driver."""

@@ -82,6 +82,7 @@ class Feed:
     :param on_chunk: called with chunks in offset order, durable where they have to be.
     :param wants: whether a partition has room for more.
     :param reached: whether a partition is read up to its stop offset.
+    :param rate: bytes per second that may be read at the moment; not given: those of the job.
     """
 
     def __init__(
@@ -95,8 +96,12 @@ class Feed:
         on_trouble: OnTrouble,
         wants: Callable[[PartitionCopy], bool],
         reached: Callable[[PartitionCopy], bool],
+        rate: Callable[[], int | None] | None = None,
     ) -> None:
         self._job = job
+        self._rate = rate or (lambda: job.max_bytes_per_second)
+        #: as it was when the next read was put off
+        self._rate_before: int | None = None
         self._copies = sorted(copies, key=lambda copy: copy.key)
         self._on_chunk = on_chunk
         self._on_trouble = on_trouble
@@ -234,7 +239,7 @@ class Feed:
     def pump(self, now: float) -> None:
         """Ask for more where there is room for it."""
         self._choose_active()
-        if now < self._read_again_at:
+        if self._is_held_back(now):
             return
         # Of a seed most partitions wait for their turn in here: only those that are looked at are put in order.
         due = [
@@ -250,9 +255,16 @@ class Feed:
         self._put_leftovers()
 
     def _throttle(self, size_bytes: int) -> None:
-        if self._job.max_bytes_per_second:
+        rate = self._rate_before = self._rate()
+        if rate:
             now = time.monotonic()
-            self._read_again_at = max(now, self._read_again_at) + size_bytes / self._job.max_bytes_per_second
+            self._read_again_at = max(now, self._read_again_at) + size_bytes / rate
+
+    def _is_held_back(self, now: float) -> bool:
+        """Whether the rate forbids to read. A pause that another rate has asked for ends when the rate changes."""
+        if now < self._read_again_at and self._rate() != self._rate_before:
+            self._rate_before, self._read_again_at = self._rate(), now
+        return now < self._read_again_at
 
     # -- through the archive -----------------------------------------------------------------------------------------
 

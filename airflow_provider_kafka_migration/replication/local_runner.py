@@ -40,6 +40,7 @@ class LocalRunner:
         :raises CopyFailed: with all partitions that failed.
         """
         coordinator = JobCoordinator(job, self._clients.store(job.journal_location), on_progress=on_progress)
+        coordinator.begin()
         running: dict[Future[list[PartitionResult]], int] = {}
         # Both halves of a split job must run at the same time, or the one waits for the other.
         threads = max(self._threads, len(job.lanes)) if any(lane.half for lane in job.lanes) else self._threads

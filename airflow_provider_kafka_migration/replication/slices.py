@@ -14,7 +14,9 @@ from airflow_provider_kafka_migration.replication.claim_watch import ClaimWatch
 from airflow_provider_kafka_migration.replication.clients import Clients as Clients
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
 from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
+from airflow_provider_kafka_migration.replication.live_figures import SUMS, FiguresWriter
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
+from airflow_provider_kafka_migration.replication.rates import RateWatch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: A broker that does not answer holds a whole lane up for so long, no longer.
@@ -63,6 +65,7 @@ def run_slice(
     :raises ClaimLost: another owner has taken the migration over.
     :raises MigrationError: nothing of the lane could be done (cluster or storage unreachable).
     """
+    name = job.name
     if lane.half is not None:
         job = job.model_copy(update={"name": lane.half})
     asked_to_stop = stop or (lambda: False)
@@ -77,33 +80,43 @@ def run_slice(
     if lease is None:
         return []
     stops = StopOffsets(job, store)
+    rates = RateWatch(job, store)
+    figures = ("source_bytes",) if lane.half == "backup" else SUMS
+    writer = FiguresWriter(store, job.migration_id, name, lane.lane, lease.generation, names=figures)
 
     def should_stop() -> bool:
         stops.poll()
+        rates.poll()
         if job.name != "backup":
             claim.check()
         return asked_to_stop()
 
     with ExitStack() as opened:
 
-        def wire(name: str) -> Wire:
-            found = clients.wire(name, timeout_seconds=REQUEST_SECONDS)
+        def wire(side: str) -> Wire:
+            found = clients.wire(side, timeout_seconds=REQUEST_SECONDS)
             opened.callback(found.close)
             return found
 
         # All sockets are closed by then: nothing of this owner can reach a cluster except what the kernel already has.
         opened.callback(keeper.end, lease)
         stops.poll()
-        limits = SliceLimits(lease.deadline, stops.until, should_stop)
+        rates.poll()
+        limits = SliceLimits(lease.deadline, stops.until, should_stop, lambda: rates.bytes_per_second)
+        copier: BackupCopier | LaneCopier
         archive = clients.store(job.archive_location) if job.via == "s3" else None
         if job.name == "backup":
             assert archive is not None
-            return BackupCopier(job, lane, source=wire("source"), archive_store=archive, limits=limits).run()
-        # A restore is given nothing of the source: it may be where nobody can reach it, or be gone.
-        source = None if job.name == "restore" else wire("source")
-        return LaneCopier(
-            job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
-        ).run()
+            copier = BackupCopier(job, lane, source=wire("source"), archive_store=archive, limits=limits)
+        else:
+            # A restore is given nothing of the source: it may be where nobody can reach it, or be gone.
+            source = None if job.name == "restore" else wire("source")
+            copier = LaneCopier(
+                job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
+            )
+        with writer.watching(copier.copies):
+            results = copier.run()
+    return [result.model_copy(update={"slice_number": lease.generation}) for result in results]
 
 
 def lane_failed(lane: CopyLane, error: MigrationError) -> list[PartitionResult]:

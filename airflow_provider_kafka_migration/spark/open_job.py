@@ -29,4 +29,6 @@ def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, J
     store = arguments.pointer.store(arguments.secrets)
     job = arguments.pointer.read(CopyJob, store)
     with session_for(f"{job.migration_id} {job.name}", arguments) as session:
-        yield session, job, JobCoordinator(job, store)
+        coordinator = JobCoordinator(job, store)
+        coordinator.begin()
+        yield session, job, coordinator

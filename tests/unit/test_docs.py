@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.cli.app import app
+from airflow_provider_kafka_migration.get_provider_info import get_provider_info
 from airflow_provider_kafka_migration.spec import parse_spec
 
 ROOT = Path(__file__).parents[2]
@@ -134,3 +135,18 @@ def test_one_version_everywhere() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["version"] == airflow_provider_kafka_migration.__version__
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_of_the_provider_is_documented() -> None:
+    options = get_provider_info()["config"]["kafka_migration"]["options"]
+    page = (DOCS / "airflow.md").read_text(encoding="utf-8")
+    assert [name for name in sorted(options) if f"| `{name}` |" not in page] == []
+
+
+def test_modules_that_the_test_page_names_are_there() -> None:
+    text = (ROOT / "TESTING.md").read_text(encoding="utf-8")
+    named = {name.split(".")[1] for name in re.findall(r"\bharness\.\w+", text)}
+    assert named, "nothing was found"
+    assert [name for name in sorted(named) if not (ROOT / "harness" / f"{name}.py").is_file()] == []
+    fixtures = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    assert all(f"def {name}(" in fixtures for name in ("source_cluster", "target_cluster", "unique_name"))

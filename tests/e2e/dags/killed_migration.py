@@ -112,7 +112,8 @@ def _while_spark_works() -> None:
 
         def look() -> Any:
             progress = read_progress()
-            if progress is not None and progress != former:
+            # The first document only says that there is a driver; the middle is when something was done.
+            if progress is not None and progress != former and (progress.done_bytes > 0 or progress.done > 0):
                 die(task_id, "working")
             return progress
 

@@ -14,7 +14,9 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.kafka.admin import Admin
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from airflow_provider_kafka_migration.replication.rates import set_rates
 from harness.brokers import KafkaCluster
+from harness.processes import wait_for
 from tests.integration.copy.conftest import MakeCopying
 
 pytestmark = pytest.mark.integration
@@ -43,6 +45,20 @@ def test_max_bytes_per_second(copying: MakeCopying, bulk: str, via: str) -> None
     # The first piece is free: what was read is what the next one waits for.
     assert int(progress["copied_bytes"]) / seconds < 1.6 * 1_500_000
     assert seconds < 10
+    copy.compare().check()
+
+
+def test_the_rate_of_a_running_copy_is_changed(copying: MakeCopying, bulk: str) -> None:
+    """At 200 bytes a second and lane it would take two hours."""
+    copy = copying([bulk], job_fields={"max_bytes_per_second": 200, "slice_seconds": 3600})
+    store = copy.clients.store(copy.journal)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(copy.run, segment_max_bytes=100_000)
+        wire = copy.clients.wire("target")
+        keys = [(bulk, 0), (bulk, 1)]
+        wait_for("the first records", lambda: sum(wire.list_offsets(keys, "log_end").values()) > 0, 90)
+        set_rates(store, copy.migration_id, {"seed": 0}, set_by="test", set_at="now")
+        assert running.result(120)["finished"]
     copy.compare().check()
 
 

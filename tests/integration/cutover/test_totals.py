@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.phases import seed
+from airflow_provider_kafka_migration.phases import copy_jobs, seed
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import compare
@@ -30,7 +30,12 @@ def test_killed_seed_and_tail_are_counted_in_full(
     topic = unique_name("totals")
     _fill(source_cluster, topic)
     slow = {"max_bytes_per_second": 20_000, "segment_max_bytes": 8_192}
-    lab = make_lab([topic], seed={"via": "s3", "slice_seconds": 60, "lanes": 2, **slow})
+    lab = make_lab(
+        [topic],
+        seed={"via": "s3", "slice_seconds": 60, "lanes": 2, **slow},
+        # Nothing is merged in that time: what is shown meanwhile is what the copiers tell.
+        tail={"slice_seconds": 300},
+    )
     context = _interrupted_seed(lab, topic)
     lab.spec = lab.spec.model_copy(update={"seed": lab.spec.seed.model_copy(update={"max_bytes_per_second": None})})
     again = lab.context()
@@ -99,8 +104,13 @@ def _tail_in_two_runs(lab: Lab, topic: str) -> None:
         assert producer.flush(60) == 0
         wait_for("the copy", lambda: look.target.wire.list_offsets([(topic, 0)], "log_end")[topic, 0] == end, 90)
 
+    def shown() -> str:
+        progress = copy_jobs.read_progress(look, "tail")
+        return "" if progress is None else progress.message
+
     lab.start_tail()
     produce(40, RECORDS // 2 + 40)
+    wait_for("the progress of a slice under way", lambda: "40 records" in shown(), 90)
     lab.kill_tail()
     lab.start_tail()
     produce(30, RECORDS // 2 + 70)

@@ -70,6 +70,19 @@ def test_first_contact_is_bounded_by_seconds() -> None:
     assert Cluster("source", config(1)).wire.first_contact_seconds == cluster_module.FIRST_CONTACT_SECONDS
 
 
+@pytest.mark.parametrize("ask", [lambda cluster: cluster.cluster_id, lambda cluster: cluster.admin.describe_topics()])
+def test_every_way_of_asking_gives_up_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Cluster], object]
+) -> None:
+    """On a clock that only moves when somebody waits."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    with pytest.raises(BrokerUnreachable):
+        ask(Cluster("source", config(closed_port())))
+    assert now[0] <= cluster_module.FIRST_CONTACT_SECONDS
+
+
 def test_a_host_name_that_does_not_exist() -> None:
     there = ClientConfig.from_librdkafka({"bootstrap.servers": "no-such-host.invalid:9092"}, "source")
     with pytest.raises(BrokerUnreachable, match=r"no-such-host\.invalid:9092"):

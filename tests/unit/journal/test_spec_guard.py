@@ -59,6 +59,9 @@ def test_recorded_once(open_journal: OpenJournal) -> None:
     ("path", "value"),
     [
         ("tail.drain_max_partition_lag", 5),
+        ("seed.max_bytes_per_second", 1_000_000),
+        ("tail.max_bytes_per_second", 1_000_000),
+        ("seed.max_concurrent_partitions", 9),
         ("tail.drain_stable_window", "1m"),
         ("cutover.max_producer_freeze", "90s"),
         ("notifications.notifier", "c.D"),
@@ -89,7 +92,6 @@ def test_what_may_change_is_journaled(open_local: OpenJournal, path: str, value:
         ("offsets.mode", "mapped", State.PRECHECK),
         ("storage.archive", "s3://other/p", State.PRECHECK),
         ("seed.lanes", 9, State.PRECHECK),
-        ("seed.max_concurrent_partitions", 9, State.SEED),
         ("cutover.sentinel", "end_offsets", State.DRAIN_READY),
         ("cutover.freeze", "manual", State.DRAIN_READY),
     ],
