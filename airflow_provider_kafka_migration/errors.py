@@ -252,6 +252,12 @@ class SourceGap(Terminal):
     code = "SOURCE_GAP"
 
 
+class SourceTruncated(Terminal):
+    """The source lost records after they were read: its log was cut below our position, and may have grown again."""
+
+    code = "SOURCE_TRUNCATED"
+
+
 class OutsideOfLog(Terminal):
     """An offset that a check was to read is below the start of the log, or above its end."""
 

@@ -22,12 +22,16 @@ _ABORTED = struct.Struct(">qq")
 
 
 class FetchRange(NamedTuple):
-    """One partition of a fetch request."""
+    """One partition of a fetch request.
+
+    :param leader_epoch: of the leader that is asked; it refuses if it is of another epoch. -1: not compared.
+    """
 
     topic: str
     partition: int
     offset: int
     max_bytes: int
+    leader_epoch: int = -1
 
 
 class FetchedPartition(NamedTuple):
@@ -92,7 +96,7 @@ def encode(
 
 def _encode_range(item: FetchRange, version: int) -> bytes:
     if version >= 9:
-        return struct.pack(">iiqqi", item.partition, -1, item.offset, -1, item.max_bytes)
+        return struct.pack(">iiqqi", item.partition, item.leader_epoch, item.offset, -1, item.max_bytes)
     if version >= 5:
         return struct.pack(">iqqi", item.partition, item.offset, -1, item.max_bytes)
     return struct.pack(">iqi", item.partition, item.offset, item.max_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from kafka.protocol.admin import DeleteRecordsRequest
@@ -46,7 +47,10 @@ class Broker(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """A topic as the metadata names it; ``leaders`` maps partition to broker id, -1 without a leader."""
+    """A topic as the metadata names it; ``leaders`` maps partition to broker id, -1 without a leader.
+
+    ``leader_epochs`` maps partition to the epoch of that leader, -1 where the broker does not say.
+    """
 
     name: str
     topic_id: str
@@ -54,6 +58,7 @@ class TopicMetadata(NamedTuple):
     leaders: dict[int, int]
     replicas: dict[int, list[int]]
     is_internal: bool
+    leader_epochs: Mapping[int, int] = MappingProxyType({})
 
 
 class Wire:
@@ -81,6 +86,7 @@ class Wire:
         self._brokers: dict[int, Broker] = {}
         self._connections: dict[int, BrokerConnection] = {}
         self._leaders: dict[TopicPartition, int] = {}
+        self._leader_epochs: dict[TopicPartition, int] = {}
         self._has_answered = False
 
     def __enter__(self) -> Wire:
@@ -231,6 +237,7 @@ class Wire:
             found[item.name] = item
             for partition, leader in item.leaders.items():
                 self._leaders[(item.name, partition)] = leader
+                self._leader_epochs[(item.name, partition)] = item.leader_epochs.get(partition, -1)
         return found
 
     def brokers(self) -> list[Broker]:
@@ -262,6 +269,10 @@ class Wire:
         if refresh:
             self.forget_leaders(wanted)
         return self.retrying(attempt)
+
+    def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Epochs of the leaders that :meth:`leaders` or :meth:`metadata` named last; -1: not known."""
+        return {key: self._leader_epochs.get(key, -1) for key in partitions}
 
     def _check_described(self, topics: Mapping[str, TopicMetadata]) -> None:
         """A topic that may not be described has no leaders, either: waiting for some would not help."""
@@ -467,6 +478,7 @@ def _topic_metadata(topic: Any) -> TopicMetadata:
         leaders={item.partition_index: item.leader_id for item in topic.partitions},
         replicas={item.partition_index: list(item.replica_nodes) for item in topic.partitions},
         is_internal=bool(topic.is_internal),
+        leader_epochs={item.partition_index: int(getattr(item, "leader_epoch", -1)) for item in topic.partitions},
     )
 
 

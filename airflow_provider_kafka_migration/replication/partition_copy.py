@@ -75,6 +75,8 @@ class ResumePoint(NamedTuple):
     is_mapped: bool = False
     #: holes were left out before, so they go on being left out
     skips_holes: bool = False
+    #: leader epoch of the source's batch at this place; -1: not known
+    source_epoch: int = -1
 
 
 def kept_bytes(step: Step) -> int:
@@ -106,6 +108,9 @@ class PartitionCopy:
     source_offset: int = 0
     #: next offset to read; ahead of ``source_offset`` while chunks are being archived
     fetch_offset: int = 0
+    #: leader epoch of the last source batch that was read; -1: not known. Survives resets: whatever came later than the
+    #: position goes on to be compared with what the present leader has.
+    source_epoch: int = -1
     #: bytes read and not decided yet
     reading_bytes: int = 0
     #: last stable offset and high watermark of the source, as last seen
@@ -216,6 +221,7 @@ class PartitionCopy:
         self.phase = Phase.RUNNING
         self.source_offset = point.source_offset
         self.fetch_offset = point.source_offset
+        self.source_epoch = max(self.source_epoch, point.source_epoch)
         self.confirmed_offset = point.target_end_offset
         self.projected_offset = point.target_end_offset
         self.shift = point.shift

@@ -24,10 +24,11 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, RawBatch
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, RawBatch, read_batches
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.ends import LogEnds, read_ends
+from airflow_provider_kafka_migration.replication.leader_epochs import ReadUpTo, check_not_truncated, last_epoch
 from airflow_provider_kafka_migration.replication.log_starts import delete_fillers_again
 from airflow_provider_kafka_migration.replication.log_tail import LogTail, read_tails
 from airflow_provider_kafka_migration.replication.maps import LaneMaps
@@ -108,13 +109,14 @@ class Resumer:
         looks = self._settled(copies, lane_maps, found)
         self._find_last(looks, found)
         failed = _failed(found)
-        looks = [look for look in looks if look.copy not in failed]
+        looks = self._not_truncated([look for look in looks if look.copy not in failed], found)
         reads = self._readers([look for look in looks if look.last is not None])
         source_ends = self._source_ends([look for look in looks if look.last is not None])
         for look in looks:
             try:
-                self._check(look, reads.get(look.copy), source_ends.get(look.copy.key), lane_maps)
-                found[look.copy] = self._point(look)
+                read, ends = reads.get(look.copy), source_ends.get(look.copy.key)
+                self._check(look, read, ends, lane_maps)
+                found[look.copy] = self._point(look, self._source_epoch(look, read, ends))
             except MigrationError as error:
                 found[look.copy] = error
         return found
@@ -188,7 +190,19 @@ class Resumer:
             if isinstance(batch, LegacyBatch) or batch.producer_id != self._job.producers.data_producer_id:
                 raise self._foreign(copy, batch)
 
-    def _point(self, look: _Look) -> ResumePoint:
+    def _source_epoch(self, look: _Look, read: ReadChunk | None, source_ends: LogEnds | MigrationError | None) -> int:
+        """Leader epoch of what the source has at the end of our copy; -1 if it is not there any more."""
+        if self._source is None or read is None or look.last is None or not isinstance(source_ends, LogEnds):
+            return -1
+        offset = look.map.source_of(look.last.base_offset)
+        if offset < source_ends.log_start_offset:
+            return -1
+        chunk = read(offset)
+        position = look.map.source_position(look.last.next_offset)
+        batches = [] if chunk is None else read_batches(chunk.batches)[0]
+        return last_epoch([item for item in batches if isinstance(item, RawBatch) and item.base_offset < position])
+
+    def _point(self, look: _Look, source_epoch: int) -> ResumePoint:
         copy, end, last = look.copy, look.ends.log_end_offset, look.last
         run = look.map.last_run
         assert run is not None
@@ -200,6 +214,7 @@ class Resumer:
                 shift=run.shift,
                 is_mapped=len(look.map) > 1,
                 skips_holes=look.map.skips_holes,
+                source_epoch=source_epoch,
             )
         start = copy.spec.target_start_offset
         if end < start:
@@ -239,6 +254,23 @@ class Resumer:
             )
             for look in looks
         }
+
+    def _not_truncated(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
+        """Those of which the source still has what was read; asked before the contents are compared, which would name
+        the difference, but not its cause."""
+        if self._source is None:
+            return list(looks)
+        asked = {
+            look.copy.key: ReadUpTo(look.map.source_position(look.last.next_offset), look.copy.source_epoch)
+            for look in looks
+            if look.last is not None and look.copy.source_epoch >= 0
+        }
+        problems = check_not_truncated(self._source, asked) if asked else {}
+        for look in looks:
+            problem = problems.get(look.copy.key)
+            if problem is not None:
+                found[look.copy] = problem
+        return [look for look in looks if problems.get(look.copy.key) is None]
 
     def _source_ends(self, looks: Sequence[_Look]) -> dict[TopicPartition, LogEnds | MigrationError]:
         if self._source is None or not looks:

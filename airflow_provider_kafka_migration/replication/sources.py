@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
     BrokerUnreachable,
     MigrationError,
     SourceGap,
-    Terminal,
     Transient,
     Where,
 )
@@ -20,6 +20,12 @@ from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Wire, api_version
 from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.leader_epochs import (
+    ReadUpTo,
+    check_not_truncated,
+    last_epoch,
+    truncated,
+)
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
 from airflow_provider_kafka_migration.replication.throttling import Throttling
 
@@ -83,6 +89,8 @@ class KafkaSource:
         self._readers: dict[tuple[int, bool], Reader] = {}
         self._reader_of: dict[PartitionCopy, Reader] = {}
         self._fetch_bytes: dict[PartitionCopy, int] = {}
+        #: of the leader that each partition was attached to: it refuses fetches once there is another one
+        self._leader_epochs: dict[PartitionCopy, int] = {}
         #: when a partition has brought something (monotonic clock), or was attached
         self._heard_at: dict[PartitionCopy, float] = {}
         self._next_sorting = 0.0
@@ -101,9 +109,30 @@ class KafkaSource:
         if not todo:
             return
         leaders = self._source.leaders([copy.key for copy in todo])
-        for copy in todo:
+        epochs = self._source.leader_epochs(leaders)
+        for copy in self._not_truncated(todo, epochs):
+            self._leader_epochs[copy] = epochs[copy.key]
             self._heard_at[copy] = time.monotonic()
             self._give(copy, self._reader(leaders[copy.key]))
+
+    def _not_truncated(
+        self, copies: Sequence[PartitionCopy], epochs: Mapping[tuple[str, int], int]
+    ) -> list[PartitionCopy]:
+        """Those whose leader still has what was read; the others are in trouble.
+
+        A leader whose own epoch is that of the last batch is the one that was read from: its log only grows.
+        """
+        asked = {
+            copy.key: ReadUpTo(copy.fetch_offset, copy.source_epoch)
+            for copy in copies
+            if 0 <= copy.source_epoch != epochs[copy.key]
+        }
+        found = check_not_truncated(self._source, asked) if asked else {}
+        for copy in copies:
+            error = found.get(copy.key)
+            if error is not None:
+                self._on_trouble(copy, error)
+        return [copy for copy in copies if found.get(copy.key) is None]
 
     def _reader(self, broker_id: int, is_quiet: bool = False) -> Reader:
         reader = self._readers.get((broker_id, is_quiet))
@@ -211,7 +240,9 @@ class KafkaSource:
         # Rotate: a broker fills an answer in the request's order, and the last ones may get nothing.
         chosen.sort(key=lambda copy: copy.source_bytes)
         size = {copy: self._fetch_bytes.get(copy, self._partition_fetch_bytes) for copy in chosen}
-        ranges = [fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy]) for copy in chosen]
+        ranges = [
+            fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy], self._leader_epochs[copy]) for copy in chosen
+        ]
         asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset) for copy in chosen}
         waits = alone is None and (reader.is_quiet or len(chosen) == len(reader.copies))
         version = api_version(reader.connection, fetch.API_KEY, fetch.MAX_VERSION)
@@ -277,7 +308,7 @@ class KafkaSource:
     def _out_of_range(self, copy: PartitionCopy, where: Where) -> MigrationError:
         """Retention has overtaken the copy, or the log is another one."""
         log_start = self._source.list_offsets([copy.key], "earliest")[copy.key]
-        log_end = self._source.list_offsets([copy.key], "latest")[copy.key]
+        log_end = self._source.list_offsets([copy.key], "log_end")[copy.key]
         details = {"from_offset": copy.fetch_offset, "log_start_offset": log_start, "log_end_offset": log_end}
         if log_start > copy.fetch_offset:
             return SourceGap(
@@ -287,11 +318,12 @@ class KafkaSource:
                 "them, named in the evidence",
                 details=details,
             )
-        return Terminal(
-            f"the source's log ends at {log_end}, below the offset {copy.fetch_offset} that was to be read next",
-            where=where,
-            next_step="the source lost records or the topic was created anew; compare its topic id with the plan",
-            details=details,
+        if log_end < copy.fetch_offset:
+            epoch = self._source.leader_epochs([copy.key])[copy.key]
+            read = ReadUpTo(copy.fetch_offset, copy.source_epoch)
+            return truncated(log_end, read, where, leader_epoch=epoch, last_epoch=copy.source_epoch)
+        return BrokerBusy(
+            "the source's log start or end moved while it was read", where=where, next_step="none: it is read again"
         )
 
     def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, alone: bool) -> None:
@@ -299,6 +331,7 @@ class KafkaSource:
         copy.source_high_watermark = item.high_watermark
         batches, consumed = read_batches(item.records)
         if batches:
+            copy.source_epoch = max(copy.source_epoch, last_epoch(batches))
             until = batches[-1].next_offset
             self._alone.pop(copy, None)
             self._fetch_bytes.pop(copy, None)
