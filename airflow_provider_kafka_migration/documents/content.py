@@ -38,6 +38,9 @@ class ContentJob(Document):
     archive_of_deleted: str | None = Field(
         None, description="what the source has deleted is compared with the segments there; None: with nothing"
     )
+    start_from_proven: bool = Field(
+        False, description="compare only what is not proven yet, and store what is found equal (documents.proven)"
+    )
     timestamps: Literal["visible", "raw"] = "visible"
     topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic")
     ranges: list[ContentRange]
@@ -84,6 +87,7 @@ def content_job(
         journal_location=journal_location,
         timestamps=timestamps,
         archive_of_deleted=archive_of_deleted,
+        start_from_proven=True,
         topics=topic_rules(plan),
         ranges=sorted(ranges, key=lambda item: item.key),
     )

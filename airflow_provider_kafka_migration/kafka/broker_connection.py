@@ -48,6 +48,9 @@ OnResponse = Callable[[memoryview], None]
 
 #: Responses larger than this are a sign of a broken stream (a TLS port spoken to in plain text, for instance).
 MAX_FRAME_BYTES = 512 * 1024 * 1024
+#: What a read-only connection may ask: Fetch, ListOffsets, Metadata, OffsetFetch, FindCoordinator, SaslHandshake,
+#: ApiVersions, OffsetForLeaderEpoch, SaslAuthenticate. No request of these writes anything.
+READING_APIS = frozenset({1, 2, 3, 9, 10, 17, 18, 23, 36})
 _MAX_IOV = 512
 #: Longest wait for a TCP connection: machines that do not answer at all.
 CONNECT_SECONDS = 5.0
@@ -291,6 +294,7 @@ class BrokerConnection:
         :param on_response: called with the answer, its header included (4 bytes, 5 for flexible versions).
         :param flexible: the version has a header with tagged fields (KIP-482).
         """
+        self._check_may_send(api_key)
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         tags = b"\0" if flexible else b""
         size = 10 + len(self._client_id) + len(tags) + sum(len(part) for part in parts)
@@ -455,7 +459,16 @@ class BrokerConnection:
                 raise self.no_answer()
             self.wait(left)
 
+    def _check_may_send(self, api_key: int) -> None:
+        if self.config.read_only and api_key not in READING_APIS:
+            raise BrokerRefused(
+                f"request {api_key} is not sent: this connection may only read",
+                where=self._where,
+                next_step="report this: a comparison has tried to write",
+            )
+
     def _call_message(self, request: Any, version: int, timeout_seconds: float | None = None) -> memoryview:
+        self._check_may_send(request.API_KEY)
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
         request.API_VERSION = version
         request.with_header(correlation_id=self._correlation, client_id=self.config.client_id)

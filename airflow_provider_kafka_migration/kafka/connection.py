@@ -41,6 +41,8 @@ class ClientConfig:
     verify_certificate: bool = True
     client_id: str = "kafka-migration"
     msk_region: str | None = None
+    #: connections made with this refuse every request that could change something on the cluster
+    read_only: bool = False
 
     @classmethod
     def from_librdkafka(cls, keys: Mapping[str, Any], name: str) -> ClientConfig:

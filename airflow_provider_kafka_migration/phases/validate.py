@@ -27,6 +27,7 @@ from airflow_provider_kafka_migration.phases.evidence import publish_failure
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
+from airflow_provider_kafka_migration.phases.passed_content import load_passed, save_passed
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
 
@@ -38,7 +39,8 @@ _SHOWN_CHARACTERS = 300
 def run(context: PhaseContext) -> PhaseResult:
     """All five checks; the result goes to ``results/validation.json`` and the journal.
 
-    A passed validation is not run again. After a failed one, each run checks everything anew.
+    A passed validation is not run again. After a failed one, each run checks everything anew, but for the content that
+    is proven: once all of it has passed, configs that delete data are put back, and log starts move.
 
     :raises ValidationFailed: source and target differ; the evidence of it is stored as an attempt.
     """
@@ -98,16 +100,19 @@ def _validate(context: PhaseContext) -> ValidationResult:
     started = iso(context.now())
     document, boundary = _document(context), load_boundary(context)
     ends = boundary_ends(context, boundary)
-    contents = compare(context, document)
+    ranges = content_ranges(document)
+    passed = load_passed(context, ranges)
+    contents = passed.contents if passed is not None else compare(context, document)
     content = checks.check_content(contents, list(ends))
     counts = _counts(context, document, ends, contents)
-    results = [
-        _parity(context, proven=worst([content.outcome, counts.outcome]) is not Outcome.FAILED),
-        counts,
-        content,
-        _sentinels(context, document, boundary),
-        _groups(context),
-    ]
+    sentinels = passed.sentinels if passed is not None else _sentinels(context, document, boundary)
+    if passed is None and worst([content.outcome, sentinels.outcome]) is not Outcome.FAILED:
+        # Before anything may be deleted: a run that dies from here on is completed by one that need not read again.
+        target_keys = [(item.target_topic, item.partition) for item in ranges]
+        starts = context.target.wire.list_offsets(target_keys, "earliest")
+        save_passed(context, ranges, contents, sentinels, starts)
+    proven = worst([content.outcome, counts.outcome, sentinels.outcome]) is not Outcome.FAILED
+    results = [_parity(context, proven=proven), counts, content, sentinels, _groups(context)]
     return ValidationResult(
         migration_id=context.migration_id,
         outcome=worst(check.outcome for check in results),
@@ -186,6 +191,7 @@ def _counts(
         tolerance=section.count_tolerance,
         late_writes={key: str(item) for key, item in late.items()},
         on_late_writes=section.on_late_writes,
+        retention_is_back=context.journal.find_step(topology.DELETING_RESTORED) is not None,
     )
     return checks.check_counts(
         document,

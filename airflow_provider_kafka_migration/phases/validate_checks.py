@@ -84,11 +84,13 @@ class CountRules:
     :param tolerance: records.
     :param late_writes: by source partition, what was written to the source after the boundary, for people.
     :param on_late_writes: whether that fails the check.
+    :param retention_is_back: configs that delete data are in force on the target again, so log starts may move.
     """
 
     tolerance: int = 0
     late_writes: Mapping[TopicPartition, str] = field(default_factory=dict)
     on_late_writes: Literal["fail", "warn"] = "fail"
+    retention_is_back: bool = False
 
 
 def check_counts(
@@ -140,10 +142,25 @@ def check_counts(
     )
 
 
+def _moved_start(
+    item: MappedPartition, target: Ends, content: PartitionContent | None, rules: CountRules
+) -> tuple[list[str], list[str]]:
+    """A log start past the first copied offset. What was compared before it was deleted is no loss of the copy."""
+    first, last = item.target_start_offset or 0, item.target_end_offset or 0
+    if target.start <= first or last <= first:
+        return [], []
+    text = f"the log starts at {target.start}, past the first copied offset {first}"
+    if content is None or not content.is_equal:
+        return [text], []
+    if rules.retention_is_back:
+        return [], []
+    if not content.is_proven:
+        return [text], []
+    return [], [f"{text}: all of it was compared before; somebody has deleted it on the target since (DeleteRecords)"]
+
+
 def _target_problems(item: MappedPartition, target: Ends, first: int, last: int) -> list[str]:
     errors = []
-    if target.start > first and last > first:
-        errors.append(f"the log starts at {target.start}, past the first copied offset {first}")
     if target.start < first and item.verdict != Verdict.TRANSACTIONAL:
         errors.append(
             f"the log starts at {target.start}, below the start of the copied range, {first}: fillers can be read "
@@ -170,6 +187,9 @@ def _count_problems(
     if item.source_end_offset != boundary_end:
         errors.append(f"the map ends at {item.source_end_offset}, the source ended at {boundary_end}")
     errors += _target_problems(item, target, first, last)
+    cut, deleted = _moved_start(item, target, content, rules)
+    errors += cut
+    warnings += deleted
     late = rules.late_writes.get((item.topic, item.partition))
     if late is not None:
         (warnings if rules.on_late_writes == "warn" else errors).append(late)

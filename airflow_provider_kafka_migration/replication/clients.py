@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,14 @@ class Clients:
             )
         return ClientConfig.from_librdkafka(settings, name)
 
-    def wire(self, name: str, *, timeout_seconds: float = 30.0) -> Wire:
+    def wire(self, name: str, *, timeout_seconds: float = 30.0, read_only: bool = False) -> Wire:
         """A new wire to ``source`` or ``target``.
 
         :param timeout_seconds: bound of one request.
+        :param read_only: refuse to send any request that could change something.
         """
-        wire = Wire(self.client_config(name), timeout_seconds=timeout_seconds)
+        config = replace(self.client_config(name), read_only=read_only)
+        wire = Wire(config, timeout_seconds=timeout_seconds)
         self._opened.append(wire)
         return wire
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.content import ContentJob, ContentResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proven import ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, MigrationError, Transient, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -18,15 +20,27 @@ from airflow_provider_kafka_migration.replication.archive_log import ArchiveLog
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
+from airflow_provider_kafka_migration.replication.content_joined import joined
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog, KafkaLog
 from airflow_provider_kafka_migration.replication.content_shared import OurLog
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
+from airflow_provider_kafka_migration.replication.proven import (
+    Anchor,
+    fits,
+    grown,
+    load_proven,
+    rest_of,
+    still_holds,
+    store_proven,
+)
 from airflow_provider_kafka_migration.replication.run_log import RunLog
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex
 from airflow_provider_kafka_migration.replication.topic_key import topic_key
 from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
 from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[PartitionContent, int, int], None]
 
@@ -110,7 +124,7 @@ class ContentChecker:
 
     def _wire(self, role: str) -> Wire:
         if role not in self._wires:
-            self._wires[role] = self._clients.wire(role)
+            self._wires[role] = self._clients.wire(role, read_only=True)
         return self._wires[role]
 
     def check(self, compared: ContentRange) -> PartitionContent:
@@ -125,22 +139,7 @@ class ContentChecker:
         if known is not None and known.is_equal:
             return known
         try:
-            offset_map = self._offset_map(compared)
-            target: CommittedLog = KafkaLog(self._wire("target"), compared.target_topic, compared.partition)
-            if isinstance(offset_map, TransactionalMap):
-                target = OurLog(target, offset_map)
-                _check_stable(compared, target)
-            content = compare_content(
-                compared,
-                offset_map,
-                self._job.rules(compared.topic),
-                self._source_log(compared),
-                target,
-                self._options,
-            )
-            if content.uncompared and self._job.archive_of_deleted is not None:
-                index = self._segments(self._job.archive_of_deleted, compared)
-                content = compare_deleted(content, compared, offset_map, index, target, self._options)
+            content = self._check_rest(compared) if self._job.start_from_proven else self._compare_all(compared)
         except Interrupted:
             raise
         except MigrationError as error:
@@ -150,6 +149,64 @@ class ContentChecker:
             content = content.model_copy(update={"method": "archive"})
         self._results.write(compared, content)
         return content
+
+    def _compare_all(self, compared: ContentRange) -> PartitionContent:
+        offset_map = self._offset_map(compared)
+        return self._compare(compared, offset_map, self._target_log(compared, offset_map))
+
+    def _check_rest(self, compared: ContentRange) -> PartitionContent:
+        """Compare what is not proven yet; what is found equal is proven from then on."""
+        offset_map = self._offset_map(compared)
+        document = load_proven(self._store, self._job.migration_id, compared)
+        former = self._usable(document.proven, compared, offset_map)
+        piece = rest_of(compared, former)
+        if piece is None:
+            assert former is not None
+            return former.content
+        target_key = (compared.target_topic, compared.partition)
+        anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
+        target, source = self._target_log(compared, offset_map), self._source_log(compared)
+        content = self._compare(piece, offset_map, target, source)
+        if content.is_equal:
+            log_starts = (source.log_start_offset(), target.log_start_offset())
+            proven = grown(former, piece, content, anchor, log_starts)
+            update = {"proven": proven, "differing": None, "differed_times": 0, "verdict": compared.verdict}
+            store_proven(self._store, document.model_copy(update=update))
+        return content if former is None else joined(former.content, content)
+
+    def _usable(
+        self, proven: ProvenRange | None, compared: ContentRange, offset_map: PartitionMap
+    ) -> ProvenRange | None:
+        """What was proven before, if it still says something of these logs."""
+        if proven is None or not fits(proven, compared, offset_map):
+            return None
+        if not still_holds(self._wire("target"), proven, compared.target_topic, compared.partition):
+            log.warning("%s-%d: the target's log was written again, so it is compared again", *compared.key)
+            return None
+        return proven
+
+    def _compare(
+        self,
+        piece: ContentRange,
+        offset_map: PartitionMap,
+        target: CommittedLog,
+        source: CommittedLog | None = None,
+    ) -> PartitionContent:
+        """Compare a piece with the source, and with the archive what the source has deleted of it."""
+        source = source or self._source_log(piece)
+        content = compare_content(piece, offset_map, self._job.rules(piece.topic), source, target, self._options)
+        if content.uncompared and self._job.archive_of_deleted is not None:
+            index = self._segments(self._job.archive_of_deleted, piece)
+            content = compare_deleted(content, piece, offset_map, index, target, self._options)
+        return content
+
+    def _target_log(self, compared: ContentRange, offset_map: PartitionMap) -> CommittedLog:
+        target = KafkaLog(self._wire("target"), compared.target_topic, compared.partition)
+        if not isinstance(offset_map, TransactionalMap):
+            return target
+        ours = OurLog(target, offset_map)
+        _check_stable(compared, ours)
+        return ours
 
     def _source_log(self, compared: ContentRange) -> CommittedLog:
         """The source's side: the cluster, or the archive where nobody may know the cluster."""
@@ -167,8 +224,8 @@ class ContentChecker:
         if compared.verdict is not Verdict.MAPPED:
             return range_map(compared)
         base = Run(compared.source_start_offset, compared.target_start_offset)
-        log = RunLog(self._store, self._job.migration_id, compared.topic, compared.partition, base)
-        return log.load().closed(compared.source_end_offset, compared.target_end_offset)
+        runs = RunLog(self._store, self._job.migration_id, compared.topic, compared.partition, base)
+        return runs.load().closed(compared.source_end_offset, compared.target_end_offset)
 
 
 def _check_stable(compared: ContentRange, target: CommittedLog) -> None:

@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.errors import BrokerRefused
 from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.content_log import KafkaLog
 from airflow_provider_kafka_migration.replication.content_verifier import ContentResults, LocalContentRunner
+from airflow_provider_kafka_migration.replication.proven import proven_key
 from harness.brokers import KafkaCluster
 from harness.load import Kind, Record, load, tiny_topics, wait_cleaned, write
 from tests.integration.copy.copying import Copying
@@ -219,3 +223,57 @@ def test_a_source_that_goes_on_compacting_and_deleting_is_not_blamed(
     assert [start for start, _ in gone.uncompared] == [0]
     blamed = LocalContentRunner(copy.clients).run(content_job(copy, {}, 3))
     assert {content.topic: content.is_equal for content in blamed} == {compacted: False, deleted: True}
+
+
+def test_what_is_proven_is_not_read_again_unless_the_targets_log_is_another(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topic = unique_name("p")
+    source_cluster.create_topics({topic: (1, {})})
+    write(source_cluster.client_config(), topic, [(0, Record(n, 1_000 + n, b"k", b"v%d" % n)) for n in range(40)])
+    copy = copying([topic])
+    copy.run()
+    runner, store = LocalContentRunner(copy.clients), copy.clients.store(copy.journal)
+
+    def check(attempt: int) -> PartitionContent:
+        job = content_job(copy, attempt=attempt).model_copy(update={"start_from_proven": True})
+        return runner.run(job)[0]
+
+    assert (check(1).compared, check(1).is_proven) == (40, True)
+    key = proven_key(copy.migration_id, topic, 0)
+    document = ProvenPartition.parse(store.get(key) or b"")
+    assert document.proven is not None
+    assert (document.proven.source_end_offset, document.proven.anchor_offset, document.proven.pieces) == (40, 39, 1)
+    assert document.proven.anchor_epoch >= 0
+
+    # More comes: only that is compared.
+    write(source_cluster.client_config(), topic, [(0, Record(n, 1_000 + n, b"k", b"v%d" % n)) for n in range(7)])
+    copy.run()
+    copy.clients.wire("target").delete_records({(topic, 0): 10})
+    assert (check(2).compared, check(2).is_proven) == (47, True)
+    document = ProvenPartition.parse(store.get(key) or b"")
+    assert document.proven is not None
+    assert (document.proven.pieces, document.proven.target_log_start_offset) == (2, 10)
+
+    # Another epoch at the anchor: somebody has written this log again. Then nothing is proven.
+    other = document.proven.model_copy(update={"anchor_epoch": document.proven.anchor_epoch + 1})
+    store.put(key, document.model_copy(update={"proven": other}).canonical())
+    again = check(3)
+    assert [difference.kind for difference in again.differences] == ["missing"] * 10
+
+
+def test_a_comparison_cannot_write_to_a_cluster(
+    copying: Callable[..., Copying], source_cluster: KafkaCluster, unique_name: Callable[[str], str]
+) -> None:
+    topic = unique_name("w")
+    source_cluster.create_topics({topic: (1, {})})
+    write(source_cluster.client_config(), topic, [(0, Record(0, 1_000, b"k", b"v"))])
+    clients = copying([topic]).clients
+    wire = clients.wire("source", read_only=True)
+    assert wire.list_offsets([(topic, 0)], "latest") == {(topic, 0): 1}
+    assert sum(1 for _ in KafkaLog(wire, topic, 0).batches(0, 1)) == 1
+    with pytest.raises(BrokerRefused, match="may only read"):
+        wire.init_producer_id()
+    with pytest.raises(BrokerRefused, match="may only read"):
+        wire.delete_records({(topic, 0): 1})
+    assert clients.wire("source").list_offsets([(topic, 0)], "earliest") == {(topic, 0): 0}

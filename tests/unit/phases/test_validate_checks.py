@@ -92,7 +92,11 @@ def content(**changes: Any) -> PartitionContent:
         (Ends(10, 100), Ends(0, 100), {}, 0, "FAILED"),  # a crash has brought fillers back
         (Ends(10, 101), Ends(10, 100), {}, 0, "PASSED"),  # a marker, no record, was written to the source
         (Ends(10, 99), Ends(10, 100), {}, 0, "FAILED"),  # the source lost its end
-        (Ends(10, 100), Ends(11, 100), {}, 0, "FAILED"),
+        # cut after it was compared: applications delete what is theirs
+        (Ends(10, 100), Ends(11, 100), {}, 0, "WARNING"),
+        # cut before: it may be lost
+        (Ends(10, 100), Ends(11, 100), {"difference_count": 1}, 0, "FAILED"),
+        (Ends(100, 100), Ends(11, 100), {"uncompared": [(10, 11)]}, 0, "FAILED"),
         (Ends(10, 100), Ends(10, 99), {}, 0, "FAILED"),
         (Ends(10, 100), Ends(10, 100), {"target_records": 79}, 0, "FAILED"),
         (Ends(10, 100), Ends(10, 100), {"target_records": 79}, 1, "PASSED"),
@@ -116,6 +120,15 @@ def test_records_behind_the_boundary_fail_by_default(policy: Any, outcome: str) 
     assert result.outcome == outcome
     assert "3 records were written to the source after the cutover" in result.findings[0]
     assert "producer ids 7" in result.findings[0]
+
+
+def test_a_log_start_may_move_once_retention_is_back() -> None:
+    rules = CountRules(retention_is_back=True)
+    ends = {KEY: Ends(10, 100)}
+    args = (document(), {KEY: 100}, ends, {KEY: Ends(99, 100)})
+    assert check_counts(*args, {KEY: content()}, rules).outcome is Outcome.PASSED
+    assert check_counts(*args, {KEY: content(difference_count=1)}, rules).outcome is Outcome.FAILED
+    assert check_counts(*args, {}, rules).outcome is Outcome.FAILED, "nothing was compared"
 
 
 def test_a_boundary_other_than_the_maps_end_fails() -> None:

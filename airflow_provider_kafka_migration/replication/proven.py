@@ -1,0 +1,179 @@
+"""How far each partition is proven: stored ranges, and whether they still hold for the logs as they are now."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.errors import SourceGap
+from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batches
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.replication.content_joined import joined
+from airflow_provider_kafka_migration.replication.offset_map import How, PartitionMap
+from airflow_provider_kafka_migration.replication.reading import fetch_span
+from airflow_provider_kafka_migration.replication.topic_key import topic_key
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+def proven_prefix(migration_id: str) -> str:
+    """Where the documents of a migration are, with a slash at the end."""
+    return f"{migration_id}/proven/"
+
+
+def proven_key(migration_id: str, topic: str, partition: int) -> str:
+    """Key of a partition's document below the journal location."""
+    return f"{proven_prefix(migration_id)}{topic_key(topic)}-{partition}.json"
+
+
+def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -> ProvenPartition:
+    """How far a partition is proven; an empty document before its first comparison.
+
+    A document that cannot be read, or begins elsewhere, proves nothing: the partition is compared from its start.
+    """
+    empty = ProvenPartition(
+        migration_id=migration_id,
+        topic=compared.topic,
+        target_topic=compared.target_topic,
+        partition=compared.partition,
+        verdict=compared.verdict,
+    )
+    data = store.get(proven_key(migration_id, *compared.key))
+    if data is None:
+        return empty
+    try:
+        found = ProvenPartition.parse(data)
+    except ValidationError as error:
+        log.warning("%s-%d: what was proven cannot be read: %s", *compared.key, error)
+        return empty
+    same = (found.migration_id, found.topic, found.target_topic, found.partition) == (
+        migration_id,
+        compared.topic,
+        compared.target_topic,
+        compared.partition,
+    )
+    return found if same and (found.proven is None or _begins(found.proven, compared)) else empty
+
+
+def store_proven(store: ObjectStore, document: ProvenPartition) -> None:
+    """Replace a partition's document. Two comparers may overwrite each other: what is lost is compared again."""
+    store.put(proven_key(document.migration_id, *document.key), document.canonical())
+
+
+def _begins(proven: ProvenRange, compared: ContentRange) -> bool:
+    return (proven.source_start_offset, proven.target_start_offset) == (
+        compared.source_start_offset,
+        compared.target_start_offset,
+    )
+
+
+def fits(proven: ProvenRange, compared: ContentRange, offset_map: PartitionMap) -> bool:
+    """Whether a proven range is a first part of what is to be compared, by the map as it is now."""
+    if not _begins(proven, compared) or proven.source_end_offset > compared.source_end_offset:
+        return False
+    if proven.source_end_offset == compared.source_end_offset:
+        return proven.target_end_offset <= compared.target_end_offset
+    if proven.target_end_offset > compared.target_end_offset:
+        return False
+    if len(offset_map) == 1:
+        shift = next(offset_map.runs()).shift
+        return proven.source_end_offset - shift == proven.target_end_offset
+    # The runs may have been corrected since: the last proven record has to be where it was.
+    found = offset_map.translate(proven.source_end_offset - 1)
+    return found.how in (How.EQUAL, How.EXACT) and found.target_offset == proven.target_end_offset - 1
+
+
+def rest_of(compared: ContentRange, proven: ProvenRange | None) -> ContentRange | None:
+    """What of a range is left to compare; None if nothing is."""
+    if proven is None:
+        return compared
+    left = compared.model_copy(
+        update={"source_start_offset": proven.source_end_offset, "target_start_offset": proven.target_end_offset}
+    )
+    is_over = left.source_start_offset >= left.source_end_offset and left.target_start_offset >= left.target_end_offset
+    return None if is_over else left
+
+
+class Anchor:
+    """The leader epoch at a target offset: below it, the same epoch means the same log.
+
+    :param offset: -1 where nothing was written yet.
+    """
+
+    def __init__(self, offset: int = -1, epoch: int = -1) -> None:
+        self.offset = offset
+        self.epoch = epoch
+
+    @classmethod
+    def below(cls, wire: Wire, key: TopicPartition, target_end_offset: int) -> Anchor:
+        """The anchor of all that lies below an offset. To be taken before the log is read."""
+        if target_end_offset <= 0:
+            return cls()
+        epoch = _epoch_at(wire, key, target_end_offset - 1)
+        return cls() if epoch is None else cls(target_end_offset - 1, epoch)
+
+
+def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
+    """Whether the target's log is still the one that was read, up to the anchor.
+
+    A log start that has moved behind the anchor says nothing against it: what was deleted there was proven before.
+    """
+    key = (target_topic, partition)
+    if proven.anchor_offset < 0:
+        return proven.target_end_offset <= proven.target_start_offset
+    if wire.list_offsets([key], "earliest")[key] > proven.anchor_offset:
+        return True
+    return _epoch_at(wire, key, proven.anchor_offset) == proven.anchor_epoch
+
+
+def _epoch_at(wire: Wire, key: TopicPartition, offset: int) -> int | None:
+    """Leader epoch of the batch that covers an offset; None if there is none."""
+    try:
+        batches, _ = read_batches(fetch_span(wire, key, offset, isolation=0, max_bytes=1).records)
+    except SourceGap:
+        return None
+    if not batches or not isinstance(batches[0], RawBatch) or batches[0].base_offset > offset:
+        return None
+    return batches[0].leader_epoch
+
+
+def grown(
+    former: ProvenRange | None,
+    piece: ContentRange,
+    content: PartitionContent,
+    anchor: Anchor,
+    log_starts: tuple[int, int],
+) -> ProvenRange:
+    """A proven range and the piece behind it, which was found equal.
+
+    :param piece: what was compared; it begins where ``former`` ends.
+    :param log_starts: of source and target.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    first = former or ProvenRange(
+        source_start_offset=piece.source_start_offset,
+        source_end_offset=piece.source_start_offset,
+        target_start_offset=piece.target_start_offset,
+        target_end_offset=piece.target_start_offset,
+        content=content,
+        pieces=0,
+        first_at=now,
+    )
+    return first.model_copy(
+        update={
+            "source_end_offset": piece.source_end_offset,
+            "target_end_offset": piece.target_end_offset,
+            "anchor_offset": anchor.offset,
+            "anchor_epoch": anchor.epoch,
+            "source_log_start_offset": log_starts[0],
+            "target_log_start_offset": log_starts[1],
+            "content": content if former is None else joined(former.content, content),
+            "pieces": first.pieces + 1,
+            "last_at": now,
+        }
+    )
