@@ -37,7 +37,12 @@ from airflow_provider_kafka_migration.phases import (
     topology_topics,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, load_job, partition_name
+from airflow_provider_kafka_migration.phases.migrated import (
+    TopicPartition,
+    load_job,
+    migrated_partitions,
+    partition_name,
+)
 from airflow_provider_kafka_migration.phases.plan import target_topics
 from airflow_provider_kafka_migration.phases.plan_growth import why_transactional
 from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
@@ -349,9 +354,10 @@ def check_all_followed(context: PhaseContext) -> None:
     """
     plan = context.load_plan()
     check_none_gone(context)
-    if not context.spec.topology.follow_new:
-        return
     news = compare(context, plan)
+    if not context.spec.topology.follow_new:
+        _refuse_grown(context, news)
+        return
     job = load_job(context, PHASE)
     copied = {item.key for item in job.partitions} if job is not None else set()
     left = sorted({*news.partitions, *(set(copy_jobs.planned_partitions(context, plan)) - copied)})
@@ -362,6 +368,20 @@ def check_all_followed(context: PhaseContext) -> None:
             where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="the tail takes them up within topology.refresh_interval (its log says if it cannot); then "
             "approve again; nothing was frozen",
+            details={"partitions": [partition_name(key) for key in left]},
+        )
+
+
+def _refuse_grown(context: PhaseContext, news: News) -> None:
+    """Topics that nobody takes up are no part of the migration; a migrated topic is, with all of its partitions."""
+    left = sorted((name, item.partition) for name, facts in news.grown.items() for item in facts.partitions)
+    if left:
+        raise FreezeFailed(
+            f"{len(left)} partitions that migrated topics have got since the plan are not copied "
+            f"(topology.follow_new: false); the first is {partition_name(left[0])}",
+            where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
+            next_step="set topology.follow_new: true and clear tail, so that they are taken up; then approve again; "
+            "nothing was frozen",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
@@ -386,8 +406,12 @@ def check_none_gone(context: PhaseContext) -> None:
 
 
 def born_late(context: PhaseContext) -> set[str]:
-    """Partitions (``topic-partition``) that the freeze has named as not part of the migration."""
-    return {str(name) for entry in context.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
+    """Partitions (``topic-partition``) that a freeze has named as not part of the migration, and that are none yet.
+
+    After a freeze that was lifted the tail may have taken them up.
+    """
+    named = {str(name) for entry in context.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
+    return named - {partition_name(key) for key in migrated_partitions(context)} if named else named
 
 
 def name_born_late(context: PhaseContext, attempt: str) -> list[str]:

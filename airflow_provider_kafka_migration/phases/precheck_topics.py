@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
 from airflow_provider_kafka_migration.phases import topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.left_out import is_internal
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
-from airflow_provider_kafka_migration.phases.topology_configs import copy_time_configs
+from airflow_provider_kafka_migration.phases.topology_configs import changes, stages
 from airflow_provider_kafka_migration.phases.topology_settings import COPY_TIME_BATCH_BYTES
 from airflow_provider_kafka_migration.phases.topology_topics import Presence
 
@@ -101,31 +102,50 @@ def check_configs(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Ask the target's controller whether it would make each topic, with its final and with its copy-time configs."""
-    absent = [topic for topic in plan.topics if not topic.exists_on_target]
-    for final in (True, False):
-        wanted = [_new_topic(plan, topic, final=final) for topic in absent]
+    """Ask the target's controller whether it would take each topic with every set of configs that it will get.
+
+    A refusal in the middle of the cutover would be found with producers frozen.
+    """
+    by_topic = {
+        topic.target_name: stages(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES) for topic in plan.topics
+    }
+    there = [topic.target_name for topic in plan.topics if topic.exists_on_target]
+    present = context.target.admin.topic_configs(there) if there else {}
+    unread = {name: item.error for name, item in present.items() if item.error is not None}
+    yield from _refused(unread, "present")
+    for stage in ("final", "copy-time", "producer-visible"):
+        wanted = [
+            NewTopic(
+                topic.target_name, len(topic.partitions), topic.replication_factor, by_topic[topic.target_name][stage]
+            )
+            for topic in plan.topics
+            if not topic.exists_on_target
+        ]
         answers = context.target.admin.create_topics(wanted, validate_only=True)
-        refused: dict[str, list[str]] = {}
-        for name, answer in sorted(answers.items()):
-            if answer.error is not None:
-                refused.setdefault(str(answer.error), []).append(name)
-        for error, names in sorted(refused.items()):
-            code = "B005" if "AUTHORIZATION" in error else "B019"
-            which = "final" if final else "copy-time"
-            seen = f"{error} ({which} configs of {some(names)})"
-            if code == "B005":
-                seen = f"target: Create on Topic or on Cluster, for {some(names)}"
-            yield finding(code, seen, subject=names[0], topics=names)
-        if refused:
+        created = {name: answer.error for name, answer in answers.items() if answer.error is not None}
+        todo = {
+            name: changes(item.overrides, by_topic[name][stage]) for name, item in present.items() if name not in unread
+        }
+        results = context.target.admin.alter_topic_configs(todo, validate_only=True)
+        altered = {name: error for name, error in results.items() if error is not None}
+        yield from _refused(created, stage)
+        yield from _refused(altered, stage, "AlterConfigs on Topic")
+        if created or altered:
             return
 
 
-def _new_topic(plan: Plan, topic: TopicPlan, *, final: bool) -> NewTopic:
-    configs = topic.target_configs
-    if not final:
-        configs = copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES)
-    return NewTopic(topic.target_name, len(topic.partitions), topic.replication_factor, configs)
+def _refused(
+    errors: Mapping[str, ItemError], stage: str, right: str = "Create on Topic or on Cluster"
+) -> Iterator[Finding]:
+    """One finding per kind of refusal; a right that is missing is the business of B005."""
+    refused: dict[str, list[str]] = {}
+    for name, error in sorted(errors.items()):
+        refused.setdefault(str(error), []).append(name)
+    for text, names in sorted(refused.items()):
+        if "AUTHORIZATION" in text:
+            yield finding("B005", f"target: {right}, for {some(names)}", subject=names[0], topics=names)
+        else:
+            yield finding("B019", f"{text} ({stage} configs of {some(names)})", subject=names[0], topics=names)
 
 
 def check_verdicts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

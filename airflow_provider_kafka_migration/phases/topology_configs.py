@@ -54,8 +54,9 @@ DELETING = (
     "retention.bytes",
     "retention.ms",
 )
-#: Holds the cleaner back between the two steps.
-HELD_BACK = {"min.compaction.lag.ms": LONG_MAX}
+#: Holds the cleaner back between the two steps. The upper limit has to be set, too: brokers refuse a minimum above it,
+#: and it may come from their own ``log.cleaner.max.compaction.lag.ms``.
+HELD_BACK = {"min.compaction.lag.ms": LONG_MAX, "max.compaction.lag.ms": LONG_MAX}
 
 
 def is_4_or_newer(facts: ClusterFacts) -> bool:
@@ -208,6 +209,15 @@ def producer_visible(topic: TopicPlan) -> dict[str, str]:
     if "compact" in topic.target_configs.get("cleanup.policy", ""):
         configs.update(HELD_BACK)
     return configs
+
+
+def stages(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes: int) -> dict[str, dict[str, str]]:
+    """All overrides that the migration will set on a topic, by what they are for, in the order in which they come."""
+    return {
+        "copy-time": copy_time_configs(topic, target, max_batch_bytes=max_batch_bytes),
+        "producer-visible": producer_visible(topic),
+        "final": dict(topic.target_configs),
+    }
 
 
 def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:

@@ -29,6 +29,7 @@ from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
 from airflow_provider_kafka_migration.phases.passed_content import load_passed, save_passed
 from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases.validate_late import with_late_partitions
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
 
 PHASE = "validating"
@@ -239,7 +240,7 @@ def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
         for name, item in source.items()
         if item.error is None
     }
-    return checks.check_topic_parity(plan.topics, counts, targets)
+    return with_late_partitions(context, checks.check_topic_parity(plan.topics, counts, targets))
 
 
 def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Boundary) -> CheckResult:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.errors import PrecheckBlocked
+from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
 from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.phases import precheck, topology, topology_configs
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import result_data
 from airflow_provider_kafka_migration.phases.probe import scratch_topic
 from harness.brokers import KafkaCluster
+from harness.processes import wait_for
 from tests.integration.control.control_support import Control
 
 pytestmark = pytest.mark.integration
@@ -138,6 +141,59 @@ def test_topics_that_the_target_refuses_are_found_before_anything_is_made(contro
     (refused,) = [item for item in findings if item.code == "B019"]
     assert "retention.ms" in refused.seen
     assert context.target.admin.describe_topics([name])[name].error is not None
+
+
+@contextmanager
+def longest_compaction_lag(context: PhaseContext, milliseconds: int) -> Iterator[None]:
+    """All brokers of the target limit how long a record may stay uncompacted, as long as the block runs."""
+    admin, name = context.target.admin, "log.cleaner.max.compaction.lag.ms"
+    assert admin.alter_configs(ConfigResource.BROKER, {"": {name: str(milliseconds)}}) == {"": None}
+    try:
+        yield
+    finally:
+        assert admin.alter_configs(ConfigResource.BROKER, {"": {name: None}}) == {"": None}
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["created", "adopted"])
+def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(control: Control, exists: bool) -> None:
+    """The cleaner is held back between the two steps back, whatever limit the brokers have set."""
+    name = f"{control.prefix}compacted"
+    control.source_cluster.create_topic(name, 1, {"cleanup.policy": "compact"})
+    if exists:
+        control.target_cluster.create_topic(name, 1, {"cleanup.policy": "compact"})
+    with longest_compaction_lag(control.context(), 3_600_000):
+        admin = control.context().target.admin
+
+        def limited() -> bool:
+            found = admin.new_topic_configs(scratch_topic(control.context())).get("max.compaction.lag.ms")
+            return found == "3600000"
+
+        wait_for("the limit in force", limited, 60)
+        context, plan = control.planned()
+        refused = [item for item in precheck.look(context, plan) if item.code == "B019"]
+        assert refused == []
+        topology.run(context)
+        topology.restore_producer_visible(context)
+        topology.restore_deleting(context)
+        assert control.overrides(name) == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["created", "adopted"])
+def test_configs_that_would_be_refused_at_the_cutover_are_found_by_the_precheck(
+    control: Control, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was before both limits were set: the broker refuses the first step back, and only that one."""
+    name = f"{control.prefix}compacted"
+    control.source_cluster.create_topic(name, 1, {"cleanup.policy": "compact", "max.compaction.lag.ms": "3600000"})
+    if exists:
+        control.target_cluster.create_topic(name, 1)
+    context = control.context()
+    plan_phase.run(context)
+    held = {"min.compaction.lag.ms": "7200000", "max.compaction.lag.ms": "3600000"}
+    monkeypatch.setattr(topology_configs, "HELD_BACK", held)
+    (found,) = [item for item in precheck.look(context, context.load_plan()) if item.code == "B019"]
+    assert "producer-visible configs" in found.seen
+    assert found.subject == name
 
 
 def test_every_finding_has_a_known_code(control: Control) -> None:

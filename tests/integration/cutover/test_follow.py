@@ -12,10 +12,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, NewPartitions
 from cutover_support import Lab
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated
+from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated, ValidationFailed
 from airflow_provider_kafka_migration.phases import cutover_freeze, drain, follow, tail
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
+from airflow_provider_kafka_migration.phases.validate_result import load_result
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.brokers import KafkaCluster
@@ -224,3 +225,71 @@ def test_nothing_is_followed_while_producers_are_frozen(
     assert follow.name_born_late(context, "2") == [f"{late}-0"]
     context.journal.refresh()
     assert context.journal.steps(follow.BORN_LATE)[-1].details["partitions"] == [f"{late}-0"]
+
+
+def grow(lab: Lab, context: PhaseContext, topic: str, partitions: int) -> None:
+    """Give a source topic more partitions, and wait until its metadata shows them."""
+    admin = lab.source_cluster.admin()  # futures die with their client
+    for future in admin.create_partitions([NewPartitions(topic, partitions)]).values():
+        future.result()
+    wait_for(
+        "the new partitions in the metadata",
+        lambda: len(context.source.admin.describe_topics([topic])[topic].partitions) == partitions,
+        60,
+    )
+
+
+def test_partitions_that_nobody_follows_stop_the_cutover_until_they_are_taken_up(following: Callable[..., Lab]) -> None:
+    """``topology.follow_new: false`` must not mean that records of a migrated topic are left behind."""
+    lab = following({"old": 1}, follow_new=False)
+    (old,) = lab.topics
+    context = begin(lab)
+    lab.start_tail()
+    grow(lab, context, old, 3)
+    write(lab.source_cluster, old, 2, 25)
+    lab.enter_cutover(context)
+    with pytest.raises(FreezeFailed, match=rf"2 partitions .* not copied.*{old}-1") as caught:
+        cutover_freeze.run(context)
+    assert "topology.follow_new: true" in caught.value.next_step
+    assert context.journal.tip_state is State.TAIL, "nothing was frozen"
+    lab.kill_tail()
+    topology = lab.spec.topology.model_copy(update={"follow_new": True})
+    lab.spec = lab.spec.model_copy(update={"topology": topology})
+    context = lab.context()
+    lab.start_tail()
+    wait_for("the new partition on the target", lambda: copied(context, old, 2, 25), 60)
+    lab.enter_cutover(context)
+    lab.advance(context)
+    lab.check_equal()
+
+
+@pytest.mark.parametrize("on_bypass", ["fail", "continue"])
+def test_partitions_born_in_the_freeze_are_never_passed_over(following: Callable[..., Lab], on_bypass: str) -> None:
+    lab = following({"old": 1}, follow_new=False)
+    section = lab.spec.cutover.model_copy(update={"on_bypass": on_bypass})
+    lab.spec = lab.spec.model_copy(update={"cutover": section})
+    (old,) = lab.topics
+    context = begin(lab)
+    lab.start_tail()
+    lab.enter_cutover(context)
+    cutover_freeze.run(context)
+    grow(lab, context, old, 3)
+    assert follow.name_born_late(context, "1") == [f"{old}-1", f"{old}-2"]
+    write(lab.source_cluster, old, 2, 5)
+    late = pytest.raises(ValidationFailed, match="topic_parity") if on_bypass == "fail" else nullcontext()
+    with late:
+        lab.advance(context)
+    result = load_result(context)
+    assert result is not None
+    parity = result.check("topic_parity")
+    assert parity.outcome.value == ("FAILED" if on_bypass == "fail" else "WARNING")
+    assert any(f"{old}-2" in finding and "5 offsets" in finding for finding in parity.findings)
+    assert any(f"{old}-1" in finding and "empty" in finding for finding in parity.findings)
+
+
+def test_a_partition_that_was_late_once_and_then_taken_up_counts(following: Callable[..., Lab]) -> None:
+    lab = following({"old": 1})
+    (old,) = lab.topics
+    context = begin(lab)
+    context.journal.step(follow.BORN_LATE, key="1", details={"partitions": [f"{old}-0", f"{old}-1"]})
+    assert follow.born_late(context) == {f"{old}-1"}

@@ -132,7 +132,7 @@ def test_copy_time_settings_keep_everything_and_the_first_step_back_too() -> Non
         "-1",
     )
     assert visible["min.compaction.lag.ms"] == LONG_MAX
-    assert "max.compaction.lag.ms" not in visible
+    assert visible["max.compaction.lag.ms"] == LONG_MAX, "the broker's own limit may be lower"
     assert visible["max.message.bytes"] == "99"
 
 
