@@ -65,14 +65,15 @@ def read_late_writes(
 def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int) -> LateWrites:
     records, first_ms, producers = 0, -1, set()
     log = KafkaLog(wire, *key)
-    for batch in log.batches(from_offset, until_offset):
+    stable_offset = min(wire.list_offsets([key], "stable")[key], until_offset)
+    for batch in log.batches(from_offset, stable_offset):
         records += 1 if isinstance(batch, LegacyBatch) else batch.record_count
         if not isinstance(batch, LegacyBatch):
             first_ms = batch.base_timestamp if first_ms < 0 else first_ms
             producers.add(batch.producer_id)
         if records >= MAX_COUNTED:
             break
-    is_open = wire.list_offsets([key], "stable")[key] < until_offset
+    is_open = stable_offset < until_offset
     first_at = datetime.fromtimestamp(first_ms / 1000, UTC).isoformat(timespec="seconds") if first_ms >= 0 else ""
     deleted = sum(until - since for since, until in log.skipped)
     return LateWrites(records, first_at, tuple(sorted(producers - {-1})), is_open, deleted)

@@ -85,7 +85,9 @@ def test_the_approval_speaks_of_the_same_seconds(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.DRAIN_READY)
     facts = approvals._cutover_facts(context)
     one, two = (
-        approvals.estimate_freeze_seconds(partitions=0, group_count=0, lag=0, window_seconds=window)
+        approvals.estimate_freeze_seconds(
+            partitions=0, group_count=0, lag=0, window_seconds=window, handover_seconds=1.0
+        )
         for window in (2.0, 12.0)
     )
     assert two - one == 10, "the verification is part of it"
