@@ -12,6 +12,7 @@ from airflow_provider_kafka_migration.cli import (
     commands_journal,
     commands_offset_map,
     commands_plan,
+    commands_release,
     commands_run,
     commands_spec,
     commands_split,
@@ -48,6 +49,7 @@ def _main(
 commands_spec.register(app)
 commands_plan.register(app)
 commands_run.register(app)
+commands_release.register(app)
 commands_split.register(app)
 app.add_typer(commands_journal.app, name="journal")
 app.add_typer(commands_offset_map.app, name="offset-map")
