@@ -14,7 +14,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_kafka_migration.broken_dag import BrokenMigration
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
-from airflow_provider_kafka_migration.hooks.params import migration_params, run_params
+from airflow_provider_kafka_migration.hooks.params import journal_params, migration_params, run_params
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
 from airflow_provider_kafka_migration.operators.cutover import (
@@ -237,9 +237,10 @@ def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
 def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG:
     """A DAG of one task that rolls a migration back, for one whose own DAG run is gone or hangs.
 
-    Its Params are those of the generic DAG; ``takeover`` is on, since it is another run than the migration's own.
+    It reads the spec from the journal, so its Params only say where that is; it also takes the ``conf`` of the generic
+    DAG. ``takeover`` is on, since it is another run than the migration's own.
     """
-    params = migration_params()
+    params = journal_params()
     params["takeover"] = Param(True, type="boolean", title="Take over", description=ROLLBACK_DOC, section="More")
     defaults: dict[str, Any] = {
         "dag_id": dag_id,

@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.entry_log import utc_now
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
@@ -139,6 +140,7 @@ class Migration:
         *,
         actor: str,
         kind: str = "dag_run",
+        process: OwnerProcess | None = None,
         takeover: bool = False,
         runner: CopyRunner | None = None,
         verifier: CopyRunner | None = None,
@@ -149,11 +151,12 @@ class Migration:
         :param owner: identity of the owner, for instance ``dag_id/run_id``.
         :param actor: who acts, for the journal: a task id, a user.
         :param kind: ``dag_run`` or ``cli``.
+        :param process: for ``cli``: the process that holds the migration, so that a second one of the same user waits.
         :param runner: runs copy jobs; ``verifier`` runs content checks (a runner that takes job documents).
         """
         return cls(
             spec,
-            Owner(kind, owner, actor),
+            Owner(kind, owner, actor, process),
             resolver,
             takeover=takeover,
             runner=runner,
@@ -339,6 +342,12 @@ class Migration:
             guard_spec(self._journal, self.spec.model_dump(mode="json"))
             publish_claim(self.journal_store, self.spec.migration_id, self._journal.generation, str(self.owner))
         return self._journal
+
+    def release(self, reason: str) -> None:
+        """Let go of the migration, if it is held here, so that another owner may claim it without a takeover."""
+        for journal in (self._journal, self._journal_alone):
+            if journal is not None and journal.generation:
+                journal.release(reason)
 
     # -- running -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.internal_topics import why_internal
-from airflow_provider_kafka_migration.spec_conflicts import Mistake, conflicts
+from airflow_provider_kafka_migration.spec_conflicts import Mistake, ValidKeys, conflicts
 from airflow_provider_kafka_migration.spec_types import ByteSize, Duration, Location, Regex
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
@@ -290,12 +291,6 @@ class CutoverSection(Section):
         "long to start a task (a pod each), while producers wait. The other tasks of the group confirm what it did.",
     )
 
-    @model_validator(mode="after")
-    def _webhook_needs_address(self) -> CutoverSection:
-        if self.freeze == "webhook" and not self.producer_freeze_webhook:
-            raise ValueError("freeze: webhook needs producer_freeze_webhook")
-        return self
-
 
 class ApprovalsSection(Section):
     """Who may approve, and for how long an approval is good."""
@@ -385,12 +380,6 @@ class MigrationSpec(Section):
     )
 
     @model_validator(mode="after")
-    def _clusters_differ(self) -> MigrationSpec:
-        if self.source.conn_id == self.target.conn_id:
-            raise ValueError("source and target use the same connection")
-        return self
-
-    @model_validator(mode="after")
     def _keys_go_together(self) -> MigrationSpec:
         sections = {name: getattr(self, name) for name in type(self).model_fields}
         found = conflicts({name: item for name, item in sections.items() if isinstance(item, Section)})
@@ -440,20 +429,48 @@ def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
 
 
 def _mistakes(error: ValidationError, data: dict[str, Any]) -> list[dict[str, str]]:
-    """What pydantic has found, and what the valid sections get wrong together."""
+    """What pydantic has found, and what the valid keys get wrong together."""
     mistakes = [
         {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
         for item in error.errors(include_url=False, include_input=False)
         if not isinstance(item.get("ctx", {}).get("error"), _ConflictsError)
     ]
-    sections: dict[str, Section] = {}
+    mistakes += [{"path": path, "reason": reason} for path, reason in conflicts(_valid_sections(data))]
+    return mistakes
+
+
+def _valid_sections(data: Mapping[str, Any]) -> dict[str, Section | ValidKeys]:
+    """All sections, or of a section with mistakes the valid keys; without those that say nothing at all."""
+    sections: dict[str, Section | ValidKeys] = {}
     for name, field in MigrationSpec.model_fields.items():
         kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
+        content = data.get(name, {})
+        if isinstance(kind, type) and issubclass(kind, Section) and isinstance(content, Mapping):
             with contextlib.suppress(ValidationError):
-                sections[name] = kind.model_validate(data.get(name, {}))
-    mistakes += [{"path": path, "reason": reason} for path, reason in conflicts(sections)]
-    return mistakes
+                sections[name] = _valid_keys(kind, content)
+    return sections
+
+
+def _valid_keys(kind: type[Section], content: Mapping[str, Any]) -> Section | ValidKeys:
+    try:
+        return kind.model_validate(dict(content))
+    except ValidationError as error:
+        rest: dict[str, Any] = copy.deepcopy(dict(content))
+        wrong = {_take_out(rest, item["loc"]) for item in error.errors(include_url=False, include_input=False)}
+        return ValidKeys(kind.model_validate(rest), wrong)
+
+
+def _take_out(content: dict[str, Any], location: tuple[int | str, ...]) -> str:
+    """Take a wrong key out of a section, or the list that has a wrong item; its path."""
+    path: list[str] = []
+    place: Any = content
+    for part in location:
+        path.append(str(part))
+        if not isinstance(place.get(part), dict) or len(path) == len(location):
+            place.pop(part, None)
+            break
+        place = place[part]
+    return ".".join(path)
 
 
 def load_spec(path: str | Path) -> MigrationSpec:

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.cli import (
     commands_offset_map,
     commands_plan,
     commands_rates,
+    commands_release,
     commands_run,
     commands_spec,
     commands_split,
@@ -49,6 +50,7 @@ def _main(
 commands_spec.register(app)
 commands_plan.register(app)
 commands_run.register(app)
+commands_release.register(app)
 commands_split.register(app)
 commands_rates.register(app)
 app.add_typer(commands_journal.app, name="journal")

@@ -206,18 +206,21 @@ def precheck(
 ) -> Answer:
     """Look for everything that would stop a migration, all at once. Exit status 1 if there are blockers.
 
-    Runs plan and precheck as the DAG does: claimed and journaled. It reads the source; on the target it makes a scratch
-    topic to see what brokers accept, and removes it.
+    Runs plan and precheck as the DAG does, journaled, and releases the migration at the end, so that the DAG or another
+    person can go on without a takeover. It reads the source; on the target it makes a scratch topic to see what brokers
+    accept, and removes it.
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
     with view, Session(spec, view, takeover=takeover).open() as migration:
-        migration.run("plan")
         try:
+            migration.run("plan")
             result = migration.run("precheck")
         except PrecheckBlocked as error:
             verdict = f"[bold red]blocked[/]: {escape(error.next_step)}"
             return _findings(error.details.get("findings", []), verdict, passed=False)
+        finally:
+            migration.release("precheck on the command line has ended")
     return _findings(result.details.get("findings", []), f"[green]{escape(result.summary)}[/]", passed=True)
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.progress import ProgressView
     from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
     from airflow_provider_kafka_migration.documents.approval import ApprovalFacts
+    from airflow_provider_kafka_migration.journal.claim import Owner
     from airflow_provider_kafka_migration.migration import Migration, Status
     from airflow_provider_kafka_migration.references import Resolver
 
@@ -71,6 +72,14 @@ def make_runner(
     return InProcessRunner(known, view.show, stop, threads=threads)
 
 
+def cli_owner() -> Owner:
+    """This command as the owner of a claim: the user, the host, and this very process."""
+    from airflow_provider_kafka_migration.journal.claim import Owner
+    from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
+
+    return Owner("cli", identity(), person(), OwnerProcess.of_this_process())
+
+
 class Session:
     """Opens a migration for the command line, as often as it is needed."""
 
@@ -110,6 +119,7 @@ class Session:
             self._resolver,
             actor=actor or person(),
             kind="cli",
+            process=cli_owner().process,
             takeover=self._takeover,
             runner=runner,
             verifier=runner,

@@ -13,12 +13,13 @@ from airflow_provider_kafka_migration.cli.commands_run import (
     RunnerOption,
     TakeoverOption,
     ThreadsOption,
+    cli_owner,
     make_runner,
     make_view,
 )
 from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
-from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
+from airflow_provider_kafka_migration.cli.session import SpecArgument, resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 if TYPE_CHECKING:
@@ -37,13 +38,11 @@ def _open(
     threads: int,
     takeover: bool = False,
 ) -> SplitJob:
-    from airflow_provider_kafka_migration.journal.claim import Owner
     from airflow_provider_kafka_migration.split import SplitJob
 
     known = resolver()
     copies = make_runner(runner, known, view, Stop(), master=master, threads=threads)
-    owner = Owner("cli", identity(), person())
-    return SplitJob(spec, side, known, copies, owner=owner, takeover=takeover, progress=view.show)
+    return SplitJob(spec, side, known, copies, owner=cli_owner(), takeover=takeover, progress=view.show)
 
 
 def _answer(spec: MigrationSpec, result: PhaseResult) -> Answer:

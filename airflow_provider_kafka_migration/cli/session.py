@@ -58,7 +58,7 @@ def person() -> str:
 
 
 def identity() -> str:
-    """The owner of claims: stays equal from one call to the next."""
+    """Who owns claims, but for the process: stays equal from one call to the next."""
     return f"{person()}@{socket.gethostname()}"
 
 

@@ -102,12 +102,38 @@ def spec_from_params(params: Mapping[str, Any]) -> MigrationSpec:
 
     :raises SpecInvalid: with every mistake.
     """
+    return parse_spec(spec_data(params))
+
+
+def spec_data(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What a DAG run's Params say of a spec, complete or not; nothing is checked."""
     data: dict[str, Any] = {}
     for field in FIELDS:
         value = params.get(field.name)
         if value is not None and value != "":
             _put(data, field.path, value)
-    return parse_spec(_merged(data, params.get(MORE) or {}))
+    return _merged(data, params.get(MORE) or {})
+
+
+#: Fields of the form from which a migration's journal is found and opened; all else is in the journal.
+JOURNAL_FIELDS = ("migration_id", "journal", "storage")
+#: Fields that replace what the journal says: the same clusters, reached in another way.
+CONNECTION_FIELDS = ("source", "target")
+
+
+def journal_params() -> dict[str, Param]:
+    """The Params of a DAG that takes its spec from the journal."""
+    by_name = {field.name: field for field in FIELDS}
+    params = {name: _param(by_name[name]) for name in JOURNAL_FIELDS}
+    for name in CONNECTION_FIELDS:
+        params[name] = Param(
+            None,
+            type=["null", "string"],
+            title=by_name[name].title,
+            description="Only to reach the same cluster by another connection; empty: the one in the journal.",
+            section=by_name[name].section,
+        )
+    return params
 
 
 def params_from_spec(spec: Mapping[str, Any] | MigrationSpec) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 A claim is a journal entry with the next *generation*; the last claim wins. Every entry carries the generation of its
 writer, and an entry can only be created by who has read all entries before it: so a holder that was superseded cannot
-append any more, whatever it believes. A claim has no time limit: it ends by release, by the end of the migration, or
-by a takeover that a person asked for.
+append any more, whatever it believes. A claim has no time limit: it ends by release, by the end of the migration, by a
+takeover that a person asked for, or when the same user on the same host starts a command after the one that held it has
+ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
 from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, Where
+from airflow_provider_kafka_migration.journal.owner_process import Life, OwnerProcess
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,31 @@ class Owner:
     :param identity: what stays equal when tasks of the run are cleared or retried: the DAG and run id, or the
         user and host of the CLI.
     :param actor: who acts, for the journal: a user, a task, a program. Does not make it another owner.
+    :param process: of the command line: two commands of one user are two owners. ``None`` for DAG runs, whose tasks
+        are many processes.
     """
 
     kind: str
     identity: str
     actor: str
+    process: OwnerProcess | None = None
 
     def is_same(self, other: Owner) -> bool:
-        """The same run, whoever acts in it."""
-        return (self.kind, self.identity) == (other.kind, other.identity)
+        """The same run, whoever acts in it; of the command line the same process."""
+        return (self.kind, self.identity, self.process) == (other.kind, other.identity, other.process)
+
+    def follows(self, other: Owner) -> bool:
+        """The next command of the same user on the same host, after one whose process has certainly ended."""
+        if (self.kind, self.identity) != (other.kind, other.identity) or self.process is None:
+            return False
+        return other.process is not None and other.process.life() is Life.ENDED
+
+    def as_details(self) -> dict[str, Any]:
+        """For a journal entry."""
+        details: dict[str, Any] = {"kind": self.kind, "identity": self.identity, "actor": self.actor}
+        if self.process is not None:
+            details["process"] = self.process.as_details()
+        return details
 
     def __str__(self) -> str:
         return f"{self.kind} {self.identity}"
@@ -51,13 +69,12 @@ class Claim:
         if entry.step != CLAIMED:
             raise ValueError(f"entry {entry.seq} is no claim")
         owner = entry.details["owner"]
-        return cls(Owner(owner["kind"], owner["identity"], owner["actor"]), entry.generation, entry.at)
+        process = OwnerProcess.of_details(owner.get("process"))
+        return cls(Owner(owner["kind"], owner["identity"], owner["actor"], process), entry.generation, entry.at)
 
     def as_details(self, *, takeover_from: Claim | None) -> dict[str, Any]:
         """The details of a ``claimed`` entry."""
-        details: dict[str, Any] = {
-            "owner": {"kind": self.owner.kind, "identity": self.owner.identity, "actor": self.owner.actor}
-        }
+        details: dict[str, Any] = {"owner": self.owner.as_details()}
         if takeover_from is not None:
             details["taken_over_from"] = {
                 "kind": takeover_from.owner.kind,
@@ -69,10 +86,15 @@ class Claim:
 
 def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
     """The error for who claims a migration that another owner holds."""
+    process = holder.owner.process
+    life = None if process is None else process.life()
+    which = "" if process is None else f", {process}, which {life}"
+    ended = "its process has ended, so nothing of it acts any more: kafka-migration release FILE --takeover lets it go"
     return ClaimHeld(
-        f"the migration is held by {holder.owner} (acting: {holder.owner.actor}) since {holder.since}",
+        f"the migration is held by {holder.owner} (acting: {holder.owner.actor}{which}) since {holder.since}",
         where=Where(migration_id=migration_id),
-        next_step="let it end or release it; if it is dead or must stop, take over with takeover=true "
+        next_step=(ended if life is Life.ENDED else "let it end or release it (kafka-migration release FILE)")
+        + "; if it is dead or must stop, take over with takeover=true "
         "(CLI: --takeover), after which its next write is refused",
         details={
             "kind": holder.owner.kind,
@@ -80,6 +102,7 @@ def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
             "actor": holder.owner.actor,
             "since": holder.since,
             "generation": holder.generation,
+            "process": None if process is None else {**process.as_details(), "life": str(life)},
         },
     )
 

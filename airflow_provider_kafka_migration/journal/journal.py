@@ -196,6 +196,9 @@ class Journal:
     def claim(self, owner: Owner, *, takeover: bool = False) -> Claim:
         """Hold the migration. The same owner again (cleared tasks, other processes of the run) changes nothing.
 
+        A command of the same user on the same host as one that has ended claims anew: under a new generation, so that
+        what the dead one may have left behind (a Spark driver) is refused.
+
         In a finalized or rolled back migration there is nothing to hold: no entry is written, and later appends
         are refused as illegal transitions.
 
@@ -215,10 +218,11 @@ class Journal:
             if tip.to_state.is_terminal:
                 granted.append(Claim(owner, ledger.generation, tip.at))
                 return tip
-            if holder is not None and not takeover:
+            follows = holder is not None and owner.follows(holder.owner)
+            if holder is not None and not takeover and not follows:
                 raise held_by_another(holder, self.migration_id)
             generation = ledger.generation + 1
-            reason = f"taken over from {holder.owner} by {owner}" if holder else f"claimed by {owner}"
+            reason = _claim_reason(holder, owner, follows=follows)
             details = Claim(owner, generation, "").as_details(takeover_from=holder)
             return Draft(tip.to_state, reason, owner.actor, generation, CLAIMED, None, details)
 
@@ -432,6 +436,14 @@ class Journal:
             where=Where(migration_id=self.migration_id, phase=state.value if state else None),
             next_step="stop; nothing was written. If it is still wanted, clear the task: it acts on the present state",
         )
+
+
+def _claim_reason(holder: Claim | None, owner: Owner, *, follows: bool) -> str:
+    if holder is None:
+        return f"claimed by {owner}"
+    if follows:
+        return f"claimed again by {owner}: {holder.owner.process} has ended"
+    return f"taken over from {holder.owner} by {owner}"
 
 
 def _usual_sources(to: State) -> frozenset[State]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 
 from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Where
-from airflow_provider_kafka_migration.hooks.task import SpecSource, plain_spec, run_spec
+from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_spec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,11 +56,18 @@ class MigrationNotifier(BaseNotifier):
     def notify(self, context: Context) -> None:
         """Run the spec's notifier for this event."""
         try:
-            spec = run_spec(self.spec, context)
+            spec = self._spec_of(context)
             if spec.notifications.notifier and self.event in spec.notifications.events:
                 load_notifier(spec)(_with_message(context, spec, self.event))
         except Exception:
             log.exception("The notification of %s failed; the migration goes on", self.event)
+
+    def _spec_of(self, context: Context) -> MigrationSpec:
+        task = context.get("task")
+        if self.spec is None and isinstance(task, MigrationTask):
+            # A rollback takes its spec from the journal; its Params alone are no spec.
+            return task.migration_spec(context)
+        return run_spec(self.spec, context)
 
 
 def load_notifier(spec: MigrationSpec) -> BaseNotifier:

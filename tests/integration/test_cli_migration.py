@@ -170,6 +170,7 @@ _RUNBOOK = {
     "kafka-migration journal show migration.yaml": 0,
     "kafka-migration resume migration.yaml": 0,
     "kafka-migration resume migration.yaml --takeover": 0,
+    "kafka-migration release migration.yaml": 0,
     'kafka-migration rollback migration.yaml --reason "postponed to next week"': 1,
     "kafka-migration verify-evidence s3://evidence/orders/orders-2026/evidence.json --public-key evidence.pub": 0,
     "kafka-migration journal verify migration.yaml": 0,
@@ -227,6 +228,10 @@ def test_kill_and_resume_ends_well_and_rollback_leaves_the_target(trial: Trial, 
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    process.send_signal(signal.SIGSTOP)
+    held = command("resume", spec, status=1)["error"]
+    assert held["code"] == "CLAIM_HELD", "two commands of one user are two owners"
+    assert (held["details"]["process"]["pid"], held["details"]["process"]["life"]) == (process.pid, "still runs")
     process.kill()
     process.communicate(timeout=60)
     command("resume", spec, "--until", "seed", status=0)

@@ -88,11 +88,11 @@ def test_all_mistakes_come_in_one_error_with_their_paths() -> None:
         "seed.max_concurrent_partitions",
         "tail.drain_stable_window",
         "storage.journal",
-        "cutover",
+        "cutover.producer_freeze_webhook",
     }
     assert "not a regular expression" in found["topics.include[0]"]
     assert "32MiB" in found["seed.segment_max_bytes"]
-    assert "producer_freeze_webhook" in found["cutover"]
+    assert "freeze: webhook" in found["cutover.producer_freeze_webhook"]
 
 
 CONFLICTS = [
@@ -105,6 +105,8 @@ CONFLICTS = [
     ({"acls": {"write_grants": "at_cutover", "policy": "skip"}}, "acls.write_grants", "copies none"),
     ({"acls": {"write_grants": "at_cutover", "target_auth": "iam"}}, "acls.write_grants", "to a person"),
     ({"acls": {"users": {"ann": "hunter2"}}}, "acls.users.ann", "not a secret reference"),
+    ({"cutover": {"freeze": "webhook"}}, "cutover.producer_freeze_webhook", "freeze: webhook"),
+    ({"target": {"conn_id": "kafka_source"}}, "target.conn_id", "same connection"),
 ]
 
 
@@ -128,6 +130,55 @@ def test_contradictions_come_together_with_all_other_mistakes() -> None:
     assert set(found) == {"colour", "seed.lanes", "topics.rename.topics", "acls.write_grants", "acls.users.ann"}
     with pytest.raises(ValidationError, match=r"acls\.write_grants"):
         MigrationSpec.model_validate(minimal(acls={"policy": "skip", "write_grants": "at_cutover"}))
+
+
+def test_contradictions_are_told_although_their_section_has_another_mistake() -> None:
+    """Nobody corrects a file, only to be told the next mistake of the same section."""
+    found = mistakes(
+        minimal(
+            colour="red",
+            target={"conn_id": "kafka_source", "colour": "red"},
+            cutover={"freeze": "webhook", "max_producer_freeze": "soon", "drain_timeot": "1m"},
+            topics={"include": ["a", "b"], "rename": {"prefix": "no blanks", "topics": {"a": ".", "b": "."}}},
+            acls={"policy": "skip", "write_grants": "at_cutover", "users": {"ann": "plain"}, "target_auth": "none"},
+        )
+    )
+    assert set(found) == {
+        "colour",
+        "target.colour",
+        "target.conn_id",
+        "cutover.producer_freeze_webhook",
+        "cutover.max_producer_freeze",
+        "cutover.drain_timeot",
+        "topics.rename.prefix",
+        "topics.rename.topics",
+        "topics.rename.topics.a",
+        "topics.rename.topics.b",
+        "acls.write_grants",
+        "acls.users.ann",
+        "acls.target_auth",
+    }
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"cutover": {"freeze": "webhook", "producer_freeze_webhook": "ftp://x"}},
+        {"cutover": {"freeze": "wehbook"}},
+        {"topics": {"include": ["("], "exclude": [".*x"]}},
+        {"topics": {"include": ["a"], "exclude": ["("], "rename": {"topics": {"a": "b"}}}},
+        {"acls": {"policy": "slip", "write_grants": "at_cutover"}},
+        {"source": {"conn_id": ""}, "target": {"conn_id": ""}},
+        {"source": "kafka", "target": "kafka"},
+        {"cutover": ["freeze"]},
+        {"acls": {"users": {"ann": 7}}},
+        {"topics": {"rename": "new"}},
+        {"topics": {"rename": {"topics": {"a": 7}}}},
+    ],
+    ids=str,
+)
+def test_a_key_that_is_a_mistake_itself_contradicts_nothing(sections: dict[str, Any]) -> None:
+    assert len(mistakes(minimal(**sections))) == (2 if "source" in sections else 1)
 
 
 def test_the_error_message_names_each_mistake_and_the_next_step() -> None:
@@ -154,7 +205,7 @@ def test_required_keys_are_named(missing: str) -> None:
 
 
 def test_same_connection_on_both_sides_is_refused() -> None:
-    assert "same connection" in mistakes(minimal(target={"conn_id": "kafka_source"}))["(whole spec)"]
+    assert "same connection" in mistakes(minimal(target={"conn_id": "kafka_source"}))["target.conn_id"]
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,11 @@ from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError
+from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from airflow_provider_kafka_migration.spec import load_spec
 from harness.brokers import KafkaCluster
 from tests.integration.bad_input.world import World
 from tests.integration.copy.copying import Copying, wait_for
@@ -53,6 +56,25 @@ def test_who_was_taken_over_is_refused_from_then_on(planned: World) -> None:
     before = state_of(planned)
     planned.run(as_user="ann").check("CLAIM_HELD", what="is held by cli bob@elsewhere", next_step="--takeover")
     same_as_before(planned, before)
+
+
+def test_a_dag_goes_on_after_precheck_on_the_command_line_and_commands_that_look(world: World) -> None:
+    """As the guide for beginners has it: plan and precheck on the command line, then the DAG."""
+    world.fill()
+    for command in ("plan", "precheck", "status", "journal show"):
+        said = world.run(command=command, as_user="ann")
+        assert said.code == 0, said.output
+    spec = load_spec(world.write_spec())
+    with Migration.open(spec, "kafka_migration/run-1", Resolver(), actor="plan") as migration:
+        assert migration.status().owner is None
+        for phase in ("plan", "precheck"):
+            assert not migration.run(phase).already_done
+        assert migration.status().owner == "dag_run kafka_migration/run-1"
+    world.run(command="precheck", as_user="ann").check("CLAIM_HELD", what="dag_run", next_step="release")
+    world.run(command="release", as_user="ann").check("CLAIM_HELD", what="dag_run", next_step="release")
+    assert world.run("--takeover", command="release", as_user="ann").code == 0
+    with Migration.open(spec, "kafka_migration/run-2", Resolver(), actor="plan") as migration:
+        assert migration.run("plan").details
 
 
 @pytest.mark.parametrize("command", ["run", "resume"])
