@@ -15,6 +15,8 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, by
 _T = TypeVar("_T")
 _EARLIEST, _LATEST = -2, -1
 _VERSION = 5
+#: In ``details`` of an error: the cluster says that there is no such topic.
+MISSING_TOPIC = "missing_topic"
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def by_leader(
             groups.setdefault(leader, []).append(key)
             continue
         where = Where(cluster=wire.config.name, topic=key[0], partition=key[1])
-        if topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
+        if topic is not None and topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            problems[key] = topic_missing(wire.config.name, *key)
+        elif topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
             problems[key] = error_codes.error_for(topic.error_code, "the topic cannot be described", where=where)
         else:
             problems[key] = BrokerBusy(
@@ -65,6 +69,16 @@ def by_leader(
                 next_step="check that the topic exists and its brokers run; then clear the task",
             )
     return dict(sorted(groups.items()))
+
+
+def topic_missing(cluster: str, topic: str, partition: int) -> BrokerBusy:
+    """The cluster says that there is no such topic. Transient: a broker that has just started may not know it yet."""
+    return BrokerBusy(
+        "the topic is not there",
+        where=Where(cluster=cluster, topic=topic, partition=partition),
+        next_step="check whether somebody has deleted the topic",
+        details={MISSING_TOPIC: topic},
+    )
 
 
 def _ends_at(
