@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -381,6 +382,7 @@ class DrainWatch:
     def __init__(self, migration: Migration) -> None:
         self._migration = migration
         self._stable_since: datetime | None = None
+        self._health = HealthWatch()
 
     @classmethod
     def open(cls, spec: MigrationSpec, resolver: Resolver) -> DrainWatch:
@@ -396,7 +398,7 @@ class DrainWatch:
             if here is None or tail is None or here < tail:
                 self._stable_since = None
                 return {"ready": False, "summary": "the tail has not started yet", "stable_since": None}
-            status = drain.check(context, self._stable_since)
+            status = drain.check(context, self._stable_since, health=self._health)
             self._stable_since = status.stable_since
             return status.as_event()
 

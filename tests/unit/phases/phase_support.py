@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.documents.plan import (
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_groups import (
     CommittedOffset,
     GroupDescription,
@@ -28,6 +29,7 @@ from airflow_provider_kafka_migration.kafka.admin_groups import (
     GroupMember,
     GroupOffsets,
 )
+from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.references import Resolver
@@ -95,6 +97,20 @@ class FakeAdmin:
         self.commits: list[tuple[str, dict[TopicPartition, CommittedOffset]]] = []
         self.producer_states: dict[TopicPartition, Any] = {}
         self.transactions: list[Any] = []
+        #: topics by id; those that are not here have none. An error in place of an id: why it cannot be described
+        self.topics: dict[str, str | ItemError] = {}
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicFacts]:
+        found = {}
+        for name in sorted(self.topics) if names is None else names:
+            known = self.topics.get(name, "")
+            is_error = isinstance(known, ItemError)
+            found[name] = TopicFacts(
+                name=name,
+                topic_id="" if is_error else str(known),
+                error=known if isinstance(known, ItemError) else None,
+            )
+        return found
 
     def list_groups(self) -> dict[str, GroupListing]:
         return {name: GroupListing(name, g.kind, g.state, "consumer", 0) for name, g in sorted(self.groups.items())}
