@@ -179,8 +179,8 @@ def _build(tasks: _Tasks, *, two_people: bool) -> None:
     plan = tasks(KafkaMigrationPlanOperator, "plan")
     precheck = tasks(KafkaMigrationPrecheckOperator, "precheck")
     topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
-    seed = tasks(KafkaMigrationSeedOperator, "seed")
-    tail = tasks(KafkaMigrationTailOperator, "tail")
+    seed = tasks(KafkaMigrationSeedOperator, "seed", on_trouble=[tasks.notifier("trouble")])
+    tail = tasks(KafkaMigrationTailOperator, "tail", on_trouble=[tasks.notifier("trouble")])
     ready = tasks(KafkaMigrationDrainSensor, "drain_ready", on_success_callback=[tasks.notifier("drain_ready")])
     plan >> precheck >> topology >> seed >> [tail, ready]
 

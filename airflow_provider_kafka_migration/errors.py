@@ -252,6 +252,12 @@ class TopicRecreated(Terminal):
     code = "TOPIC_RECREATED"
 
 
+class TargetTopicMissing(Terminal):
+    """A target topic was deleted while it is copied."""
+
+    code = "TARGET_TOPIC_MISSING"
+
+
 class SourceGap(Terminal):
     """Source retention has overtaken the copy: records are gone before they were read."""
 

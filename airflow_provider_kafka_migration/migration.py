@@ -43,6 +43,7 @@ from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
+from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
@@ -506,6 +507,7 @@ class DrainWatch:
     def __init__(self, migration: Migration) -> None:
         self._migration = migration
         self._stable_since: datetime | None = None
+        self._health = HealthWatch()
 
     @classmethod
     def open(cls, spec: MigrationSpec, resolver: Resolver) -> DrainWatch:
@@ -521,7 +523,7 @@ class DrainWatch:
             if here is None or tail is None or here < tail:
                 self._stable_since = None
                 return {"ready": False, "summary": "the tail has not started yet", "stable_since": None}
-            status = drain.check(context, self._stable_since)
+            status = drain.check(context, self._stable_since, health=self._health)
             self._stable_since = status.stable_since
             return status.as_event()
 

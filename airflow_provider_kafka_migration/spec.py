@@ -344,8 +344,9 @@ class NotificationsSection(Section):
 
     notifier: str | None = Field(None, description="Dotted path of a notifier class.")
     kwargs: dict[str, Any] = Field(default_factory=dict, description="Its arguments; never secrets.")
-    events: list[Literal["drain_ready", "approval_wanted", "failed", "finalized"]] = Field(
-        ["drain_ready", "approval_wanted", "failed", "finalized"], description="When it is called."
+    events: list[Literal["drain_ready", "approval_wanted", "trouble", "failed", "finalized"]] = Field(
+        ["drain_ready", "approval_wanted", "trouble", "failed", "finalized"],
+        description="When it is called. trouble: seed or tail cannot copy some partitions.",
     )
 
 

@@ -273,7 +273,25 @@ def _status_table(found: Status) -> Table:
     for name, text in rows.items():
         if text:
             table.add_row(f"[bold]{name}[/]", escape(text))
+    for name, text in _trouble_rows(found):
+        table.add_row(f"[bold red]{name}[/]", escape(text))
     return table
+
+
+def _trouble_rows(found: Status) -> list[tuple[str, str]]:
+    """Partitions that are not copied, with the reason and what to do; of those that are many, some."""
+    rows = []
+    for name, progress in found.progress.items():
+        for item in progress.get("troubles") or ():
+            state = "FAILED" if item["state"] == "failed" else "stuck, tried again"
+            next_step = f". Next: {item['next_step']}" if item.get("next_step") else ""
+            rows.append(
+                (
+                    f"{name} {item['topic']}-{item['partition']}",
+                    f"{state} for {item['seconds']:.0f} s: [{item['code']}] {item['what']}{next_step}",
+                )
+            )
+    return rows
 
 
 @answering

@@ -7,7 +7,9 @@ journal: ``run`` and ``resume`` are the same, each phase says by itself whether 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -19,12 +21,19 @@ from airflow_provider_kafka_migration.documents.approval import (
     ApprovalKind,
     Responder,
 )
-from airflow_provider_kafka_migration.errors import ApprovalRefused, Interrupted
+from airflow_provider_kafka_migration.errors import ApprovalRefused, Interrupted, Transient
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phases import answers, approvals, freeze_limit, groups
 from airflow_provider_kafka_migration.phases.context import PhaseResult
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
+
+log = logging.getLogger(__name__)
+
+#: Pauses before a tail that has failed is started again; the first one again when it has run for long.
+_FIRST_PAUSE_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 30.0
+_LONG_SECONDS = 300.0
 
 #: Phases before anything runs beside them.
 COPY = ("plan", "precheck", "topology_copy", "seed")
@@ -59,6 +68,8 @@ class Outcome:
 class Tail:
     """The tail in a thread of its own, beside the drain and the cutover.
 
+    As long as nobody waits for its end it is started again after failures that may pass, with growing pauses.
+
     :param migration: opened for it alone; the same owner.
     :param stop: ends it early, without a failure.
     """
@@ -66,6 +77,7 @@ class Tail:
     def __init__(self, migration: Migration, stop: threading.Event) -> None:
         self._migration = migration
         self._stop = stop
+        self._awaited = threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self.result: PhaseResult | None = None
@@ -96,6 +108,7 @@ class Tail:
 
         :raises MigrationError: why it failed.
         """
+        self._awaited.set()
         while not self._ended.wait(0.5):
             continue
         self._raise()
@@ -107,7 +120,7 @@ class Tail:
 
     def _run(self) -> None:
         try:
-            self.result = self._migration.run("tail")
+            self.result = self._run_again_and_again()
         except Interrupted as error:
             if not self._stop.is_set():
                 self._error = error
@@ -115,6 +128,24 @@ class Tail:
             self._error = error
         finally:
             self._ended.set()
+
+    def _run_again_and_again(self) -> PhaseResult:
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            began = time.monotonic()
+            try:
+                return self._migration.run("tail")
+            except Interrupted:
+                raise
+            except Transient as error:
+                # Producers may stand still for who waits: they must hear of it.
+                if self._stop.is_set() or self._awaited.is_set():
+                    raise
+                if time.monotonic() - began >= _LONG_SECONDS:
+                    pause = _FIRST_PAUSE_SECONDS
+                log.warning("The tail has ended and is started again in %.0f s: %s", pause, error)
+            self._stop.wait(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
 
 class Driver:

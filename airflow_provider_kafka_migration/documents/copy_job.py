@@ -152,6 +152,10 @@ class PartitionResult(Part):
         description="(from, to): the target's log end went back (unclean election); what was lost was copied again",
     )
     error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
+    trouble: dict[str, object] | None = Field(
+        None, description="the same of what was still being tried again when the slice ended; nothing has stopped it"
+    )
+    trouble_seconds: float = Field(0.0, description="for how long it had been tried again by then, within the slice")
     lag: int = Field(-1, description="records to the source's last stable offset, as last seen")
     slice_number: int = Field(0, description="number of the lease of the slice, ascending by lane; 0: not known")
     total_records: int = Field(

@@ -94,7 +94,9 @@ class ProgressWatcher:
     :param read: the newest progress, or None if there is none yet. Errors of it are logged and do no harm.
     """
 
-    def __init__(self, read: Callable[[], Progress | None], sink: ProgressSink, *, every_seconds: float) -> None:
+    def __init__(
+        self, read: Callable[[], Progress | None], sink: Callable[[Progress], None], *, every_seconds: float
+    ) -> None:
         self._read = read
         self._sink = sink
         self._every_seconds = every_seconds

@@ -1,4 +1,4 @@
-"""Tells people about the four events of a migration through any Airflow notifier that the spec names."""
+"""Tells people about the events of a migration through any Airflow notifier that the spec names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Where
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_spec
+from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,6 +24,7 @@ log = logging.getLogger(__name__)
 SUBJECTS = {
     "drain_ready": "Kafka migration {migration_id}: ready for the cutover",
     "approval_wanted": "Kafka migration {migration_id}: {task_id} waits for an answer",
+    "trouble": "Kafka migration {migration_id}: {task_id} does not copy some partitions",
     "failed": "Kafka migration {migration_id}: {task_id} failed",
     "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
 }
@@ -35,7 +37,7 @@ class MigrationNotifier(BaseNotifier):
     ``{{ migration_message }}`` are there beside Airflow's usual variables. A notifier that fails is logged and does
     no harm: a mail server that is down must not stop a migration.
 
-    :param event: drain_ready, approval_wanted, failed or finalized.
+    :param event: drain_ready, approval_wanted, trouble, failed or finalized.
     :param spec: the migration; None takes it from the Params of the run.
     """
 
@@ -102,8 +104,10 @@ def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
 
 
 def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str) -> str:
-    """One line for people; for a failure with the error's own what, where and next step."""
+    """One line for people; for a failure with the error's own what, where and next step, for trouble with the first."""
     text = SUBJECTS[event].format(migration_id=migration_id, task_id=task_id)
+    if event == "trouble" and context.get(TROUBLE):
+        text += f". {context[TROUBLE]}"
     error = context.get("exception")
     if event == "failed" and error is not None:
         text += f". {error}" if isinstance(error, MigrationError) else f". {type(error).__name__}; see the task's log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
 from airflow_provider_kafka_migration.hooks.spark_submit import BoundSparkSubmitHook
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_owner
+from airflow_provider_kafka_migration.hooks.trouble import TROUBLE, TroubleNotices
 from airflow_provider_kafka_migration.links.storage import JournalLink
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
     from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
 
 #: Without it Spark's own lines bury the job's in the task's log.
 DEFAULT_CONF = {"spark.log.level": "WARN"}
@@ -51,6 +55,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     :param spec: the migration; None takes it from the Params of the run.
     :param takeover: take the migration over from another owner.
     :param conf: more Spark conf; wins over the spec's. Never secrets: Spark's UI shows it.
+    :param on_trouble: called with the task's context when partitions cannot be copied, while the task goes on.
     :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...).
     """
 
@@ -66,13 +71,20 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     def __init__(
-        self, *, spec: SpecSource = None, takeover: bool = False, conf: Mapping[str, str] | None = None, **kwargs: Any
+        self,
+        *,
+        spec: SpecSource = None,
+        takeover: bool = False,
+        conf: Mapping[str, str] | None = None,
+        on_trouble: Sequence[Callable[[Any], object]] = (),
+        **kwargs: Any,
     ) -> None:
         forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
         if forced:
             raise ValueError(f"conf sets what a copy cannot work with: {', '.join(forced)}")
         kwargs.setdefault("retry_policy", migration_retry_policy())
         super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
+        self.on_trouble = list(on_trouble)
         self.spec = plain_spec(spec)
         self.takeover = takeover
         self._private_directory: Path | None = None
@@ -153,9 +165,23 @@ class SparkSubmitRunner:
         self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Progress | None]
     ) -> None:
         """Submit and wait."""
-        every_seconds = interval_seconds()
-        with ProgressWatcher(read_progress, self._operator.progress_sink(self._context), every_seconds=every_seconds):
+        show = self._operator.progress_sink(self._context)
+        notices = TroubleNotices(spec.migration_id, self._notify)
+
+        def take(progress: Progress) -> None:
+            show(progress)
+            notices(progress)
+
+        with ProgressWatcher(read_progress, take, every_seconds=interval_seconds()):
             self._operator.submit(self._context, spec, job_location, job_key)
+
+    def _notify(self, text: str) -> None:
+        context: dict[str, Any] = {**self._context, TROUBLE: text}
+        for callback in self._operator.on_trouble:
+            try:
+                callback(context)
+            except Exception:
+                log.exception("A callback of partitions that are not copied failed; the copy goes on")
 
 
 def spark_main(name: str) -> Path:

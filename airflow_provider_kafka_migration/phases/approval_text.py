@@ -74,6 +74,8 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         lines += ["", f"**This cannot be done in time, and an approval will be refused: {facts['cannot_fit']}.**"]
     elif estimate > limit:
         lines += ["", f"**The estimate is above the limit of {limit:g} s: the cutover will probably be undone.**"]
+    if facts.get("tail"):
+        lines += ["", f"**The tail does not copy all partitions: {escape(facts['tail'])}**"]
     lines += ["", "## Lag", ""]
     lines += table(
         ["topic", "partitions", "lag", "largest of one partition"],

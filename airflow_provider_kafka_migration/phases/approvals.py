@@ -117,6 +117,7 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
         "total_lag": status.total,
         "partitions": len(status.lags),
         "max_lag": status.max_lag,
+        "tail": status.tail.text,
         "groups": [_group_line(item) for item in previews],
         "findings": waived_findings(context),
         "expected_freeze_seconds": estimate_freeze_seconds(
@@ -301,12 +302,18 @@ def _check_budget(context: PhaseContext) -> None:
 def _check_lag(context: PhaseContext) -> None:
     status = drain.small_again(context)
     worst = status.worst
-    if worst is not None and worst.lag > status.max_lag:
+    if worst is not None and not status.is_small:
         raise ApprovalRefused(
-            f"the lag has risen since the approval: {status.summary()}",
+            f"{why_not_small(status)}: {status.summary()}",
             where=context.where("drain_ready", topic=worst.topic, partition=worst.partition),
-            next_step="clear drain_ready and what follows it: it asks again when the lag is small",
+            next_step="clear drain_ready and what follows it (or kafka-migration resume FILE): it asks again when all "
+            "lags are small",
         )
+
+
+def why_not_small(status: drain.DrainStatus) -> str:
+    """What stands in the way of a cutover, for people; the status has the figures."""
+    return "the lag has risen since the approval" if status.tail.is_well else "the tail does not copy all partitions"
 
 
 def _refused(context: PhaseContext, answer: ApprovalAnswer, why: str) -> ApprovalRefused:

@@ -34,6 +34,10 @@ class Progress:
     total_bytes: int = -1
     records_per_second: float = -1.0
     eta_seconds: float = -1.0
+    #: partitions that wait for a person, and partitions that are tried again; and for how long the longest of these
+    failed: int = -1
+    stuck: int = -1
+    stuck_seconds: float = -1.0
 
     def __str__(self) -> str:
         parts = [f"{self.phase}: {self.message}"]

@@ -124,8 +124,10 @@ def _runner_failed(context: PhaseContext, name: str, error: Exception) -> Migrat
     """What the job wrote of its failures says more than the exit of a process."""
     document = progress_document(context, name)
     generation = context.journal.generation
-    if document.get("generation") == generation and document.get("partitions_failed"):
-        failed = [item for item in document["partitions"] if item["error"]]
+    # A job that was not finished has ended for another reason than the partitions that had failed by then.
+    finished = document.get("generation") == generation and document.get("finished")
+    if finished and document.get("partitions_failed"):
+        failed = [item for item in document["partitions"] if item["error"] and item.get("failed", True)]
         return failure_kind(item["error"] for item in failed)(
             f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
             f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
@@ -161,7 +163,8 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
     return Progress(
         phase=name,
         message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
-        f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}",
+        f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}"
+        f"{_troubled(document)}",
         done=int(document["partitions_done"]),
         total=int(document["partitions_total"]),
         unit="partitions",
@@ -169,7 +172,34 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
         total_bytes=total_bytes,
         records_per_second=float(document["records_per_second"]),
         eta_seconds=left / rate if name == "seed" and rate > 0 else -1.0,
+        failed=int(document.get("partitions_failed", 0)),
+        stuck=int(document.get("partitions_stuck", 0)),
+        stuck_seconds=float(document.get("stuck_seconds", 0.0)),
     )
+
+
+def _troubled(document: dict[str, Any]) -> str:
+    """Partitions that are not copied at present, for people; nothing if there are none."""
+    text = describe_troubles(document)
+    return f"; {text}" if text else ""
+
+
+def _count(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+
+
+def describe_troubles(document: dict[str, Any]) -> str:
+    """``2 partitions FAILED, 3 stuck for up to 40 s, the first is orders-1: [CODE] what``; empty if all are copied."""
+    failed, stuck = int(document.get("partitions_failed", 0)), int(document.get("partitions_stuck", 0))
+    parts = [f"{_count(failed)} FAILED"] if failed else []
+    if stuck:
+        parts.append(f"{_count(stuck)} stuck for up to {float(document['stuck_seconds']):.0f} s (tried again)")
+    if not parts:
+        return ""
+    troubles = document.get("troubles") or []
+    first = troubles[0] if troubles else None
+    example = "" if first is None else f", {first['topic']}-{first['partition']}: [{first['code']}] {first['what']}"
+    return ", ".join(parts) + example
 
 
 def _throttled(document: dict[str, Any]) -> str:

@@ -119,9 +119,9 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     follow.check_all_followed(context)
     status = drain.small_again(context)
     worst = status.worst
-    if worst is not None and worst.lag > status.max_lag:
+    if worst is not None and not status.is_small:
         raise FreezeFailed(
-            f"the lag has risen since the approval: {status.summary()}",
+            f"{approvals.why_not_small(status)}: {status.summary()}",
             where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
             next_step="wait until drain_ready is green again, then approve again; nothing was frozen",
         )

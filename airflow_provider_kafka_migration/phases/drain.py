@@ -7,25 +7,30 @@ of the offset map says it. Nothing is stored: two ListOffsets calls are the whol
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
-from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData
+from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, Interrupted, Transient
 from airflow_provider_kafka_migration.phases import follow
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.phases.tail_health import HealthWatch, TailHealth, check_none_failed
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "drain_ready"
 POLL_SECONDS = 1.0
-#: How long an approval and the freeze wait for the lag to be small again before they refuse.
+#: How long an approval and the freeze wait for a lag that does not shrink before they refuse.
 SMALL_AGAIN_SECONDS = 30.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,14 @@ class DrainStatus:
     max_lag: int
     stable_since: datetime | None
     ready: bool
+    #: what the tail says of itself
+    tail: TailHealth = field(default_factory=TailHealth)
+
+    @property
+    def is_small(self) -> bool:
+        """All lags are at or below the limit, and no partition is known to stand still."""
+        worst = self.worst
+        return (worst is None or worst.lag <= self.max_lag) and self.tail.is_well
 
     @property
     def worst(self) -> PartitionLag | None:
@@ -92,9 +105,10 @@ class DrainStatus:
         worst = self.worst
         if worst is None:
             return "no partitions"
+        tail = f"; {self.tail.text}" if self.tail.text else ""
         return (
             f"lag {self.total} in {len(self.lags)} partitions, largest {worst.lag} at {worst.topic}-{worst.partition}"
-            f" (limit {self.max_lag}), stable for {self.stable_seconds:.0f} s"
+            f" (limit {self.max_lag}), stable for {self.stable_seconds:.0f} s{tail}"
         )
 
     def as_event(self) -> dict[str, Any]:
@@ -105,31 +119,43 @@ class DrainStatus:
             "stable_since": iso(self.stable_since) if self.stable_since else None,
             "summary": self.summary(),
             "total_lag": self.total,
+            "partitions_failed": self.tail.failed,
+            "partitions_stuck": self.tail.stuck,
         }
 
 
 def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> DrainStatus:
-    """Look until all lags are small, for a bounded time; the last look.
+    """Look until all lags are small, for as long as they become smaller; the last look.
 
-    A busy source's lag swings (the tail changes hands between two slices, for instance): a single look above the limit
-    says little, a lag that stays there says that the tail does not keep up.
+    A busy source's lag swings (the tail changes hands between two slices, for instance), and a tail that was away has
+    much to catch up: a single look above the limit says little, a lag that does not shrink any more says that the tail
+    does not keep up.
     """
-    started = time.monotonic()
+    health = HealthWatch()
+    began = shrunk_at = time.monotonic()
+    least: int | None = None
+    longest = context.spec.tail.drain_ready_timeout.total_seconds()
     while True:
-        status = check(context)
-        worst = status.worst
-        if worst is None or worst.lag <= status.max_lag or time.monotonic() - started >= SMALL_AGAIN_SECONDS:
+        status = check(context, health=health)
+        now = time.monotonic()
+        if least is None or status.total < least:
+            least, shrunk_at = status.total, now
+        if status.is_small or now - shrunk_at >= SMALL_AGAIN_SECONDS or now - began >= longest:
             return status
+        context.progress(Progress(PHASE, f"catching up: {status.summary()}"))
         sleep(POLL_SECONDS)
 
 
 def measure(context: PhaseContext) -> list[PartitionLag]:
-    """Lag of every partition, ascending.
+    """Lag of every partition, ascending; without those of topics that were deleted and are dropped by policy.
 
+    :raises TopicRecreated: a source topic was deleted, or created again: its offsets say nothing of the copy.
     :raises ForeignData: a target end beyond the source's end: somebody else writes there.
     """
     follow.check_none_gone(context)
     partitions = migrated_partitions(context)
+    gone = follow.check_ids(context, partitions.values())
+    partitions = {key: item for key, item in partitions.items() if key[0] not in gone}
     # The target first: the source's end only grows, so a race can never look like a target that is ahead.
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     positions = SourcePositions.load(context)
@@ -157,19 +183,27 @@ def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
         )
 
 
-def check(context: PhaseContext, stable_since: datetime | None = None) -> DrainStatus:
+def check(
+    context: PhaseContext, stable_since: datetime | None = None, *, health: HealthWatch | None = None
+) -> DrainStatus:
     """One look. Keeps no state of its own, so any thread or process may go on where another one stopped.
 
-    A lag above the limit starts the window again.
+    A lag above the limit, or a partition that the tail does not copy, starts the window again.
+
+    :param health: of the one who looks again and again; without it failed partitions are told and raise nothing.
+    :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
     """
     lags = measure(context)
-    return judge(
+    tail = (health or HealthWatch()).look(context)
+    check_none_failed(context, tail)
+    status = judge(
         lags,
         at=context.now(),
         stable_since=stable_since,
         max_lag=context.spec.tail.drain_max_partition_lag,
         window_seconds=context.spec.tail.drain_stable_window.total_seconds(),
     )
+    return replace(status, tail=tail) if tail.is_well else replace(status, tail=tail, stable_since=None, ready=False)
 
 
 def judge(
@@ -198,10 +232,12 @@ def run_or_confirm(
 ) -> PhaseResult:
     """Task ``drain_ready``: wait here, or end the wait of a trigger.
 
+    A migration that was ready before and waits for its approval is looked at again: nothing may have been copied since.
+
     :param event: what the trigger has seen (:meth:`DrainStatus.as_event`). It may be old, so this looks once more; if
         a lag has grown meanwhile, the wait goes on here.
     """
-    if context.journal.is_past(State.TAIL):
+    if context.journal.is_past(State.DRAIN_READY):
         summary = f"the lags were small enough before; the migration is in {context.journal.working_state}"
         return PhaseResult(PHASE, summary, {}, already_done=True)
     since = event.get("stable_since") if event else None
@@ -219,25 +255,40 @@ def run(
 
     :param since: since when they have been, as an earlier look has seen.
     :raises DrainTimeout: not ready within ``tail.drain_ready_timeout``.
+    :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
+    :raises Transient: a cluster or the storage did not answer when that time was over.
     """
-    started = context.now()
+    started, health, failures = context.now(), HealthWatch(), 0
     while True:
-        status = check(context, since)
-        since = status.stable_since
-        context.progress(Progress(PHASE, status.summary(), done=len(_small(status)), total=len(status.lags)))
-        if status.ready:
-            return record_ready(context, status)
+        pause = poll_seconds
+        problem: Transient | None = None
+        status: DrainStatus | None = None
+        try:
+            status = check(context, since, health=health)
+            since, failures = status.stable_since, 0
+            context.progress(Progress(PHASE, status.summary(), done=len(_small(status)), total=len(status.lags)))
+            if status.ready:
+                return record_ready(context, status)
+        except (Interrupted, DrainTimeout):
+            raise
+        except Transient as error:
+            # A cluster, or the storage, that is away for minutes ends a wait of days as little as it ends the tail.
+            problem, since, failures = error, None, failures + 1
+            pause = min(poll_seconds * 2.0 ** min(failures, 16), _LONGEST_PAUSE_SECONDS)
+            log.warning("The lags cannot be looked at, try %d: %s", failures, error)
+            context.progress(Progress(PHASE, f"the lags cannot be looked at (try {failures}): {error.what}"))
         if context.now() - started > context.spec.tail.drain_ready_timeout:
-            raise not_ready(context, status)
-        sleep(poll_seconds)
+            raise problem or not_ready(context, status)
+        sleep(pause)
 
 
 def _small(status: DrainStatus) -> list[PartitionLag]:
     return [item for item in status.lags if item.lag <= status.max_lag]
 
 
-def not_ready(context: PhaseContext, status: DrainStatus) -> DrainTimeout:
+def not_ready(context: PhaseContext, status: DrainStatus | None) -> DrainTimeout:
     """The error of a wait that took too long."""
+    assert status is not None, "either a look or what stood in its way"
     worst = status.worst
     return DrainTimeout(
         f"the migration is not ready for its cutover: {status.summary()}",

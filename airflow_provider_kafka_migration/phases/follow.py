@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, halves
 from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, TopicPlan, Verdict
@@ -55,6 +57,10 @@ PHASE = "tail"
 GONE = "source_topic_gone"
 BORN_LATE = "born_after_freeze"
 FAILED = "follow_failed"
+
+#: A topic is deleted when the source has said so as many times in a row.
+_LOOKS_FOR_DELETED = 4
+_PAUSE_FOR_DELETED_SECONDS = 1.0
 
 _FINAL = (ClaimHeld, ClaimLost, JournalTampered)
 
@@ -111,11 +117,15 @@ def compare(context: PhaseContext, plan: Plan) -> News:
 
 
 def _why_gone(topic: TopicPlan, facts: TopicFacts) -> str:
+    return _why_another(topic.topic_id, facts)
+
+
+def _why_another(topic_id: str, facts: TopicFacts) -> str:
     if facts.error is not None:
         deleted = facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
         return "it was deleted on the source" if deleted else ""
-    if topic.topic_id and facts.topic_id and facts.topic_id != topic.topic_id:
-        return f"it was deleted and created again on the source (id {facts.topic_id}, planned {topic.topic_id})"
+    if topic_id and facts.topic_id and facts.topic_id != topic_id:
+        return f"it was deleted and created again on the source (id {facts.topic_id}, planned {topic_id})"
     return ""
 
 
@@ -224,7 +234,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
-        _make(context, plan, set(missing))
+        make(context, plan, set(missing))
     if not missing and known <= planned.keys():
         return []
     lanes = lanes_with(job, planned, missing)
@@ -243,7 +253,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     return sorted(missing)
 
 
-def _make(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
+def make(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
     """Topics, configs and log starts on the target; idempotent, as topology_copy is."""
     names = {topic for topic, _ in missing}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
@@ -391,18 +401,54 @@ def check_none_gone(context: PhaseContext) -> None:
 
     :raises TopicRecreated: its partitions cannot be copied any more.
     """
+    context.journal.refresh()
     gone = context.journal.steps(GONE)
     planned = {topic.name for topic in context.load_plan().topics} if gone else set()
     for entry in gone:
         name = str(entry.details["topic"])
         if name in planned:
-            raise TopicRecreated(
-                f"source topic {name}: {entry.details['why']}",
-                where=context.where(PHASE, cluster="source", topic=name),
-                next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the "
-                "target stays); or delete it on the target and start a new migration",
-                details=dict(entry.details),
-            )
+            raise _gone_error(context, name, dict(entry.details))
+
+
+def _gone_error(context: PhaseContext, name: str, details: dict[str, Any]) -> TopicRecreated:
+    return TopicRecreated(
+        f"source topic {name}: {details['why']}",
+        where=context.where(PHASE, cluster="source", topic=name),
+        next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the "
+        "target stays); or delete it on the target and start a new migration",
+        details=details,
+    )
+
+
+def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set[str]:
+    """Compare topic ids with the source's metadata, whether or not the tail has looked since.
+
+    :returns: topics that are gone and that the policy drops.
+    :raises TopicRecreated: a topic is gone, or another one by now (``on_topic_deleted: fail``).
+    """
+    planned = {item.topic: item.topic_id for item in partitions}
+    gone = _gone_now(context, planned)
+    if gone and context.spec.topology.on_topic_deleted != "drop":
+        name = min(gone)
+        raise _gone_error(context, name, {"topic": name, "why": gone[name], "policy": "fail"})
+    return set(gone)
+
+
+def _gone_now(context: PhaseContext, planned: Mapping[str, str]) -> dict[str, str]:
+    """Topics that are not the planned ones any more. A broker that has just started may not know all topics yet, so
+    one that is not there is asked for some more times."""
+    gone: dict[str, str] = {}
+    names, looks = sorted(planned), 0
+    while names:
+        described, looks = context.source.admin.describe_topics(names), looks + 1
+        found = {name: _why_another(planned[name], facts) for name, facts in described.items() if name in planned}
+        gone.update({name: why for name, why in found.items() if why and described[name].error is None})
+        names = sorted(name for name, why in found.items() if why and described[name].error is not None)
+        if looks >= _LOOKS_FOR_DELETED:
+            return gone | {name: found[name] for name in names}
+        if names:
+            time.sleep(_PAUSE_FOR_DELETED_SECONDS)
+    return gone
 
 
 def born_late(context: PhaseContext) -> set[str]:

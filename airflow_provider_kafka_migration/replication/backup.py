@@ -36,6 +36,7 @@ from airflow_provider_kafka_migration.replication.partition_copy import Partitio
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, record_count
 from airflow_provider_kafka_migration.replication.topic_ids import fail_recreated
+from airflow_provider_kafka_migration.replication.trouble import is_missing, note_trouble, topic_gone
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -163,14 +164,16 @@ class BackupCopier:
         if not due:
             return
         try:
-            fail_recreated(self._source, due, self._where)
+            missing = fail_recreated(self._source, due, self._where)
         except Transient as error:
             for copy in due:
                 self._on_trouble(copy, error)
             return
         ready = []
         for copy in due:
-            if copy.phase is not Phase.RESUMING:
+            if copy in missing:
+                self._on_trouble(copy, missing[copy])
+            if copy in missing or copy.phase is not Phase.RESUMING:
                 continue
             try:
                 position = self._archived_until(copy)
@@ -224,9 +227,11 @@ class BackupCopier:
         if isinstance(error, SourceGap) and (is_first or self._job.on_source_gap == "record"):
             self._archive_gap(copy, int(error.details["log_start_offset"]), is_lost=not is_first)
             return
-        now = time.monotonic()
-        copy.stuck_since = copy.stuck_since or now
-        if isinstance(error, Terminal | SliceExpired) or now - copy.stuck_since > PATIENCE_SECONDS:
+        now = note_trouble(copy, error)
+        is_stuck = copy.stuck_since is not None and now - copy.stuck_since > PATIENCE_SECONDS
+        if is_missing(copy, error, now, self._job.slice_seconds):
+            copy.fail(topic_gone(self._job, copy, error))
+        elif isinstance(error, Terminal | SliceExpired) or is_stuck:
             copy.fail(error)
         else:
             pause = _RETRY_PAUSES[min(copy.retries, len(_RETRY_PAUSES) - 1)]

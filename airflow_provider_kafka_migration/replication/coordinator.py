@@ -1,9 +1,15 @@
-"""Drives a copy job from outside of the copiers: what is left, what failed for good, progress, the end."""
+"""Drives a copy job from outside of the copiers: what is left, what failed for good, progress, the end.
+
+A job that ends by itself gives a partition up after some failures that could have passed: whoever runs it tries again.
+A job that follows its source (it has a ``stop_key``) has nobody above it that would: it tries again for as long as it
+runs, and tells who is stuck. Only what trying again cannot help fails a partition of it.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,14 +19,18 @@ import rfc8785
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where, followed_by
 from airflow_provider_kafka_migration.replication.earlier_runs import EarlierRuns
+from airflow_provider_kafka_migration.replication.stuck import MAX_NAMED, State, Trouble, TroubleLines, in_order
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Errors that the next slice may heal, in a row, before a partition counts as failed.
 MAX_TRANSIENT_ROUNDS = 5
+#: The same in time, for slices that end while something is still tried again: they end without an error.
+MAX_STUCK_SECONDS = 300.0
 _PROGRESS_SECONDS = 2.0
 #: Jobs that write to the target.
 _WRITING_JOBS = ("seed", "tail", "restore")
 _REFRESH_SECONDS = 1.0
+_STOP_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +55,9 @@ class _Standing:
     holes: int = 0
     transaction_holes: int = 0
     transient_rounds: int = 0
+    #: what keeps it from being copied, and since when (monotonic clock)
+    trouble: dict[str, object] | None = None
+    stuck_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
     went_back: tuple[tuple[int, int], ...] = ()
     #: target log end as the last slice that took it over, maybe of an earlier driver, has left it
@@ -54,6 +67,13 @@ class _Standing:
     #: by all runs, as the target's log has them; -1: not known yet
     total_records: int = -1
     total_holes: int = -1
+    #: its stop lies where it began: nothing is to be copied of it
+    empty: bool = False
+
+    def is_well(self) -> None:
+        """A slice went without trouble; also after a person has healed what had failed."""
+        self.transient_rounds = 0
+        self.trouble, self.stuck_since, self.failed = None, None, False
 
 
 def _keys(job: CopyJob) -> list[_Key]:
@@ -76,7 +96,9 @@ class JobCoordinator:
         self._standing = {key: _Standing() for key in _keys(job)}
         self._began = time.monotonic()
         self._written_at = 0.0
-        self._stop: StopAt | None = None
+        self._run = secrets.token_hex(4)
+        self._lines = TroubleLines(job.name)
+        self._asked_stop_at = 0.0
         self._refreshed_at = time.monotonic()
         self._throttled = {"source": 0.0, "target": 0.0}
         self._read_earlier_ends()
@@ -93,15 +115,43 @@ class JobCoordinator:
                 if standing is not None:
                     standing.end_offset = max(standing.end_offset, item["target_offset"])
 
+    @property
+    def follows(self) -> bool:
+        """The job goes on until it is told to stop, and nobody above it tries again."""
+        return self.job.stop_key is not None
+
     def begin(self) -> None:
-        """Say that a driver is at work: until the first slice has ended, only its copiers have figures."""
+        """Say that this driver runs, before its first slice has ended: what an earlier one has written is over."""
         self._try_to_write_progress()
 
-    def poll_stop(self) -> StopAt | None:
-        """The stop object of a tail, once it is there."""
-        if self._stop is None and self.job.stop_key is not None:
-            self._stop = StopAt.in_force(self._store.get(self.job.stop_key))
-        return self._stop
+    def tick(self) -> None:
+        """Called while nothing comes in, by the thread that calls :meth:`record`: slices may hang for long."""
+        if time.monotonic() - self._written_at >= _PROGRESS_SECONDS:
+            self._lines.tell(self.troubles())
+            self._try_to_write_progress()
+
+    def _look_for_end(self) -> None:
+        """A stop that lies where a partition begins (an empty one; all of them in a rollback) needs no broker.
+
+        Whoever is stuck would otherwise be tried again for ever. The stop may be taken back, so it is not kept.
+        """
+        now = time.monotonic()
+        stuck = any(item.trouble is not None for item in self._standing.values())
+        if not self.follows or not stuck or now - self._asked_stop_at < _STOP_SECONDS:
+            return
+        self._asked_stop_at = now
+        assert self.job.stop_key is not None
+        try:
+            stop = StopAt.in_force(self._store.get(self.job.stop_key))
+        except Transient as error:
+            log.warning("Where to stop could not be read: %s", error)
+            return
+        for spec in self.job.partitions:
+            until = None if stop is None else stop.offset(*spec.key)
+            is_empty = until is not None and until <= spec.source_start_offset
+            for key in ((*spec.key, False), (*spec.key, True)):
+                if key in self._standing:
+                    self._standing[key].empty = is_empty
 
     def refresh_job(self) -> None:
         """Take up partitions that were added to a tail's job while it runs, and let go of those taken out."""
@@ -133,12 +183,12 @@ class JobCoordinator:
     def _is_over(self, key: _Key) -> bool:
         standing, backup = self._standing[key], self._standing.get((*key[:2], True))
         # Without its backup a restore has nothing to wait for.
-        return standing.done or standing.failed or (backup is not None and backup.failed)
+        return standing.done or standing.failed or standing.empty or (backup is not None and backup.failed)
 
     def _failure(self, key: _Key) -> _Standing | None:
-        """What has failed of a partition: itself, or the backup that it is restored from."""
+        """What has failed of a partition: itself, or the backup that it is restored from; nothing once it is done."""
         both = (self._standing[key], self._standing.get((*key[:2], True)))
-        return next((item for item in both if item is not None and item.failed), None)
+        return next((item for item in both if item is not None and item.failed and not item.done), None)
 
     @property
     def finished(self) -> bool:
@@ -169,6 +219,8 @@ class JobCoordinator:
                 standing.total_records, standing.total_holes = result.total_records, result.total_holes
             standing.done = result.done
             self._judge(standing, result)
+        self._look_for_end()
+        self._lines.tell(self.troubles())
         if time.monotonic() - self._written_at >= _PROGRESS_SECONDS or self.finished:
             self._try_to_write_progress()
 
@@ -190,17 +242,44 @@ class JobCoordinator:
         return (*since, *now.went_back)
 
     def _judge(self, standing: _Standing, result: PartitionResult) -> None:
-        if result.error is None:
-            standing.transient_rounds = 0
+        error = result.error or result.trouble
+        if error is None:
+            standing.is_well()
             return
-        if result.records:
-            standing.transient_rounds = 0
-        standing.transient_rounds += 1
-        standing.failed = result.error["kind"] == "terminal" or standing.transient_rounds >= MAX_TRANSIENT_ROUNDS
+        now = time.monotonic()
+        if result.records or result.holes:
+            standing.transient_rounds, standing.stuck_since = 0, None
+        if standing.stuck_since is None:
+            standing.stuck_since = now - result.trouble_seconds
+        standing.trouble = error
+        # A slice that ended in the middle of trying again is no failed round, however many of them there are.
+        standing.transient_rounds += result.error is not None
+        exhausted = standing.transient_rounds >= MAX_TRANSIENT_ROUNDS or now - standing.stuck_since >= MAX_STUCK_SECONDS
+        standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
+
+    def troubles(self) -> list[Trouble]:
+        """Partitions that are not copied at present: failed ones first, then those that are stuck for longest."""
+        now = time.monotonic()
+        found = []
+        for key in sorted(key for key in self._standing if not key[2]):
+            standing = self._troubled(key)
+            if standing is not None and standing.trouble is not None:
+                seconds = max(now - (now if standing.stuck_since is None else standing.stuck_since), 0.0)
+                state: State = "failed" if standing.failed else "stuck"
+                found.append(Trouble(key[0], key[1], state, seconds, standing.trouble))
+        return in_order(found)
+
+    def _troubled(self, key: _Key) -> _Standing | None:
+        """The half of a partition that is in trouble; failed before stuck."""
+        both = [item for item in (self._standing[key], self._standing.get((*key[:2], True))) if item is not None]
+        both = [item for item in both if item.trouble is not None and not item.done and not item.empty]
+        return next((item for item in both if item.failed), both[0] if both else None)
 
     def progress(self) -> dict[str, object]:
         """Progress as a document: totals and, per partition, where it stands. Of backup halves only what they read."""
         seconds = max(time.monotonic() - self._began, 1e-6)
+        troubles = self.troubles()
+        stuck = [item.seconds for item in troubles if item.state == "stuck"]
         keys = sorted(key for key in self._standing if not key[2])
         own = [self._standing[key] for key in keys]
         records = sum(item.records for item in own)
@@ -209,10 +288,15 @@ class JobCoordinator:
             "migration_id": self.job.migration_id,
             "job": self.job.name,
             "generation": self.job.generation,
+            # Tells the documents of one driver from those of the driver before it.
+            "run": self._run,
             "finished": self.finished,
             "partitions_total": len(keys),
             "partitions_done": sum(item.done for item in own),
             "partitions_failed": sum(self._failure(key) is not None for key in keys),
+            "partitions_stuck": len(stuck),
+            "stuck_seconds": round(max(stuck, default=0.0), 1),
+            "troubles": [item.as_dict() for item in troubles[:MAX_NAMED]],
             "records": records,
             "copied_bytes": sum(item.copied_bytes for item in own),
             "source_bytes": sum(item.source_bytes for item in self._standing.values()),
@@ -232,8 +316,7 @@ class JobCoordinator:
 
     def _partition(self, key: _Key) -> dict[str, object]:
         standing, backup = self._standing[key], self._standing.get((*key[:2], True), _Standing())
-        last, failure = standing.result, self._failure(key)
-        error = None if last is None else last.error
+        last, troubled = standing.result, self._troubled(key)
         return {
             "topic": key[0],
             "partition": key[1],
@@ -251,7 +334,8 @@ class JobCoordinator:
             "held_back": 0 if last is None else last.held_back,
             "went_back": [list(item) for item in standing.went_back],
             "verdict": "" if last is None else str(last.verdict),
-            "error": failure.result.error if failure is not None and failure.result is not None else error,
+            "failed": troubled is not None and troubled.failed,
+            "error": None if troubled is None else troubled.trouble,
         }
 
     def write_progress(self) -> dict[str, object]:
@@ -271,7 +355,7 @@ class JobCoordinator:
         """
         document = self.write_progress()
         failed = [
-            {"topic": key[0], "partition": key[1], "error": found.result.error if found.result else None}
+            {"topic": key[0], "partition": key[1], "error": found.trouble}
             for key in sorted(self._standing)
             if not key[2] and (found := self._failure(key)) is not None
         ]

@@ -151,6 +151,7 @@ class LaneCopier:
             log.debug("lane %s: the slice has ended", self._lane.lane)
         finally:
             self.close()
+        self._troubles.close()
         results = [copy.result(done=self._is_done(copy)) for copy in self.copies]
         throttled = {
             "source_throttled_seconds": round(self._feed.throttled_seconds, 3),
@@ -302,7 +303,7 @@ class LaneCopier:
         found: dict[PartitionCopy, ResumePoint | MigrationError | None]
         try:
             self._check_topic_ids(due)
-            due = [copy for copy in due if copy.phase is Phase.RESUMING]
+            due = [copy for copy in due if copy.phase is Phase.RESUMING and copy.due_at <= now]
             found = self._appender.resume(due, self._resumer, self._maps) if due else {}
         except Transient as error:
             found = dict.fromkeys(due, error)
@@ -323,7 +324,7 @@ class LaneCopier:
             copy.resume(point)
             self._appender.attach([copy])
             self._feed.attach([copy])
-        except Transient as error:
+        except MigrationError as error:
             self._on_trouble(copy, error)
             return
         if copy.went_back and copy.went_back[-1][1] == point.target_end_offset:
@@ -342,8 +343,12 @@ class LaneCopier:
 
     def _check_topic_ids(self, copies: Sequence[PartitionCopy]) -> None:
         """A topic deleted and created again is another topic, whatever its offsets are."""
-        if self._source_wire is not None:
-            fail_recreated(self._source_wire, copies, self._where)
+        if self._source_wire is None:
+            return
+        for copy, error in fail_recreated(self._source_wire, copies, self._where).items():
+            self._on_trouble(copy, error)
+            # What was noted is settled before the next look; nobody is to ask for leaders that there are not.
+            copy.resume_at = float("inf")
 
     # -- chunks ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,8 @@ _VERSION = 5
 #: KIP-405: the first offset that the leader has on its own disks, from Kafka 3.4 on
 _EARLIEST_LOCAL = -4
 _LOCAL_VERSION = 8
+#: In ``details`` of an error: the cluster says that there is no such topic.
+MISSING_TOPIC = "missing_topic"
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def by_leader(
             groups.setdefault(leader, []).append(key)
             continue
         where = Where(cluster=wire.config.name, topic=key[0], partition=key[1])
-        if topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
+        if topic is not None and topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            problems[key] = topic_missing(wire.config.name, *key)
+        elif topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
             problems[key] = error_codes.error_for(topic.error_code, "the topic cannot be described", where=where)
         else:
             problems[key] = BrokerBusy(
@@ -68,6 +72,16 @@ def by_leader(
                 next_step="check that the topic exists and its brokers run; then clear the task",
             )
     return dict(sorted(groups.items()))
+
+
+def topic_missing(cluster: str, topic: str, partition: int) -> BrokerBusy:
+    """The cluster says that there is no such topic. Transient: a broker that has just started may not know it yet."""
+    return BrokerBusy(
+        "the topic is not there",
+        where=Where(cluster=cluster, topic=topic, partition=partition),
+        next_step="check whether somebody has deleted the topic",
+        details={MISSING_TOPIC: topic},
+    )
 
 
 def _ends_at(

@@ -10,7 +10,11 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLan
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.replication.lane_pauses import LanePauses
 from airflow_provider_kafka_migration.replication.slices import lane_failed, run_slice
+
+#: A look at lanes that rest.
+_REST_SECONDS = 0.1
 
 
 def _slice_or_failure(
@@ -42,19 +46,22 @@ class LocalRunner:
         coordinator = JobCoordinator(job, self._clients.store(job.journal_location), on_progress=on_progress)
         coordinator.begin()
         running: dict[Future[list[PartitionResult]], int] = {}
+        #: when a lane of which nothing could be copied is tried again (monotonic clock)
+        rests: dict[int, float] = {}
+        pauses = LanePauses(follows=coordinator.follows)
         # Both halves of a split job must run at the same time, or the one waits for the other.
         threads = max(self._threads, len(job.lanes)) if any(lane.half for lane in job.lanes) else self._threads
         with ThreadPoolExecutor(threads, "lane") as pool:
             while not coordinator.finished and not self._stop():
                 coordinator.refresh_job()
-                self._start_lanes(pool, coordinator, running)
-                done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-                for future in done:
-                    del running[future]
-                    results = future.result()
+                self._start_lanes(pool, coordinator, running, rests)
+                self._wait(running)
+                for future in [future for future in running if future.done()]:
+                    lane, results = running.pop(future), future.result()
                     coordinator.record(results)
-                    if any(result.error for result in results):
-                        time.sleep(0.2)
+                    in_vain = bool(results) and all(result.error or result.trouble for result in results)
+                    rests[lane] = time.monotonic() + pauses.after([lane], [lane] if in_vain else [])
+                coordinator.tick()
             # What the slices under way still do counts, also when they are told to stop: recorded gaps, for instance.
             for future in running:
                 coordinator.record(future.result())
@@ -67,11 +74,24 @@ class LocalRunner:
         """
         self.run(self._clients.load_job(job_location, job_key))
 
+    @staticmethod
+    def _wait(running: dict[Future[list[PartitionResult]], int]) -> None:
+        """Until a slice has ended, or for a moment when all lanes rest."""
+        if running:
+            wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+        else:
+            time.sleep(_REST_SECONDS)
+
     def _start_lanes(
-        self, pool: ThreadPoolExecutor, coordinator: JobCoordinator, running: dict[Future[list[PartitionResult]], int]
+        self,
+        pool: ThreadPoolExecutor,
+        coordinator: JobCoordinator,
+        running: dict[Future[list[PartitionResult]], int],
+        rests: dict[int, float],
     ) -> None:
         busy = set(running.values())
+        now = time.monotonic()
         for lane in coordinator.remaining_lanes():
-            if lane.lane not in busy:
+            if lane.lane not in busy and rests.get(lane.lane, 0.0) <= now:
                 future = pool.submit(_slice_or_failure, coordinator.job, lane, self._clients, self._stop)
                 running[future] = lane.lane

@@ -8,6 +8,7 @@ state.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.errors import MigrationError, Transient, Where
 from airflow_provider_kafka_migration.replication.decide import Append, Hole, Step
 from airflow_provider_kafka_migration.replication.offset_map import Run
 
@@ -146,6 +147,10 @@ class PartitionCopy:
     settles_at: float = 0.0
     retries: int = 0
     stuck_since: float | None = None
+    #: the last failure that is tried again
+    trouble: MigrationError | None = None
+    #: since when the cluster has answered that a topic of this partition is not there (monotonic clock)
+    missing_since: float | None = None
     error: MigrationError | None = None
     #: decided source offsets without records that the committed position does not cover yet (transactional)
     owes_position: bool = False
@@ -325,8 +330,24 @@ class PartitionCopy:
         else:
             self.pending[0] = Hole(step.source_offset + grown, step.count - grown)
 
+    def open_trouble(self) -> MigrationError | None:
+        """What keeps the partition from going on, though nothing has stopped it; None: it goes on.
+
+        A partition whose log end was never looked at has made no contact in the whole slice: that is no good news.
+        """
+        if self.phase is Phase.RUNNING:
+            return None if self.is_idle or self.stuck_since is None else self.trouble
+        if self.phase is not Phase.RESUMING:
+            return None
+        return self.trouble or Transient(
+            "the slice ended before anybody had said where the copy of the partition stands",
+            where=Where(topic=self.spec.topic, partition=self.spec.partition),
+            next_step="none, unless it lasts: the next slice asks again; then check that both clusters answer",
+        )
+
     def result(self, *, done: bool) -> PartitionResult:
         """What happened in this slice."""
+        trouble = None if done else self.open_trouble()
         return PartitionResult(
             lane=self.lane,
             topic=self.spec.topic,
@@ -347,6 +368,10 @@ class PartitionCopy:
             error=None if self.error is None else self.error.as_dict(),
             total_records=self.confirmed_records,
             total_holes=self.confirmed_holes,
+            trouble=None if trouble is None else trouble.as_dict(),
+            trouble_seconds=0.0
+            if trouble is None or self.stuck_since is None
+            else round(time.monotonic() - self.stuck_since, 3),
             lag=-1 if self.source_end_offset < 0 else max(self.source_end_offset - self.confirmed_source_offset, 0),
         )
 

@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     SliceExpired,
     SourceGap,
+    TargetTopicMissing,
     Terminal,
     Where,
 )
@@ -27,15 +28,19 @@ from airflow_provider_kafka_migration.replication.append_errors import (
     UnexpectedEnd,
     UnexpectedOffset,
 )
+from airflow_provider_kafka_migration.replication.ends import MISSING_TOPIC
 from airflow_provider_kafka_migration.replication.feed import Feed
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.reading import read_span
 from airflow_provider_kafka_migration.replication.target_side import TargetSide
+from airflow_provider_kafka_migration.replication.topic_ids import another_topic
 
 log = logging.getLogger(__name__)
 
 #: A partition that could not go on for so long stops with the last error; the next round tries again.
 PATIENCE_SECONDS = 60.0
+#: A topic is gone when the cluster has said so for that long: a broker that has just started may not know it yet.
+MISSING_SECONDS = 10.0
 #: After so many appends that were taken, batches may be twice as large again.
 _RELAX_AFTER = 64
 _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
@@ -87,6 +92,17 @@ class Troubles:
         """Something went wrong with a partition; what comes for its present life later is ignored."""
         self._noted.append((copy, copy.incarnation, error))
 
+    def close(self) -> None:
+        """The slice is over: what was noted last counts too, or nobody would hear of what takes a slice to fail."""
+        for copy, incarnation, error in self._noted:
+            if copy.incarnation != incarnation or copy.phase is Phase.FAILED or isinstance(error, SliceExpired):
+                continue
+            if isinstance(error, Terminal) and not isinstance(error, SourceGap):
+                copy.fail(error)
+            else:
+                note_trouble(copy, error)
+        self._noted.clear()
+
     def settle(self) -> None:
         """Deal with all that was noted."""
         while self._noted:
@@ -122,12 +138,13 @@ class Troubles:
 
     def is_patient(self, copy: PartitionCopy, error: MigrationError) -> bool:
         """Whether to try again; a partition that is stuck for too long is stopped."""
-        now = time.monotonic()
-        copy.stuck_since = copy.stuck_since or now
-        if now - copy.stuck_since > PATIENCE_SECONDS:
+        now = note_trouble(copy, error)
+        missing = is_missing(copy, error, now, self._job.slice_seconds)
+        if missing:
+            self._stop(copy, topic_gone(self._job, copy, error))
+        elif copy.stuck_since is not None and now - copy.stuck_since > PATIENCE_SECONDS:
             self._stop(copy, error)
-            return False
-        return True
+        return copy.phase is not Phase.FAILED
 
     def _retry(self, copy: PartitionCopy, error: MigrationError) -> None:
         if not isinstance(error, OutOfOrder):
@@ -169,3 +186,45 @@ class Troubles:
                     next_step="stop that producer, delete the target topic and start again, or leave the topic out",
                     details={"producer_id": producer_id, "target_offset": batch.last_offset},
                 )
+
+
+def note_trouble(copy: PartitionCopy, error: MigrationError) -> float:
+    """Remember what keeps a partition from going on; the present moment of the monotonic clock."""
+    now = time.monotonic()
+    copy.trouble = error
+    copy.stuck_since = now if copy.stuck_since is None else copy.stuck_since
+    return now
+
+
+def is_missing(copy: PartitionCopy, error: MigrationError, now: float, slice_seconds: float) -> bool:
+    """Whether the cluster has said for long enough, without a break, that the topic is not there."""
+    if MISSING_TOPIC not in error.details:
+        copy.missing_since = None
+        return False
+    copy.missing_since = now if copy.missing_since is None else copy.missing_since
+    return now - copy.missing_since >= min(MISSING_SECONDS, slice_seconds / 2)
+
+
+def topic_gone(job: CopyJob, copy: PartitionCopy, error: MigrationError) -> MigrationError:
+    """A topic was deleted while it is copied, on the cluster that the error names."""
+    if error.where.cluster == "source":
+        where = Where(
+            migration_id=job.migration_id,
+            phase=job.name,
+            cluster="source",
+            topic=copy.spec.topic,
+            partition=copy.spec.partition,
+        )
+        return another_topic("was deleted", where)
+    return TargetTopicMissing(
+        "the target topic is not there any more: somebody has deleted it",
+        where=Where(
+            migration_id=job.migration_id,
+            phase=job.name,
+            cluster="target",
+            topic=copy.spec.target_topic,
+            partition=copy.spec.partition,
+        ),
+        next_step=f"if it may be copied again from the start, clear {job.name} (or kafka-migration resume FILE): the "
+        "topic is made again first; else leave the topic out of the migration",
+    )

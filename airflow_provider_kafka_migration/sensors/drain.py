@@ -86,9 +86,9 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
 
 
 def _gone_on(core: PhaseContext) -> bool:
-    """Nothing is left to wait for: the migration is beyond the tail, or has ended."""
+    """Nothing is left to wait for: the cutover has begun, or the migration has ended."""
     from airflow_provider_kafka_migration.state import State
 
     core.journal.refresh()
     state = core.journal.tip_state
-    return core.journal.is_past(State.TAIL) or (state is not None and state.is_terminal)
+    return core.journal.is_past(State.DRAIN_READY) or (state is not None and state.is_terminal)

@@ -19,7 +19,7 @@ class Merger:
     def __init__(self, coordinator: JobCoordinator) -> None:
         self.coordinator = coordinator
         self._lines = ProgressLines(coordinator.job)
-        self._pauses = Pauses()
+        self._pauses = Pauses(follows=coordinator.follows)
 
     def merge(self, outcome: SliceOutcome) -> float:
         """Record an outcome.
@@ -29,15 +29,13 @@ class Merger:
         open_lanes = {lane.lane: lane for lane in self.coordinator.remaining_lanes()}
         results = list(outcome.results)
         for number, error in sorted(outcome.lane_errors.items()):
-            log.warning("Lane %d could not be driven: %s", number, error)
+            log.info("Lane %d could not be driven: %s", number, error)
             if number in open_lanes:
                 results += lane_failed(open_lanes[number], error)
-        for result in results:
-            if result.error is not None:
-                log.warning("%s-%d: %s", result.topic, result.partition, result.error.get("what"))
+        # The coordinator says which partitions are stuck or have failed.
         self.coordinator.record(results)
         log.info(self._lines.add(outcome.results))
         lanes = {result.lane for result in results}
-        failed = lanes - {result.lane for result in results if result.error is None}
+        failed = lanes - {result.lane for result in results if not (result.error or result.trouble)}
         pause = self._pauses.after(lanes, failed)
         return pause if failed == lanes else 0.0

@@ -30,5 +30,4 @@ def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, J
     job = arguments.pointer.read(CopyJob, store)
     with session_for(f"{job.migration_id} {job.name}", arguments) as session:
         coordinator = JobCoordinator(job, store)
-        coordinator.begin()
         yield session, job, coordinator

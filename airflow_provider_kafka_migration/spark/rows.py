@@ -22,6 +22,7 @@ WORK_SCHEMA = "lane bigint, slice bigint"
 #: The numbers are there for Spark's metrics; ``result`` and ``error`` are the content.
 RESULT_SCHEMA = (
     "lane bigint, records bigint, copied_bytes bigint, source_bytes bigint, holes bigint, lag bigint, "
+    "failed bigint, stuck bigint, "
     "result string, error string"
 )
 RESULT_ARROW = pa.schema(
@@ -32,6 +33,8 @@ RESULT_ARROW = pa.schema(
         ("source_bytes", pa.int64()),
         ("holes", pa.int64()),
         ("lag", pa.int64()),
+        ("failed", pa.int64()),
+        ("stuck", pa.int64()),
         ("result", pa.string()),
         ("error", pa.string()),
     ]
@@ -64,6 +67,7 @@ def result_batch(results: Iterable[PartitionResult]) -> pa.RecordBatch:
             "source_bytes": result.source_bytes,
             "holes": result.holes,
             "lag": max(result.lag, 0),
+            **_troubles(result.error or result.trouble),
             "result": result.model_dump_json(),
             "error": None,
         }
@@ -72,10 +76,16 @@ def result_batch(results: Iterable[PartitionResult]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, schema=RESULT_ARROW)
 
 
+def _troubles(error: dict[str, object] | None) -> dict[str, int]:
+    """What a partition, or a lane of which nothing can be said, adds to the metrics."""
+    is_final = error is not None and error.get("kind") == "terminal"
+    return {"failed": int(is_final), "stuck": int(error is not None and not is_final)}
+
+
 def error_batch(lane: int, error: MigrationError) -> pa.RecordBatch:
     """The error of a lane as a batch of one row."""
     row: dict[str, Any] = dict.fromkeys(RESULT_ARROW.names, 0)
-    row.update(lane=lane, result=None, error=json.dumps(error.as_dict()))
+    row.update(lane=lane, **_troubles(error.as_dict()), result=None, error=json.dumps(error.as_dict()))
     return pa.RecordBatch.from_pylist([row], schema=RESULT_ARROW)
 
 

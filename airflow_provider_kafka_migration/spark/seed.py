@@ -61,6 +61,7 @@ class SeedDriver:
         :raises SparkJobFailed: Spark gave up a task.
         """
         lanes = self._coordinator.remaining_lanes()
+        self._coordinator.begin()
         if not lanes:
             self._coordinator.check()
             return

@@ -66,6 +66,7 @@ class TailDriver:
         :raises SparkJobFailed: Spark gave up a task, or the query.
         """
         failures = 0
+        self._coordinator.begin()
         while not self._coordinator.finished:
             merged = self._merged
             try:
@@ -115,6 +116,8 @@ class TailDriver:
                 functions.sum("copied_bytes").alias("copied_bytes"),
                 functions.sum("holes").alias("holes"),
                 functions.max("lag").alias("largest_lag"),
+                functions.sum("failed").alias("failed"),
+                functions.sum("stuck").alias("stuck"),
             )
         )
         return (

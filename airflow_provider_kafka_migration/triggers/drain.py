@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
-#: Looks that may fail one after the other (an unreachable broker, throttled storage) before the wait ends.
-MAX_FAILED_LOOKS = 30
+#: Looks that may fail one after the other (an unreachable broker, throttled storage) before the wait ends: a week of
+#: them. A cluster that is away ends a wait of days as little as it ends the tail; the task's own time-out does.
+MAX_FAILED_LOOKS = 10_000
 _LONGEST_PAUSE_SECONDS = 60.0
 #: A line in the task's log after so many looks.
 _LINE_EVERY = 5
@@ -107,7 +108,7 @@ class DrainTrigger(BaseTrigger):
                 self.log.warning("Look %d in a row failed: %s", failures, error)
                 if failures >= self.max_failed_looks:
                     return failed(error)
-                pause = min(self.poll_seconds * 2**failures, self.longest_pause_seconds)
+                pause = min(self.poll_seconds * 2.0 ** min(failures, 16), self.longest_pause_seconds)
             except Terminal as error:
                 return failed(error)
             await asyncio.sleep(pause)

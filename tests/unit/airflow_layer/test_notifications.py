@@ -62,6 +62,12 @@ def test_failure_says_what_where_and_what_next(minimal_spec: dict[str, Any]) -> 
     assert SENT[0]["message"].endswith("Next: start it")
 
 
+def test_trouble_says_which_partitions(minimal_spec: dict[str, Any]) -> None:
+    line = "2 partitions stuck for up to 130 s (tried again), orders-1: [BROKER_UNREACHABLE] no broker answers"
+    MigrationNotifier(event="trouble", spec=_spec(minimal_spec))(_context(migration_trouble=line))
+    assert SENT[0]["message"] == f"Kafka migration orders: seed does not copy some partitions. {line}"
+
+
 def test_unforeseen_errors_are_not_quoted(minimal_spec: dict[str, Any]) -> None:
     """Their text may hold anything, also a secret."""
     MigrationNotifier(event="failed", spec=_spec(minimal_spec))(_context(exception=ValueError("password=x")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.cli import drive
 from airflow_provider_kafka_migration.cli.drive import Tail
 from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
@@ -23,12 +25,14 @@ from airflow_provider_kafka_migration.errors import (
     CopyFailed,
     Interrupted,
     SparkJobFailed,
+    StorageUnavailable,
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.local import LocalStore
 
 
 class TailMigration:
@@ -87,6 +91,41 @@ def test_a_tail_that_is_interrupted_by_somebody_else_is_an_error() -> None:
 
     with Tail(TailMigration(interrupted), threading.Event()) as tail, pytest.raises(Interrupted):  # type: ignore[arg-type]
         tail.wait()
+
+
+def test_a_tail_whose_failure_may_pass_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storage that throttles for long, a Spark that goes away: whoever waits for the drain waits on."""
+    monkeypatch.setattr(drive, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(drive, "_LONGEST_PAUSE_SECONDS", 0.05)
+    tries: list[int] = []
+    result = PhaseResult("tail", "tail complete")
+
+    def works_at_last() -> PhaseResult:
+        tries.append(1)
+        if len(tries) < 8:
+            raise StorageUnavailable("SlowDown")
+        return result
+
+    with Tail(TailMigration(works_at_last), threading.Event()) as tail:  # type: ignore[arg-type]
+        deadline = time.monotonic() + 60
+        while tail.result is None and time.monotonic() < deadline:
+            tail.sleep(0.02)
+        assert tail.wait() is result
+    assert len(tries) == 8
+
+
+def test_who_waits_for_the_end_of_the_tail_hears_of_a_failure() -> None:
+    """Producers may be stopped by then."""
+    waits = threading.Event()
+
+    def fails() -> PhaseResult:
+        assert waits.wait(30)
+        raise StorageUnavailable("SlowDown")
+
+    with Tail(TailMigration(fails), threading.Event()) as tail:  # type: ignore[arg-type]
+        threading.Timer(0.2, waits.set).start()
+        with pytest.raises(StorageUnavailable):
+            tail.wait()
 
 
 def spark_runner(stop: Stop) -> SparkRunner:
@@ -153,6 +192,28 @@ def test_status_tells_where_a_migration_stands(invoke: Any, spec_file: Path, jou
     assert result.exit_code == ExitCode.OK
     assert "seed is entered again" in result.stdout
     assert "ann@desk" in result.stdout
+
+
+def test_status_names_partitions_that_are_not_copied(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    store = LocalStore(spec_file.parent / "journal")
+    trouble = {
+        "topic": "orders",
+        "partition": 3,
+        "state": "stuck",
+        "seconds": 130.2,
+        "code": "BROKER_UNREACHABLE",
+        "what": "no broker answers",
+        "next_step": "start it",
+    }
+    failed = {**trouble, "partition": 1, "state": "failed", "code": "FOREIGN_DATA", "what": "not ours"}
+    document = {"records": 5, "partitions_failed": 1, "partitions_stuck": 1, "troubles": [failed, trouble]}
+    store.put(f"{load_spec(spec_file).migration_id}/progress/tail.json", json.dumps(document).encode())
+    shown = " ".join(invoke("status", spec_file).stdout.split())
+    assert "partitions_failed 1, partitions_stuck 1" in shown
+    assert "FAILED for 130 s: [FOREIGN_DATA] not ours. Next: start it" in shown
+    assert "stuck, tried again for 130 s: [BROKER_UNREACHABLE] no broker answers. Next: start it" in shown
+    answer = json.loads(invoke("status", spec_file, "--json").stdout)
+    assert answer["progress"]["tail"]["troubles"] == [failed, trouble]
 
 
 def test_status_is_10_when_an_operator_is_waited_for(invoke: Any, spec_file: Path, journal: Journal) -> None:

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.documents.plan import (
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_groups import (
     CommittedOffset,
     GroupDescription,
@@ -94,13 +95,22 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.groups: dict[str, FakeGroup] = {}
         self.commits: list[tuple[str, dict[TopicPartition, CommittedOffset]]] = []
-        #: all topics of the cluster
-        self.topics: list[str] = ["orders", "__consumer_offsets"]
         self.producer_states: dict[TopicPartition, Any] = {}
         self.transactions: list[Any] = []
+        #: all topics of the cluster by id; others have none. An error in place of an id: why it cannot be described
+        self.topics: dict[str, str | ItemError] = {"orders": "", "__consumer_offsets": ""}
 
     def describe_topics(self, names: Iterable[str] | None = None, **_: Any) -> dict[str, TopicFacts]:
-        return {name: TopicFacts(name) for name in sorted(names if names is not None else self.topics)}
+        found = {}
+        for name in sorted(self.topics) if names is None else names:
+            known = self.topics.get(name, "")
+            is_error = isinstance(known, ItemError)
+            found[name] = TopicFacts(
+                name=name,
+                topic_id="" if is_error else str(known),
+                error=known if isinstance(known, ItemError) else None,
+            )
+        return found
 
     def list_groups(self) -> dict[str, GroupListing]:
         return {name: GroupListing(name, g.kind, g.state, "consumer", 0) for name, g in sorted(self.groups.items())}

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from phase_support import Clock, make_context, make_plan
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData
-from airflow_provider_kafka_migration.phases import drain
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, DrainTimeout, ForeignData, TopicRecreated
+from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.phases import drain, follow
+from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.drain import PartitionLag
+from airflow_provider_kafka_migration.state import State
 
 START = datetime(2026, 4, 24, 10, 40, tzinfo=UTC)
 
@@ -98,9 +106,8 @@ def test_run_waits_journals_and_is_answered_at_once_afterwards(tmp_path: Path) -
     assert clock.at - begun >= timedelta(seconds=10)
     assert context.journal.find_step("drain_ready") is not None
     assert not result.already_done
-    from airflow_provider_kafka_migration.state import State
-
     context.journal.transition(State.DRAIN_READY, "ready")
+    context.journal.transition(State.CUTOVER, "approved")
     looks = target.looks  # type: ignore[attr-defined]
     assert drain.run_or_confirm(context).already_done
     assert target.looks == looks  # type: ignore[attr-defined]
@@ -140,3 +147,144 @@ def test_lag_by_topic() -> None:
         "a": {"partitions": 1, "total_lag": 0, "largest_lag": 0},
         "orders": {"partitions": 2, "total_lag": 7, "largest_lag": 4},
     }
+
+
+def test_who_waits_for_an_approval_is_caught_up_again(tmp_path: Path) -> None:
+    """Nothing was copied since the last call: what was ready then is not ready now."""
+    clock = Clock()
+    context = make_context(tmp_path, clock=clock)
+    drain.run(context, sleep=clock.sleep)
+    context.journal.transition(State.DRAIN_READY, "ready")
+    context.source.wire.offsets["latest"] = {("orders", 0): 10_000}  # type: ignore[attr-defined]
+
+    def catch_up(seconds: float) -> None:
+        clock.sleep(seconds)
+        ends = context.target.wire.offsets["latest"]  # type: ignore[attr-defined]
+        ends["orders", 0] = min(10_000, ends.get(("orders", 0), 0) + 100)
+
+    begun = clock.at
+    result = drain.run_or_confirm(context, sleep=catch_up)
+    assert not result.already_done
+    assert clock.at - begun >= timedelta(seconds=99 + 10), "until it is small, and then for the whole window"
+    assert context.journal.tip_state is State.DRAIN_READY
+
+
+def test_a_lag_that_shrinks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(drain, "time", SimpleNamespace(monotonic=clock.seconds, sleep=clock.sleep))
+    context = make_context(tmp_path, clock=clock)
+    source, target = context.source.wire, context.target.wire
+    source.offsets["latest"] = {("orders", 0): 10_000}  # type: ignore[attr-defined]
+    target.offsets["latest"] = {("orders", 0): 0}  # type: ignore[attr-defined]
+
+    def catch_up(seconds: float) -> None:
+        clock.sleep(seconds)
+        target.offsets["latest"]["orders", 0] += 50  # type: ignore[attr-defined]
+
+    begun = clock.at
+    assert drain.small_again(context, sleep=catch_up).is_small
+    assert clock.at - begun > timedelta(seconds=150), "much longer than a lag that stands still"
+    source.offsets["latest"] = {("orders", 0): 30_000}  # type: ignore[attr-defined]
+    begun = clock.at
+    assert not drain.small_again(context, sleep=clock.sleep).is_small
+    assert clock.at - begun <= timedelta(seconds=drain.SMALL_AGAIN_SECONDS + 2)
+
+
+def test_a_cluster_that_is_away_does_not_end_the_wait(tmp_path: Path) -> None:
+    clock = Clock()
+    context = make_context(tmp_path, clock=clock)
+    told: list[str] = []
+    context.progress = lambda progress: told.append(progress.message)
+    back = clock.at + timedelta(minutes=30)
+
+    def answer(wire: object, which: str) -> None:
+        if clock.at < back:
+            raise BrokerUnreachable("no broker of the target answers", next_step="start it")
+
+    context.target.wire.on_look = answer  # type: ignore[attr-defined]
+    result = drain.run(context, sleep=clock.sleep)
+    assert result.details["ready"]
+    assert clock.at - back >= timedelta(seconds=10), "the whole window begins when it is back"
+    assert any("no broker of the target answers" in text for text in told)
+
+
+def test_a_cluster_that_stays_away_ends_the_wait_with_its_own_error(tmp_path: Path) -> None:
+    clock = Clock()
+    context = make_context(tmp_path, clock=clock, tail={"drain_ready_timeout": "10m"})
+
+    def never(wire: object, which: str) -> None:
+        raise BrokerUnreachable("no broker of the target answers", next_step="start it")
+
+    context.target.wire.on_look = never  # type: ignore[attr-defined]
+    with pytest.raises(BrokerUnreachable, match="no broker of the target answers"):
+        drain.run(context, sleep=clock.sleep)
+
+
+# -- topics that are not the planned ones ----------------------------------------------------------------------------
+
+
+def planned_with_ids(folder: Path, **sections: Any) -> PhaseContext:
+    """The topics ``orders`` and ``users``, each with an id that the source still gives."""
+    plan = make_plan({"orders": 1, "users": 1})
+    topics = [topic.model_copy(update={"topic_id": f"id-of-{topic.name}"}) for topic in plan.topics]
+    context = make_context(folder, plan=plan.model_copy(update={"topics": topics}), **sections)
+    context.source.admin.topics = {topic.name: topic.topic_id for topic in topics}  # type: ignore[attr-defined]
+    return context
+
+
+def test_another_topic_is_named_before_its_offsets_are_looked_at(tmp_path: Path) -> None:
+    """Right after it was created again the source ends below the target: that is no foreign data."""
+    context = planned_with_ids(tmp_path)
+    context.source.wire.offsets["latest"] = {("orders", 0): 10, ("users", 0): 1}  # type: ignore[attr-defined]
+    context.target.wire.offsets["latest"] = {("orders", 0): 10, ("users", 0): 50}  # type: ignore[attr-defined]
+    with pytest.raises(ForeignData):
+        drain.measure(context)
+    context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
+    with pytest.raises(TopicRecreated, match="another-id") as caught:
+        drain.measure(context)
+    assert caught.value.where.topic == "users"
+    assert "on_topic_deleted: drop" in caught.value.next_step
+
+
+def test_a_deleted_topic_is_named_when_it_is_said_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = planned_with_ids(tmp_path)
+    unknown = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
+    known = context.source.admin.topics  # type: ignore[attr-defined]
+    pauses: list[float] = []
+
+    def comes_back(seconds: float) -> None:
+        pauses.append(seconds)
+        known["users"] = "id-of-users"
+
+    known["users"] = unknown
+    monkeypatch.setattr(follow, "time", SimpleNamespace(sleep=comes_back))
+    assert len(drain.measure(context)) == 2, "a broker that has just started does not know all topics"
+    assert len(pauses) == 1
+    known["users"] = unknown
+    monkeypatch.setattr(follow, "time", SimpleNamespace(sleep=pauses.append))
+    with pytest.raises(TopicRecreated, match="users: it was deleted on the source"):
+        drain.measure(context)
+
+
+def test_a_topic_that_is_dropped_by_policy_holds_nothing_up(tmp_path: Path) -> None:
+    context = planned_with_ids(tmp_path, topology={"on_topic_deleted": "drop"})
+    context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
+    context.target.wire.offsets["latest"] = {("users", 0): 50}  # type: ignore[attr-defined]
+    assert [item.topic for item in drain.measure(context)] == ["orders"]
+
+
+def test_what_another_process_has_journaled_is_seen(tmp_path: Path) -> None:
+    """The tail's follower names a topic that is gone; who waits in the meantime has an older view of the journal."""
+    context = planned_with_ids(tmp_path)
+    assert drain.measure(context)
+    other = Journal.create_or_open(
+        context.journal_store,
+        "m1",
+        Fingerprint("source-id", "target-id"),
+        owner=Owner("cli", "tester", "tester"),
+    )
+    other.step(follow.GONE, key="users: gone", details={"topic": "users", "why": "it was deleted", "policy": "fail"})
+    with pytest.raises(TopicRecreated, match="users: it was deleted"):
+        drain.measure(context)

@@ -1,0 +1,66 @@
+"""Target topics that somebody has deleted since topology_copy made them: made again before they are copied again.
+
+This migration deletes no topic. Whoever did it, perhaps because an error told them to, runs the phase again and means
+the topic to be copied from the source's log start.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.phases import follow
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.state import State
+
+log = logging.getLogger(__name__)
+
+STEP: Final = "topics_made_again"
+DONE: Final = "topics_made_again_done"
+#: Before the seed topology_copy makes topics; from the freeze on a missing topic is a failure of the cutover.
+_STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
+
+
+def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
+    """Make the target topics of a job that are not there; their names, ascending.
+
+    What was begun and not ended, because the process died in between, is done again. All other topics are left as
+    they are. A topic that may not be described is left to the copiers, who say so.
+
+    :raises MigrationError: a topic cannot be made.
+    """
+    if context.journal.working_state not in _STATES:
+        return []
+    by_target = {item.target_topic: item.topic for item in job.partitions}
+    described = context.target.admin.describe_topics(sorted(by_target))
+    missing = {
+        name
+        for name, facts in described.items()
+        if facts.error is not None and facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    todo = sorted((missing | _begun(context)) & by_target.keys())
+    if not todo:
+        return []
+    reason = f"{len(todo)} target topics were deleted and are made again; the first is {todo[0]}"
+    log.warning(reason)
+    context.progress(Progress(phase, reason))
+    context.journal.check_holds()
+    if missing:
+        context.journal.step(STEP, key=phase, details={"topics": sorted(missing)}, reason=reason)
+    sources = {by_target[name] for name in todo}
+    follow.make(context, context.load_plan(), {item.key for item in job.partitions if item.topic in sources})
+    context.journal.step(DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics are there again")
+    return todo
+
+
+def _begun(context: PhaseContext) -> set[str]:
+    """Topics that were to be made again, and of which nobody has journaled that they are complete."""
+    begun: set[str] = set()
+    for entry in context.journal.steps():
+        if entry.step == STEP:
+            begun.update(str(name) for name in entry.details["topics"])
+        elif entry.step == DONE:
+            begun.difference_update(str(name) for name in entry.details["topics"])
+    return begun

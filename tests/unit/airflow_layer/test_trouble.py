@@ -1,0 +1,115 @@
+"""Partitions that are not copied while a task stays green: metrics, and one notification per reason to look."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.dag import build_migration_dag
+from airflow_provider_kafka_migration.hooks.trouble import TROUBLE, TroubleNotices
+from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
+from airflow_provider_kafka_migration.operators.spark_job import SparkSubmitRunner
+from airflow_provider_kafka_migration.phases.context import Progress
+from airflow_provider_kafka_migration.spec import parse_spec
+
+
+def said(failed: int = 0, stuck: int = 0, seconds: float = 0.0) -> Progress:
+    return Progress("tail", f"{failed} failed, {stuck} stuck", failed=failed, stuck=stuck, stuck_seconds=seconds)
+
+
+def notices(told: list[str], gauges: list[tuple[str, float, dict[str, str]]] | None = None) -> TroubleNotices:
+    return TroubleNotices(
+        "orders", told.append, gauge=lambda *given: gauges.append(given) if gauges is not None else None
+    )
+
+
+def test_a_partition_that_fails_is_told_once() -> None:
+    told: list[str] = []
+    take = notices(told)
+    for progress in (said(), said(failed=1), said(failed=1), said(failed=2), said(failed=2)):
+        take(progress)
+    assert told == ["1 failed, 0 stuck", "2 failed, 0 stuck"]
+    take(said())
+    take(said(failed=1))
+    assert len(told) == 3, "another tail has met it again"
+
+
+def test_stuck_partitions_are_told_when_it_lasts_and_again_the_next_time() -> None:
+    told: list[str] = []
+    take = notices(told)
+    for seconds in (10.0, 60.0, 119.0):
+        take(said(stuck=3, seconds=seconds))
+    assert told == [], "a broker that is restarted wakes nobody up"
+    for seconds in (121.0, 200.0, 4000.0):
+        take(said(stuck=3, seconds=seconds))
+    assert told == ["0 failed, 3 stuck"]
+    take(said())
+    take(said(stuck=1, seconds=130.0))
+    assert told == ["0 failed, 3 stuck", "0 failed, 1 stuck"]
+
+
+def test_progress_without_figures_says_nothing() -> None:
+    gauges: list[tuple[str, float, dict[str, str]]] = []
+    notices([], gauges)(Progress("plan", "looking"))
+    assert gauges == []
+
+
+def test_gauges() -> None:
+    gauges: list[tuple[str, float, dict[str, str]]] = []
+    notices([], gauges)(said(failed=1, stuck=2, seconds=7.5))
+    tags = {"migration_id": "orders", "phase": "tail"}
+    assert gauges == [
+        ("kafka_migration.partitions_failed", 1, tags),
+        ("kafka_migration.partitions_stuck", 2, tags),
+        ("kafka_migration.stuck_seconds", 7.5, tags),
+    ]
+
+
+def test_they_reach_airflow_s_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.observability import stats
+
+    written: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(stats, "gauge", lambda name, value, tags: written.append((name, value, tags)))
+    TroubleNotices("orders", lambda _text: None)(said(stuck=2))
+    assert ("kafka_migration.partitions_stuck", 2, {"migration_id": "orders", "phase": "tail"}) in written
+
+
+def test_the_runner_calls_whoever_wants_to_hear(
+    minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_kafka_migration.operators.spark_job.interval_seconds", lambda: 0.01)
+    heard: list[Any] = []
+
+    def broken(_context: Any) -> None:
+        raise OSError("mail server down")
+
+    class Operator:
+        on_trouble = (broken, heard.append)
+
+        @staticmethod
+        def progress_sink(_context: Any) -> Any:
+            return lambda _progress: None
+
+        @staticmethod
+        def submit(*_: Any) -> None:
+            import time
+
+            deadline = time.monotonic() + 60
+            while not heard and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+    runner = SparkSubmitRunner(Operator(), {"ti": SimpleNamespace(task_id="tail")})  # type: ignore[arg-type]
+    runner.submit(parse_spec(minimal_spec), "file:///x", "orders/jobs/tail.json", lambda: said(failed=1))
+    assert heard[0][TROUBLE] == "1 failed, 0 stuck"
+    assert heard[0]["ti"].task_id == "tail"
+    assert "mail server down" in caplog.text
+
+
+def test_seed_and_tail_of_a_dag_notify(minimal_spec: dict[str, Any]) -> None:
+    dag = build_migration_dag(minimal_spec)
+    for task_id in ("seed", "tail"):
+        found = dag.get_task(task_id).on_trouble  # type: ignore[attr-defined]
+        assert [type(item) for item in found] == [MigrationNotifier]
+        assert found[0].event == "trouble"
