@@ -326,7 +326,7 @@ def _commands(spec: MigrationSpec) -> list[str]:
         f"kafka-migration resume {name}.yaml            # go on after a failure (or clear the red task in Airflow)",
         f"kafka-migration resume {name}.yaml --approve CODE   # answer an approval, with the code that it showed",
         f"kafka-migration plan {name}.yaml --diff plan.json   # what has changed on the clusters since this plan",
-        f"kafka-migration rollback {name}.yaml          # only before the cutover",
+        f"kafka-migration rollback {name}.yaml          # until clients may switch; frees producers",
         f"kafka-migration offset-map show {name}.yaml   # offsets of both sides",
         f"kafka-migration verify-evidence {spec.storage.evidence_location}/{name}/evidence.json",
         "```",
@@ -340,7 +340,7 @@ def _failures(spec: MigrationSpec) -> list[str]:
         "- A red task: read its last line (it ends with what to do), then clear it. Each task goes on where it was.",
         f"- Freeze too long: producers are unfrozen after {format_duration(spec.cutover.max_producer_freeze)} by "
         "themselves, and the migration is back in tail. With freeze: manual, tell their owners.",
-        "- Abort before the cutover: answer the approval with Abort, or use rollback. Topics and data stay on the "
-        "target; rollback-report.json lists them.",
+        "- Abort: answer the cutover's approval with Abort, or use rollback, also in a freeze. Topics and data stay on "
+        "the target; rollback-report.json lists them.",
         "- After the client switch there is no way back by rollback: clients write to the target. Go forward.",
     ]
