@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import rfc8785
@@ -26,6 +27,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 MAX_TRANSIENT_ROUNDS = 5
 #: The same in time, for slices that end while something is still tried again: they end without an error.
 MAX_STUCK_SECONDS = 300.0
+#: A slice may wait for its lease (the length of a slice) and for answers; beyond that it hangs.
+OVERDUE_SECONDS = 60.0
 _PROGRESS_SECONDS = 2.0
 #: Jobs that write to the target.
 _WRITING_JOBS = ("seed", "tail", "restore")
@@ -96,6 +99,8 @@ class JobCoordinator:
         self._standing = {key: _Standing() for key in _keys(job)}
         self._began = time.monotonic()
         self._written_at = 0.0
+        #: results may come in another thread than the one that ticks
+        self._lock = threading.RLock()
         self._run = secrets.token_hex(4)
         self._lines = TroubleLines(job.name)
         self._asked_stop_at = 0.0
@@ -124,11 +129,36 @@ class JobCoordinator:
         """Say that this driver runs, before its first slice has ended: what an earlier one has written is over."""
         self._try_to_write_progress()
 
-    def tick(self) -> None:
-        """Called while nothing comes in, by the thread that calls :meth:`record`: slices may hang for long."""
-        if time.monotonic() - self._written_at >= _PROGRESS_SECONDS:
+    def tick(self, running_since: Mapping[int, float]) -> None:
+        """Called while nothing comes in: a slice that hangs brings no results, and nobody would hear of it.
+
+        :param running_since: since when the present slice of each lane runs (monotonic clock).
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now - self._written_at < _PROGRESS_SECONDS:
+                return
+            for lane in self.job.lanes:
+                seconds = now - running_since.get(lane.lane, now)
+                if seconds >= 2 * self.job.slice_seconds + OVERDUE_SECONDS:
+                    self._note_overdue(lane, seconds)
             self._lines.tell(self.troubles())
             self._try_to_write_progress()
+
+    def _note_overdue(self, lane: CopyLane, seconds: float) -> None:
+        error = Transient(
+            f"the slice of lane {lane.lane} has not ended after {seconds:.0f} s; it should have after "
+            f"{self.job.slice_seconds} s",
+            where=Where(migration_id=self.job.migration_id, phase=self.job.name),
+            next_step="look at the process that runs it (on Spark: its executor, and whether there is a free one); "
+            "killing it does no harm, the next slice goes on from the target's log end",
+        ).as_dict()
+        for spec in lane.partitions:
+            standing = self._standing.get((*spec.key, lane.half == "backup"))
+            if standing is not None and not standing.failed:
+                standing.trouble = error
+                if standing.stuck_since is None:
+                    standing.stuck_since = time.monotonic() - seconds
 
     def _look_for_end(self) -> None:
         """A stop that lies where a partition begins (an empty one; all of them in a rollback) needs no broker.
@@ -197,6 +227,10 @@ class JobCoordinator:
 
     def record(self, results: Iterable[PartitionResult]) -> None:
         """Take in the results of slices and write progress now and then."""
+        with self._lock:
+            self._record(results)
+
+    def _record(self, results: Iterable[PartitionResult]) -> None:
         self.refresh_job()
         backups = {lane.lane for lane in self.job.lanes if lane.half == "backup"}
         for result in results:

@@ -48,6 +48,8 @@ class LocalRunner:
         running: dict[Future[list[PartitionResult]], int] = {}
         #: when a lane of which nothing could be copied is tried again (monotonic clock)
         rests: dict[int, float] = {}
+        #: since when the slice of a lane runs (monotonic clock)
+        began: dict[int, float] = {}
         pauses = LanePauses(follows=coordinator.follows)
         # Both halves of a split job must run at the same time, or the one waits for the other.
         threads = max(self._threads, len(job.lanes)) if any(lane.half for lane in job.lanes) else self._threads
@@ -58,10 +60,14 @@ class LocalRunner:
                 self._wait(running)
                 for future in [future for future in running if future.done()]:
                     lane, results = running.pop(future), future.result()
+                    began.pop(lane, None)
                     coordinator.record(results)
                     in_vain = bool(results) and all(result.error or result.trouble for result in results)
                     rests[lane] = time.monotonic() + pauses.after([lane], [lane] if in_vain else [])
-                coordinator.tick()
+                # Those that wait for a thread do not run yet.
+                under_way = {lane for future, lane in running.items() if future.running()}
+                began = {lane: began.get(lane, time.monotonic()) for lane in sorted(under_way)}
+                coordinator.tick(began)
             # What the slices under way still do counts, also when they are told to stop: recorded gaps, for instance.
             for future in running:
                 coordinator.record(future.result())

@@ -57,6 +57,8 @@ class TailDriver:
         self._failure: BaseException | None = None
         #: slices that were taken in
         self._merged = 0
+        #: when the slice that runs has begun, for all lanes (monotonic clock)
+        self._slice_began = time.monotonic()
 
     def run(self) -> None:
         """Return when the coordinator has finished.
@@ -135,6 +137,7 @@ class TailDriver:
                 outcome = read_rows(frame.collect())
             pause = self._merger.merge(outcome)
             self._merged += 1
+            self._slice_began = time.monotonic() + pause
             if self._coordinator.finished:
                 finished_file.touch()
             elif pause:
@@ -149,6 +152,7 @@ class TailDriver:
             while not finished_file.exists():
                 if query.awaitTermination(_POLL_SECONDS):
                     break
+                self._coordinator.tick({lane.lane: self._slice_began for lane in self._job.lanes})
         finally:
             query.stop()
 

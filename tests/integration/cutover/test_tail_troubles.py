@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -103,6 +104,36 @@ def test_a_cluster_that_is_away_for_longer_than_all_budgets(
     write(lab.source_cluster, topic, 4, 10)
     wait_for("the tail to go on", lambda: is_copied(context, topic, 4), _SECONDS)
     wait_for("nobody to be stuck", lambda: progress(context)["partitions_stuck"] == 0, _SECONDS)
+    assert lab.tail_error is None
+    lab.check_equal()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seconds", [8, 150])
+def test_a_target_that_is_away_for_seconds_and_for_minutes(
+    make_lab: Callable[..., Lab], unique_name: Callable[[str], str], fill: Fill, seconds: int
+) -> None:
+    """With the real budgets. Three of four partitions were dead after that, in silence, while one lived."""
+    topic = unique_name("minutes")
+    fill({topic: 4}, 10)
+    lab = make_lab([topic], tail={"slice_seconds": 10})
+    context = lab.begin()
+    lab.start_tail()
+    write(lab.source_cluster, topic, 4, 10)
+    wait_for("the tail to copy", lambda: is_copied(context, topic, 4), _SECONDS)
+    with away(lab.target_cluster):
+        write(lab.source_cluster, topic, 4, 10)
+        if seconds < 60:
+            threading.Event().wait(seconds)
+        else:
+            wait_for("it to last", lambda: progress(context).get("stuck_seconds", 0) >= seconds, 2 * seconds + _SECONDS)
+            assert progress(context)["partitions_stuck"] == 4
+    for _ in range(10):
+        write(lab.source_cluster, topic, 4, 10)
+    wait_for("the tail to go on", lambda: is_copied(context, topic, 4), _SECONDS)
+    wait_for("nobody to be stuck", lambda: progress(context)["partitions_stuck"] == 0, _SECONDS)
+    assert progress(context)["partitions_failed"] == 0
     assert lab.tail_error is None
     lab.check_equal()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import (
     SparkSettingsRefused,
     Terminal,
 )
+from airflow_provider_kafka_migration.replication import coordinator as coordinator_module
 from airflow_provider_kafka_migration.spark.data_source import NAME, lanes_option
 from airflow_provider_kafka_migration.spark.seed import SeedDriver
 from airflow_provider_kafka_migration.spark.session import build_session, job_group
@@ -258,6 +259,39 @@ def test_a_killed_tail_worker_is_tried_again(spark: SparkSession, tmp_path: Path
 
     assert tail(spark, stored, die_once)["partitions_done"] == 2
     assert [attempt for _, attempt, _ in began(stored, 1)][:4] == [0, 0, 1, 0]
+
+
+def test_a_tail_tries_a_lane_again_however_often_its_cluster_was_away(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One lane lives all the time, another one's cluster outlasts every budget; a person has healed the third."""
+    monkeypatch.setattr(coordinator_module, "MAX_TRANSIENT_ROUNDS", 1)
+    stored = store_job(tmp_path, "tail", lanes=3, partitions=1, until_offset=None)
+    stop = stop_after(5, 400)
+    seen: list[tuple[object, object]] = []
+
+    def away(lane: CopyLane, attempt: int, here: Path) -> None:
+        slices = len(list(here.glob(f"began-{lane.lane}-*")))
+        if lane.lane == 0 and slices <= 3:
+            raise BrokerUnreachable("no broker of the target answers", next_step="start it")
+        if lane.lane == 2 and slices == 1:
+            raise Terminal("a missing right", next_step="grant it")
+        if lane.lane == 1:
+            stop(lane, attempt, here)
+
+    coordinator = stored.coordinator()
+    record = coordinator.record
+
+    def note(results: Iterable[PartitionResult]) -> None:
+        record(results)
+        found = coordinator.progress()
+        seen.append((found["partitions_failed"], found["partitions_stuck"]))
+
+    monkeypatch.setattr(coordinator, "record", note)
+    TailDriver(spark, stored.job, stored.pointer, coordinator, run=copying(stored.folder, away)).run()
+    assert seen[:4] == [(1, 1), (0, 1), (0, 1), (0, 0)]
+    assert [(stored.folder / f"offset-{number}").read_text() for number in range(3)] == ["400"] * 3
+    assert coordinator.progress()["partitions_done"] == 3
 
 
 @pytest.mark.soak

@@ -221,6 +221,28 @@ def test_lines_are_written_soon_and_then_now_and_then(
         assert "all partitions are copied again" in caplog.messages[-1]
 
 
+def test_a_slice_that_hangs_is_no_silence(
+    local_store: LocalStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It brings no results; the driver, which is well, must not look as if all was well."""
+    lanes = [lane(0, partition("a", 0)), lane(1, partition("a", 1))]
+    driver = tail(local_store, *lanes)
+    driver.record([result(lanes[0], "a", 0, records=5), result(lanes[1], "a", 1, records=5)])
+    began = clock.now
+    while clock.now < began + 170:
+        clock.now += 10
+        driver.tick({0: began, 1: clock.now})
+        assert driver.progress()["partitions_stuck"] == 0
+    clock.now += 20
+    with caplog.at_level(logging.WARNING):
+        driver.tick({0: began, 1: clock.now})
+    written = json.loads(local_store.get("m1/progress/tail.json") or b"")
+    assert [(item["partition"], item["state"], item["seconds"]) for item in written["troubles"]] == [(0, "stuck", 190)]
+    assert "the slice of lane 0 has not ended after 190 s; it should have after 60 s" in caplog.text
+    driver.record([result(lanes[0], "a", 0, records=5)])
+    assert driver.progress()["partitions_stuck"] == 0
+
+
 def test_pauses_of_a_job_that_follows_stay_short() -> None:
     """Producers may be stopped while a lane rests."""
     pauses = LanePauses(follows=True)
