@@ -289,7 +289,7 @@ class Resumer:
         self._look_further(look, last.base_offset - _REALIGN_OFFSETS)
         assert look.tail is not None
         runs = realigned(look.tail, look.map, read, is_whole=look.is_whole, timestamps=self._job.timestamps)
-        if runs is None or self._job.on_mismatch == "fail":
+        if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise self._mismatch(look, last)
         log.warning(
             "%s-%s: control markers too many before source offset %s, found at the take-over; going on as mapped",
