@@ -200,14 +200,29 @@ class GroupsSection(Section):
         return _why_not_selected("groups", group, self.include, self.exclude)
 
 
+OffsetsMode = Literal["auto", "equal", "shifted", "mapped", "transactional"]
+
+
+class TopicOffsetsSection(Section):
+    """Another offsets mode for some topics."""
+
+    topics: list[Regex] = Field(min_length=1, description="Names or regular expressions of source topics, full match.")
+    mode: OffsetsMode = Field(description="As offsets.mode, for these topics.")
+
+
 class OffsetsSection(Section):
     """How target offsets relate to source offsets."""
 
-    mode: Literal["auto", "equal", "shifted", "mapped", "transactional"] = Field(
+    mode: OffsetsMode = Field(
         "auto",
         description="auto decides per partition by budget, and takes transactional where the target does not compare "
         "sequences; equal fails where the budget is not enough; shifted never fills a log start; mapped never fills "
         "holes; transactional copies all partitions in transactions.",
+    )
+    by_topic: list[TopicOffsetsSection] = Field(
+        default_factory=list,
+        description="Other modes for some topics; the first entry that matches a topic counts. For instance mapped for "
+        "a topic whose holes should not become control markers.",
     )
     on_mismatch: Literal["mapped", "fail"] = Field(
         "mapped", description="When a hole was filled twice: go on as mapped, or fail the partition."
@@ -235,6 +250,17 @@ class OffsetsSection(Section):
     timestamps: Literal["visible", "raw"] = Field(
         "visible", description="LogAppendTime topics: keep the time that consumers see, or the producer's."
     )
+
+    def mode_of(self, topic: str) -> OffsetsMode:
+        """The mode of a source topic."""
+        for item in self.by_topic:
+            if any(re.fullmatch(pattern, topic) for pattern in item.topics):
+                return item.mode
+        return self.mode
+
+    def on_mismatch_of(self, topic: str) -> Literal["mapped", "fail"]:
+        """What a topic's partitions do where their offsets cannot be kept; ``equal`` never changes the verdict."""
+        return "fail" if self.mode_of(topic) == "equal" else self.on_mismatch
 
 
 class SeedSection(Section):

@@ -157,6 +157,9 @@ def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[B
         if section is not None:
             yield f"{prefix}{name}", section
             yield from _sections(section, f"{prefix}{name}.")
+        for item in typing.get_args(field.annotation) if typing.get_origin(field.annotation) is list else ():
+            if isinstance(item, type) and issubclass(item, BaseModel):
+                yield f"{prefix}{name}[]", item
 
 
 def _table(model: type[BaseModel]) -> str:
@@ -211,6 +214,8 @@ def _kind(hint: Any) -> str:
         return f"list of {_plural(_kind(arguments[0]))}"
     if origin is dict:
         return "mapping"
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return "section"
     return {bool: "true, false", int: "whole number", float: "number", str: "text"}.get(hint, "any")
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 
-#: Kafka's default of ``delete.retention.ms``, for topics that do not set it.
+#: Kafka's default of ``delete.retention.ms``, where nobody has said what the source's brokers have.
 DEFAULT_DELETE_RETENTION_MS = 86_400_000
 
 
@@ -60,12 +60,23 @@ class ContentResult(Document):
     content: PartitionContent
 
 
-def topic_rules(plan: Plan) -> dict[str, TopicRules]:
-    """The rules of all topics of a plan."""
+def is_compacted(topic: TopicPlan) -> bool:
+    """Whether older records of a key may go."""
+    return "compact" in topic.source_configs.get("cleanup.policy", "") or "compacted" in topic.kinds
+
+
+def topic_rules(plan: Plan, delete_retention_ms: Mapping[str, int]) -> dict[str, TopicRules]:
+    """The rules of all topics of a plan.
+
+    :param delete_retention_ms: as in force on the source (the topic's own, else the broker's default), by topic.
+    """
     return {
         topic.name: TopicRules(
-            compacted="compact" in topic.source_configs.get("cleanup.policy", "") or "compacted" in topic.kinds,
-            delete_retention_ms=int(topic.source_configs.get("delete.retention.ms", str(DEFAULT_DELETE_RETENTION_MS))),
+            compacted=is_compacted(topic),
+            delete_retention_ms=delete_retention_ms.get(
+                topic.name,
+                int(topic.source_configs.get("delete.retention.ms", str(DEFAULT_DELETE_RETENTION_MS))),
+            ),
         )
         for topic in plan.topics
     }
@@ -77,10 +88,14 @@ def content_job(
     *,
     journal_location: str,
     timestamps: Literal["visible", "raw"],
+    delete_retention_ms: Mapping[str, int],
     attempt: int = 1,
     archive_of_deleted: str | None = None,
 ) -> ContentJob:
-    """The job that compares these ranges of a planned migration."""
+    """The job that compares these ranges of a planned migration.
+
+    :param delete_retention_ms: see :func:`topic_rules`.
+    """
     return ContentJob(
         migration_id=plan.migration_id,
         attempt=attempt,
@@ -88,6 +103,6 @@ def content_job(
         timestamps=timestamps,
         archive_of_deleted=archive_of_deleted,
         start_from_proven=True,
-        topics=topic_rules(plan),
+        topics=topic_rules(plan, delete_retention_ms),
         ranges=sorted(ranges, key=lambda item: item.key),
     )

@@ -26,6 +26,7 @@ class CopyPartition(Part):
     verdict: Verdict
     until_offset: int | None = Field(None, description="exclusive source offset; None: until told to stop")
     size_bytes: int = -1
+    on_mismatch: Literal["mapped", "fail"] | None = Field(None, description="None: as the job says")
     max_batch_bytes: int | None = Field(None, description="max.message.bytes of the target topic, if known")
 
     @property

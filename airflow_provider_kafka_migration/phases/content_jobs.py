@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from airflow_provider_kafka_migration.documents.content import ContentJob, content_job
+from airflow_provider_kafka_migration.documents.content import ContentJob, content_job, is_compacted
+from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.errors import MigrationError, Transient
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, Progress
 from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
 
@@ -49,9 +50,11 @@ class SubmittedVerifier:
         # A new attempt after a failed validation compares everything anew; a killed one goes on.
         attempt = len(self._context.journal.steps("validated")) + 1
         spec = self._context.spec
+        plan = self._context.load_plan()
         return content_job(
-            self._context.load_plan(),
+            plan,
             ranges,
+            delete_retention_ms=delete_retention_of(self._context, plan),
             journal_location=spec.storage.journal,
             timestamps=spec.offsets.timestamps,
             attempt=attempt,
@@ -62,3 +65,23 @@ class SubmittedVerifier:
         done = sum(results.read(item) is not None for item in job.ranges)
         total = len(job.ranges)
         return Progress("validating", f"content of {done} of {total} partitions compared", done, total, "partitions")
+
+
+def delete_retention_of(context: PhaseContext, plan: Plan) -> dict[str, int]:
+    """``delete.retention.ms`` in force on the source, of all compacted topics: their own, or the broker's default.
+
+    :raises Terminal: it cannot be read; a guess would excuse tombstones that are missing, or blame those that went.
+    """
+    names = [topic.name for topic in plan.topics if is_compacted(topic)]
+    configs = context.source.admin.topic_configs(names) if names else {}
+    found = {}
+    for name in names:
+        text = configs[name].get("delete.retention.ms")
+        if not text:
+            raise Terminal(
+                f"delete.retention.ms of {name} cannot be read: {configs[name].error or 'the brokers do not tell it'}",
+                where=context.where("validating", cluster="source", topic=name),
+                next_step="grant DescribeConfigs on the topic to the migration's principal; then clear validate",
+            )
+        found[name] = int(text)
+    return found

@@ -46,6 +46,7 @@ def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition
                 source_start_offset=item.source_start_offset,
                 target_start_offset=item.target_start_offset,
                 verdict=item.verdict,
+                on_mismatch=context.spec.offsets.on_mismatch_of(topic.name) if context.spec.offsets.by_topic else None,
                 size_bytes=item.size_bytes,
             )
     return found

@@ -148,7 +148,7 @@ def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, i
     :param offsets: log start, last stable offset, high watermark.
     """
     start, stable, high = offsets
-    verdict, reason = verdict_of(context.spec, start, 0, -1, why)
+    verdict, reason = verdict_of(context.spec, start, 0, -1, why, topic=key[0])
     return PartitionPlan(
         partition=key[1],
         log_start_offset=start,

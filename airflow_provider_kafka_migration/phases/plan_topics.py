@@ -163,7 +163,7 @@ def _partition(
     key = (topic, partition)
     start, stable = found.starts[key], found.stable[key]
     holes, records = _estimate(found, key)
-    verdict, reason = verdict_of(spec, start, holes, records, why_transactional)
+    verdict, reason = verdict_of(spec, start, holes, records, why_transactional, topic=topic)
     return PartitionPlan(
         partition=partition,
         log_start_offset=start,
@@ -202,23 +202,26 @@ def hole_seconds(holes: int, records: int) -> float:
 
 
 def verdict_of(
-    spec: MigrationSpec, start: int, holes: int, records: int, why_transactional: str = ""
+    spec: MigrationSpec, start: int, holes: int, records: int, why_transactional: str = "", *, topic: str = ""
 ) -> tuple[Verdict, str]:
     """Offset verdict by mode and budgets, with the reason for people. ``holes`` are an estimate.
 
+    :param topic: source topic, for ``offsets.by_topic``.
     :param why_transactional: what rules compare-and-append out, whatever the mode; empty: nothing does.
     """
     section = spec.offsets
+    mode = section.mode_of(topic)
+    key = "offsets.mode" if mode == section.mode else "offsets.by_topic"
     if why_transactional:
         return Verdict.TRANSACTIONAL, why_transactional
-    if section.mode == "transactional":
-        return Verdict.TRANSACTIONAL, "offsets.mode: transactional"
-    if section.mode == "mapped":
-        return Verdict.MAPPED, "offsets.mode: mapped"
-    if section.mode == "shifted" and start:
-        return Verdict.SHIFTED, f"offsets.mode: shifted; the log starts at {start}"
+    if mode == "transactional":
+        return Verdict.TRANSACTIONAL, f"{key}: transactional"
+    if mode == "mapped":
+        return Verdict.MAPPED, f"{key}: mapped"
+    if mode == "shifted" and start:
+        return Verdict.SHIFTED, f"{key}: shifted; the log starts at {start}"
     reason = f"the log start {start} is filled" if start else "the log starts at 0"
-    if section.mode == "equal":
+    if mode == "equal":
         return Verdict.EQUAL, reason
     if holes > section.max_markers:
         return Verdict.MAPPED, f"about {holes} holes, more than offsets.max_markers"
@@ -227,7 +230,7 @@ def verdict_of(
     seconds = hole_seconds(holes, records)
     if seconds > section.max_fill_time.total_seconds():
         return Verdict.MAPPED, f"about {holes} holes take {seconds:.0f} s to fill, more than offsets.max_fill_time"
-    if section.mode == "auto" and start > section.max_filler_offsets:
+    if mode == "auto" and start > section.max_filler_offsets:
         return Verdict.SHIFTED, f"the log starts at {start}, more than offsets.max_filler_offsets"
     return Verdict.EQUAL, f"{reason}; about {holes} holes are filled" if holes else reason
 

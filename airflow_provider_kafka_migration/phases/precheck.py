@@ -27,6 +27,7 @@ from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import (
     plan_growth,
     precheck_access,
+    precheck_compaction,
     precheck_source,
     precheck_storage,
     precheck_target,
@@ -219,6 +220,8 @@ CHECKS: dict[str, Check] = {
     "transactions": precheck_source.check_transactions,
     "coupled topics": precheck_source.check_coupled_topics,
     "retention": precheck_source.check_retention,
+    "control markers": precheck_compaction.check_markers,
+    "tombstones": precheck_compaction.check_tombstones,
     "groups": precheck_access.check_groups,
     "groups that are left out": precheck_access.check_left_out_groups,
     "ACLs": precheck_access.check_acls,

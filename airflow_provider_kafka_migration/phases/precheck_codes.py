@@ -100,6 +100,24 @@ _ALL = (
     Code("W063", "retention is shorter than the copy", "raise retention on the source until the cutover"),
     Code("B064", "not enough disk on the target", "add disk, or migrate fewer topics at a time"),
     Code("W065", "little disk left on the target", "watch the target's disks, or add some"),
+    Code(
+        "I066",
+        "holes become control markers, which carry the time of the copy",
+        "nothing, unless clients look offsets up by time: a time before the copy may find a marker, and so an offset "
+        "too early; offsets.by_topic can make a topic mapped, which writes none",
+    ),
+    Code(
+        "W067",
+        "markers keep segments from time retention",
+        "plan disk for it, or make the topic mapped (offsets.by_topic): a segment is deleted by its latest timestamp, "
+        "and a marker has that of the copy",
+    ),
+    Code(
+        "W068",
+        "tombstones may go before they are copied",
+        "raise delete.retention.ms on the source until the cutover, or copy faster: a key whose tombstone is missed "
+        "stays on the target, and the validation fails for it",
+    ),
     # -- groups
     Code("W070", "group is active on the target", "stop its members there: their offsets cannot be set"),
     Code("W071", "group of a kind that is not moved", "move it by its own tools; the evidence names it"),

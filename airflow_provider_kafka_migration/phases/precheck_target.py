@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
+from airflow_provider_kafka_migration.phases.precheck_compaction import MARKER_BYTES, marker_count
 from airflow_provider_kafka_migration.phases.probe import probe_target, record_outcomes
 
 LONG_MAX = 2**63 - 1
@@ -107,15 +108,15 @@ def check_disk(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     told = [item for item in dirs if item.usable_bytes >= 0]
     if not told:
         return
-    needed = sum(
-        max(item.size_bytes, 0) * _replicas(plan, topic.replication_factor)
-        for topic in plan.topics
-        for item in topic.partitions
-    )
+    replicas = {topic.name: _replicas(plan, topic.replication_factor) for topic in plan.topics}
+    records = sum(max(item.size_bytes, 0) * replicas[topic.name] for topic in plan.topics for item in topic.partitions)
+    markers = sum(marker_count(topic) * MARKER_BYTES * replicas[topic.name] for topic in plan.topics)
+    needed = records + markers
     present = sum(size for item in told for key, size in item.sizes.items() if key[0] in _names(plan))
     usable, total = _disks(told)
     left = usable - max(needed - present, 0)
-    seen = f"{needed:,} bytes with all replicas, {usable:,} of {total:,} bytes free in {len(told)} log dirs"
+    of_markers = f" ({markers:,} of them control markers)" if markers else ""
+    seen = f"{needed:,} bytes with all replicas{of_markers}, {usable:,} of {total:,} bytes free in {len(told)} log dirs"
     if left < 0:
         yield finding("B064", seen)
     elif left < SPARE_DISK * total:

@@ -87,7 +87,7 @@ class Placer:
         copy.verdict = Verdict.MAPPED
 
     def _overfilled(self, copy: PartitionCopy, extra: int, source_offset: int) -> None:
-        if self._job.on_mismatch == "fail":
+        if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise ForeignData(
                 f"a hole was filled twice: {extra} control markers too many before source offset {source_offset}",
                 where=self._where(copy),
@@ -105,7 +105,7 @@ class Placer:
         why = self._over_budget(copy, count)
         if why is None:
             return True
-        if self._job.on_mismatch == "fail":
+        if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise HolesExceedBudget(
                 f"{why} for {copy.total_records} records is more than may be spent on holes",
                 where=self._where(copy),

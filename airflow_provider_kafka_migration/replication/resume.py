@@ -330,7 +330,7 @@ class Resumer:
             is_whole=look.is_whole,
             timestamps=self._job.timestamps,
         )
-        if runs is None or self._job.on_mismatch == "fail":
+        if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise self._mismatch(look, last)
         log.warning(
             "%s-%s: control markers too many before source offset %s, found at the take-over; going on as mapped",

@@ -6,11 +6,20 @@ import time
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    TopicPartition,
+)
 
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.batches import Record as RawRecord
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
 from harness.load import wait_cleaned, write
+from harness.processes import wait_for
 from harness.raw_writer import RawWriter
 from tests.integration.copy.conftest import MakeCopying, kept_topic
 from tests.integration.copy.test_batches_holes import CLEANED, write_batches
@@ -49,6 +58,25 @@ def reversed_offsets(records: list[RawRecord]) -> list[RawRecord]:
     ]
 
 
+def timestamp_type(cluster: KafkaCluster, topic: str) -> int:
+    """The type of the first record's timestamp, as a consumer sees it."""
+    consumer = Consumer({**cluster.client_config(), "group.id": "looks", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        found: list[int] = []
+
+        def polled() -> bool:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                found.append(message.timestamp()[0])
+            return bool(found)
+
+        wait_for("a record", polled, 60)
+        return found[0]
+    finally:
+        consumer.close()
+
+
 @pytest.mark.parametrize("timestamps", ["visible", "raw"])
 def test_log_append_time(
     copying: MakeCopying,
@@ -69,6 +97,10 @@ def test_log_append_time(
     copy = copying([topic], job_fields={"timestamps": timestamps})
     copy.run()
     on_target = read_records(copy.target.client_config(), topic)[0]
+    # The times are kept, their type is not, whatever the topic is set to afterwards.
+    copy.target.alter_topic_configs({topic: {"message.timestamp.type": "LogAppendTime"}})
+    assert timestamp_type(source_cluster, topic) == TIMESTAMP_LOG_APPEND_TIME
+    assert timestamp_type(copy.target, topic) == TIMESTAMP_CREATE_TIME
     if timestamps == "visible":
         copy.compare().check()
         assert all(record.timestamp > written[-1] for record in on_target[:600])
@@ -147,3 +179,36 @@ def test_format_1_compacted(copying: MakeCopying, old_source: KafkaCluster, uniq
     progress = copy.run()
     assert int(progress["holes"]) > 0
     copy.compare().check()
+
+
+@pytest.mark.parametrize("verdict", [Verdict.EQUAL, Verdict.MAPPED])
+def test_offsets_by_time_find_markers_too_early_and_nothing_where_there_are_none(
+    copying: MakeCopying, source_cluster: KafkaCluster, unique_name: Callable[[str], str], verdict: Verdict
+) -> None:
+    """Markers carry the time of the copy, so a time before it is answered with the first of them."""
+    topic = unique_name("by-time")
+    source_cluster.create_topic(topic, 1, config=CLEANED)
+    batches = [[(b"%d" % (number % 5), b"%d" % number) for number in range(20)] for _ in range(4)]
+    write_batches(source_cluster, topic, batches)
+    wait_cleaned(source_cluster, [topic])
+    before_the_copy = int(time.time() * 1000)
+    copy = copying([topic], verdicts={(topic, 0): verdict})
+    copy.run()
+    assert offset_at(source_cluster, topic, before_the_copy) == -1, "no record of the source is that young"
+    found = offset_at(copy.target, topic, before_the_copy)
+    if verdict is Verdict.MAPPED:
+        assert found == -1
+    else:
+        records = read_records(copy.target.client_config(), topic)[0]
+        assert 0 <= found < records[-1].offset
+        assert found not in {record.offset for record in records}
+
+
+def offset_at(cluster: KafkaCluster, topic: str, at_ms: int) -> int:
+    """The first offset at or after a time, as a consumer is told; -1 if there is none."""
+    consumer = Consumer({**cluster.client_config(), "group.id": "looks"})
+    try:
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, at_ms)], timeout=60)
+        return int(found.offset)
+    finally:
+        consumer.close()

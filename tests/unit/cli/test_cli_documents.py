@@ -267,3 +267,16 @@ def test_status_says_why_a_check_has_warned(invoke: Any, spec_file: Path, journa
     journal.step("noted", reason="something later")
     assert reason in invoke("status", spec_file).stdout
     assert answer_of(invoke("status", spec_file, "--json"))["validation"] == reason
+
+
+def test_throttle_sets_shows_and_takes_back(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    entries = len(journal.entries())
+    answer = answer_of(invoke("throttle", spec_file, "--seed", "10MB", "--tail", "none", "--json"))
+    assert answer["max_bytes_per_second"] == {"seed": 10_000_000, "tail": None}
+    assert answer["set"] == {"seed": 10_000_000, "tail": 0}
+    assert "seed: 10,000,000 bytes per second and lane (set while it runs)" in invoke("throttle", spec_file).stdout
+    assert answer_of(invoke("throttle", spec_file, "--seed", "spec", "--json"))["set"] == {"tail": 0}
+    for wrong in ("0", "fast"):
+        assert invoke("throttle", spec_file, "--seed", wrong).exit_code == ExitCode.USAGE
+    journal.refresh()
+    assert len(journal.entries()) == entries, "nothing is claimed"

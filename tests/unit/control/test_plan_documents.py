@@ -143,6 +143,19 @@ def test_verdicts(offsets: dict[str, Any], start: int, holes: int, records: int,
     assert reason
 
 
+def test_one_topic_may_have_another_offsets_mode() -> None:
+    offsets = {
+        "mode": "equal",
+        "on_mismatch": "mapped",
+        "by_topic": [{"topics": ["events", "logs\\..*"], "mode": "mapped"}, {"topics": ["logs.x"], "mode": "auto"}],
+    }
+    spec = _spec(offsets=offsets)
+    assert verdict_of(spec, 0, 10, 100, topic="orders")[0] is Verdict.EQUAL
+    assert verdict_of(spec, 0, 10, 100, topic="logs.x") == (Verdict.MAPPED, "offsets.by_topic: mapped")
+    found = {name: spec.offsets.on_mismatch_of(name) for name in ("orders", "events", "logs.x", "events2")}
+    assert found == {"orders": "fail", "events": "mapped", "logs.x": "mapped", "events2": "fail"}
+
+
 def test_transactions_are_taken_where_nothing_else_is_exact() -> None:
     assert verdict_of(_spec(offsets={"mode": "transactional"}), 5, 0, 10) == (
         Verdict.TRANSACTIONAL,

@@ -39,6 +39,7 @@ from airflow_provider_kafka_migration.kafka.admin_transactions import Transactio
 from airflow_provider_kafka_migration.phases import (
     precheck,
     precheck_access,
+    precheck_compaction,
     precheck_source,
     precheck_storage,
     precheck_target,
@@ -374,6 +375,78 @@ def test_retention_that_overtakes_the_copy(
         )
     )
     assert set(found(precheck_source.check_retention(make(source), slow))) == ({"W063"} if short else set())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "retention", "seen"),
+    [
+        (40.0, "60000", "the copy takes about 40 s; delete.retention.ms of shop.alerts (60 s)"),
+        (20.0, "60000", None),
+        (40.0, "", "the source does not say delete.retention.ms of shop.alerts"),
+        (-1.0, "60000", "how long the copy takes is not known"),
+    ],
+)
+def test_tombstones_that_the_copy_may_miss(
+    make: Callable[..., PhaseContext], plan: Plan, seconds: float, retention: str, seen: str | None
+) -> None:
+    assert plan.estimate is not None
+    estimate = plan.estimate.model_copy(update={"copy_seconds": seconds, "fill_seconds": 0.0})
+    slow = with_topic(plan, kinds=["compacted"]).model_copy(update={"estimate": estimate})
+    told = configs(delete_retention_ms=retention) if retention else configs()
+    source = cluster(answers(topic_configs=lambda names: dict.fromkeys(names, told)))
+    shown = found(precheck_compaction.check_tombstones(make(source), slow))
+    assert (shown["W068"].startswith(seen) if seen else shown == {}) is True
+    plain = with_topic(plan, kinds=[]).model_copy(update={"estimate": estimate})
+    assert found(precheck_compaction.check_tombstones(make(source), plain)) == {}
+
+
+def test_a_rate_that_is_set_makes_the_copy_longer(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    assert plan.estimate is not None
+    estimate = plan.estimate.model_copy(update={"copy_seconds": 1.0, "fill_seconds": 0.0, "copy_bytes": 4_000_000})
+    slow = with_topic(plan, kinds=["compacted"]).model_copy(update={"estimate": estimate})
+    source = cluster(answers(topic_configs=lambda names: dict.fromkeys(names, configs(delete_retention_ms="60000"))))
+    limited = make(source, seed={"max_bytes_per_second": "10KB", "lanes": 4})
+    assert "about 100 s" in found(precheck_compaction.check_tombstones(limited, slow))["W068"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict", "codes"),
+    [
+        ("compact", Verdict.EQUAL, {"I066"}),
+        ("delete", Verdict.EQUAL, {"I066", "W067"}),
+        ("delete", Verdict.MAPPED, set()),
+    ],
+)
+def test_what_markers_cost(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, verdict: Verdict, codes: set[str]
+) -> None:
+    holes = (
+        plan.topics[0]
+        .partitions[0]
+        .model_copy(update={"verdict": verdict, "estimated_holes": 1_000_000, "size_bytes": 5_000_000})
+    )
+    marked = with_topic(plan, partitions=[holes], target_configs={"retention.ms": str(7 * 86_400_000)})
+    told = configs(cleanup_policy=policy, retention_ms="60000")
+    source = cluster(answers(topic_configs=lambda names: dict.fromkeys(names, told)))
+    shown = found(precheck_compaction.check_markers(make(source), marked))
+    assert shown.keys() == codes
+    if codes:
+        assert "about 1,000,000 markers, 78,000,000 bytes per replica" in shown["I066"]
+    if "W067" in codes:
+        assert "shop.alerts (7.0 days, 83,000,000 bytes)" in shown["W067"]
+
+
+def test_markers_need_disk(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    """Two million holes are 156 MB on each replica, whatever the records take."""
+    dirs = [LogDir(1, "/a", 10**9, 10**8)]
+    holes = (
+        plan.topics[0]
+        .partitions[0]
+        .model_copy(update={"verdict": Verdict.EQUAL, "estimated_holes": 2_000_000, "size_bytes": 1_000})
+    )
+    marked = with_topic(plan, partitions=[holes], replication_factor=1)
+    shown = found(precheck_target.check_disk(make(target=cluster(answers(log_dirs=dirs))), marked))
+    assert "156,001,000 bytes with all replicas (156,000,000 of them control markers)" in shown["B064"]
 
 
 # -- topics ----------------------------------------------------------------------------------------------------------

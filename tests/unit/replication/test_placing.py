@@ -127,6 +127,16 @@ def test_holes_whose_rest_takes_too_long_are_left_out(
     assert copy.fills_holes is (verdict is Verdict.EQUAL)
 
 
+def test_a_partition_may_have_to_keep_its_offsets_though_others_need_not(local_store: ObjectStore) -> None:
+    world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="mapped")
+    world.copy.spec = world.copy.spec.model_copy(update={"on_mismatch": "fail"})
+    world.copy.source_end_offset = 1000
+    world.place([0, 2, 4])
+    fill(world, 5.0)
+    with pytest.raises(HolesExceedBudget):
+        world.place([6, 8])
+
+
 def test_a_time_budget_that_must_be_kept_stops_the_partition(local_store: ObjectStore) -> None:
     world = World(local_store, Verdict.EQUAL, max_fill_seconds=20, on_mismatch="fail")
     world.copy.source_end_offset = 1000
