@@ -5,7 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
+from airflow_provider_kafka_migration.documents.content import topic_rules
+from airflow_provider_kafka_migration.documents.copy_job import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+    ProofSettings,
+    halves,
+)
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
@@ -89,6 +97,20 @@ def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[
         max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
         max_bytes_per_second=section.max_bytes_per_second,
         stop_key=context.key(TAIL_STOP) if name == "tail" else None,
+        proof=proof_settings(context, context.load_plan()) if name == "tail" else None,
+    )
+
+
+def proof_settings(context: PhaseContext, plan: Plan) -> ProofSettings | None:
+    """How the tail compares in the background; None where it does not."""
+    spec = context.spec
+    # Copiers of a split job know one of the clusters only.
+    if not spec.validation.before_cutover or spec.seed.via == "split":
+        return None
+    return ProofSettings(
+        max_bytes_per_second=spec.validation.max_bytes_per_second,
+        archive_of_deleted=spec.storage.archive_location if spec.seed.via == "s3" else None,
+        topics={name: rules for name, rules in topic_rules(plan).items() if rules.compacted},
     )
 
 

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.claim_watch import ClaimWatch
 from airflow_provider_kafka_migration.replication.clients import Clients as Clients
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
+from airflow_provider_kafka_migration.replication.lane_prover import LaneProver
 from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -101,6 +102,7 @@ def run_slice(
             return BackupCopier(job, lane, source=wire("source"), archive_store=archive, limits=limits).run()
         # A restore is given nothing of the source: it may be where nobody can reach it, or be gone.
         source = None if job.name == "restore" else wire("source")
+        opened.enter_context(LaneProver(job, lane, clients, store, lease.deadline))
         return LaneCopier(
             job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
         ).run()
