@@ -13,6 +13,8 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.content import content_job
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
 from airflow_provider_kafka_migration.documents.validation import ContentRange
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
@@ -104,10 +106,19 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) 
         if document is not None and document.differing is not None:
             differing[partition_name(key)] = _difference(document)
         elif until < position:
-            waiting[partition_name(key)] = (document.postponed if document is not None else "") or "not compared yet"
+            waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
     digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
     total = len(positions.keys() & partitions.keys())
     return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest)
+
+
+def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
+    """Why not all of a partition is proven, for people."""
+    if context.spec.seed.via == "split":
+        return "the copiers of a split migration know one cluster each: validate compares it"
+    if partition.verdict is Verdict.TRANSACTIONAL:
+        return "copied in transactions: validate compares it"
+    return (document.postponed if document is not None else "") or "not compared yet"
 
 
 def _difference(document: ProvenPartition) -> str:

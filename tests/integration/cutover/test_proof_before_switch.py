@@ -109,7 +109,7 @@ def test_a_difference_blocks_the_approval(make_lab: MakeLab, fill: Fill, unique_
     assert f"{topic}-1" in facts.facts["proof"]["differing"]
     assert "1 partitions DIFFER" in facts.body
     assert "Proven equal: **50 %**" in facts.body
-    with pytest.raises(ApprovalRefused, match=f"1 partitions differ .* {topic}-1: 10 differences"):
+    with pytest.raises(ApprovalRefused, match=rf"1 partitions differ .* {topic}-1: 10 differences"):
         lab.approve(context)
     changed = {**lab.spec.model_dump(mode="json"), "validation": {"on_difference": "warn"}}
     lab.spec = parse_spec(changed)
