@@ -334,6 +334,19 @@ class ValidationSection(Section):
 
     content: Literal["all"] = Field("all", description="All records of all partitions are compared.")
     count_tolerance: int = Field(0, ge=0, description="Records; 0 since the offset map knows all holes.")
+    before_cutover: bool = Field(
+        True,
+        description="From the tail on, what is copied is compared in the background, beside the copy; the approval of "
+        "the cutover shows how much is proven equal. Not for seed.via: split and transactional partitions: these are "
+        "compared by validate.",
+    )
+    on_difference: Literal["block", "warn"] = Field(
+        "block", description="A difference that was found before the cutover: its approval is refused, or shows it."
+    )
+    max_bytes_per_second: ByteSize | None = Field(
+        "32MiB",  # type: ignore[assignment]
+        description="How fast the comparison before the cutover reads, per lane, both sides together; empty: no limit.",
+    )
     on_late_writes: Literal["fail", "warn"] = Field(
         "fail",
         description="Records that were written to the source after the cutover are not on the target: the validation "

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
+from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.plan import Verdict
 
 
@@ -63,6 +64,20 @@ class ProducerIds(Part):
     filler_producer_epoch: int
 
 
+class ProofSettings(Part):
+    """How the tail compares in the background what it has copied."""
+
+    max_bytes_per_second: int | None = Field(None, description="per lane, both sides together; None: no limit")
+    archive_of_deleted: str | None = Field(
+        None, description="what the source has deleted is compared with the segments there; None: with nothing"
+    )
+    topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic; only compacted ones")
+
+    def rules(self, topic: str) -> TopicRules:
+        """The rules of a topic; for one that is not listed: nothing may go."""
+        return self.topics.get(topic, TopicRules(compacted=False, delete_retention_ms=None))
+
+
 class CopyJob(Document):
     """What to copy, from where, to where, and under which limits."""
 
@@ -91,6 +106,7 @@ class CopyJob(Document):
     max_markers: int = 50_000_000
     max_fill_seconds: float = Field(3600.0, description="mapped if the rest of a partition's holes takes longer")
     max_bytes_per_second: int | None = None
+    proof: ProofSettings | None = Field(None, description="compare in the background; None: do not")
     stop_key: str | None = Field(
         None, description="object below journal_location that says where a tail stops; polled by copiers and driver"
     )

@@ -84,7 +84,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             for topic, item in sorted(facts["lag"].items())
         ],
     )
-    return lines + _groups(facts) + _findings(facts)
+    return lines + _proof(spec, facts, "copied so far") + _groups(facts) + _findings(facts)
 
 
 def _handover(facts: dict[str, Any]) -> list[str]:
@@ -124,7 +124,37 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             f"**{len(active)} groups still have members on the source** (policy: {spec.groups.on_active_source}): "
             + ", ".join(escape(name) for name in active[:_MAX_ROWS]),
         ]
-    return lines + _groups(facts) + _findings(facts)
+    return lines + _proof(spec, facts, "up to the boundary") + _groups(facts) + _findings(facts)
+
+
+def _proof(spec: MigrationSpec, facts: dict[str, Any], what: str) -> list[str]:
+    """How much is proven equal, what differs, and what nobody has compared."""
+    proof = facts.get("proof")
+    lines = ["", "## Proof", ""]
+    if not proof:
+        return [*lines, "Nothing is compared before the cutover (validation.before_cutover is off): validate does it."]
+    copied, proven = proof["copied_offsets"], proof["proven_offsets"]
+    if proof["is_complete"] and what == "up to the boundary":
+        return [*lines, f"**All content up to the boundary is proven**: {proof['compared_records']} records are equal."]
+    # Cut, not rounded: 100 % is said only of all.
+    percent = 100 if copied == proven else int(1000 * proven / copied) / 10
+    lines.append(
+        f"Proven equal: **{percent:g} %** of what is {what} ({proven} of {copied} offsets, all of "
+        f"{proof['complete_partitions']} of {proof['partitions']} partitions). The rest is compared "
+        + ("while the tail runs, and by validate." if what == "copied so far" else "by validate, after the switch.")
+    )
+    if proof["uncompared_records"]:
+        lines += [
+            "",
+            f"**{proof['uncompared_records']} records were deleted on the source before they were compared.**",
+        ]
+    if proof["differing"]:
+        policy = "the approval is refused" if spec.validation.on_difference == "block" else "this is only shown"
+        lines += ["", f"**{proof['differing_partitions']} partitions DIFFER**: {policy}.", ""]
+        lines += table(["partition", "what was seen"], [[name, text] for name, text in proof["differing"].items()])
+    elif proof["waiting"]:
+        lines += ["", *table(["not proven yet", "why"], [[name, text] for name, text in proof["waiting"].items()])]
+    return lines
 
 
 def _freeze_words(method: str) -> str:

@@ -8,6 +8,7 @@ answer comes in. No code, no cutover, REST included.
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from datetime import timedelta
 from typing import Any
@@ -20,12 +21,16 @@ from airflow_provider_kafka_migration.documents.approval import (
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approval_text, drain, groups, handover, left_out
+from airflow_provider_kafka_migration.phases import approval_text, drain, groups, handover, left_out, proof
+from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.group_translation import count_translations
 from airflow_provider_kafka_migration.phases.handover import Handover
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, result_data
+from airflow_provider_kafka_migration.phases.offset_maps import load_document
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso, words
+
+log = logging.getLogger(__name__)
 
 STEP = "approval"
 SHOWN = "approval_shown"
@@ -58,11 +63,35 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
 
 def show(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     """:func:`make_facts`, and what was shown goes to the journal (digest and code; the text goes there as answered)."""
+    if kind == "client_switch":
+        _prove_rest(context)
     facts = make_facts(context, kind)
     context.journal.step(
         SHOWN, key=kind, details={"code": facts.code, "facts_digest": facts.digest(), "made_at": facts.made_at}
     )
     return facts
+
+
+def _prove_rest(context: PhaseContext) -> None:
+    """Compare what is left up to the boundary, and journal what is proven: no client has moved yet."""
+    document = load_document(context)
+    if document is None or not context.spec.validation.before_cutover:
+        return
+    why = proof.prove_rest(context, content_ranges(document))
+    status = _proof_to_boundary(context)
+    if status is not None:
+        proof.journal_status(context, "client_switch", status)
+    if why:
+        log.warning("Not all content up to the boundary is proven: %s", why)
+
+
+def _proof_to_boundary(context: PhaseContext) -> proof.ProofStatus | None:
+    """What is proven up to the boundary of the cutover; None before there is one, or if nothing is compared."""
+    document = load_document(context)
+    if document is None or not context.spec.validation.before_cutover:
+        return None
+    ends = {(item.topic, item.partition): item.source_end_offset or 0 for item in document.partitions}
+    return proof.read_status(context, ends)
 
 
 def code_of(binding: dict[str, Any]) -> str:
@@ -113,6 +142,7 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
     previews = groups.preview(context)
     changes = handover.of(context)
     return {
+        "proof": _proof_so_far(context, status),
         "lag": drain.lag_by_topic(list(status.lags)),
         "total_lag": status.total,
         "partitions": len(status.lags),
@@ -151,9 +181,18 @@ def _cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
     )
 
 
+def _proof_so_far(context: PhaseContext, status: drain.DrainStatus) -> dict[str, Any] | None:
+    if not context.spec.validation.before_cutover:
+        return None
+    positions = {(item.topic, item.partition): item.position for item in status.lags}
+    return proof.read_status(context, positions).as_dict()
+
+
 def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
     result = groups.load_result(context)
+    proven = _proof_to_boundary(context)
     return {
+        "proof": None if proven is None else proven.as_dict(),
         "frozen": result_data(context, "frozen-time"),
         "boundary": result_data(context, "boundary"),
         "groups": [_group_line(item) for item in result.groups] if result else [],
@@ -224,6 +263,7 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             if answer.kind == "cutover":
                 _check_budget(context)
                 _check_lag(context)
+            _check_proof(context, answer)
         except ApprovalRefused as error:
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(REFUSED, key=key, details=details, reason=error.what)
@@ -314,6 +354,31 @@ def _check_lag(context: PhaseContext) -> None:
 def why_not_small(status: drain.DrainStatus) -> str:
     """What stands in the way of a cutover, for people; the status has the figures."""
     return "the lag has risen since the approval" if status.tail.is_well else "the tail does not copy all partitions"
+
+
+def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:
+    """A difference that was found stands in the way of both approvals, unless the policy is to show it only.
+
+    :raises ApprovalRefused: partitions differ; all are named in ``details``.
+    """
+    section = context.spec.validation
+    if not section.before_cutover:
+        return
+    status = _proof_to_boundary(context) if answer.kind == "client_switch" else None
+    if status is None:
+        status = proof.read_status(context, dict.fromkeys(migrated_partitions(context), 0))
+    proof.journal_status(context, f"{answer.kind}/answer", status)
+    if not status.differing or section.on_difference == "warn":
+        return
+    name, what = next(iter(status.differing.items()))
+    raise ApprovalRefused(
+        f"the approval of the {answer.kind.replace('_', ' ')} is refused: {len(status.differing)} partitions differ "
+        f"between source and target; the first is {name}: {what}",
+        where=context.where(answer.kind),
+        next_step="find out who has written to the target topic; the comparison looks again in each slice of the tail, "
+        "and a difference that is gone blocks no more. To go on all the same set validation.on_difference: warn",
+        details={"differing": status.differing},
+    )
 
 
 def _refused(context: PhaseContext, answer: ApprovalAnswer, why: str) -> ApprovalRefused:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, Literal
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
+from airflow_provider_kafka_migration.documents.content import topic_rules
+from airflow_provider_kafka_migration.documents.copy_job import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+    ProofSettings,
+    halves,
+)
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
+from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
@@ -16,6 +26,8 @@ from airflow_provider_kafka_migration.replication.coordinator import failure_kin
 from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 
 PRODUCER_IDS_STEP = "producer_ids"
+
+log = logging.getLogger(__name__)
 
 
 def producer_ids(context: PhaseContext) -> ProducerIds:
@@ -91,6 +103,26 @@ def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[
         max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
         max_bytes_per_second=section.max_bytes_per_second,
         stop_key=context.key(TAIL_STOP) if name == "tail" else None,
+        proof=proof_settings(context, context.load_plan()) if name == "tail" else None,
+    )
+
+
+def proof_settings(context: PhaseContext, plan: Plan) -> ProofSettings | None:
+    """How the tail compares in the background; None where it does not."""
+    spec = context.spec
+    # Copiers of a split job know one of the clusters only.
+    if not spec.validation.before_cutover or spec.seed.via == "split":
+        return None
+    try:
+        rules = topic_rules(plan, delete_retention_of(context, plan))
+    except MigrationError as error:
+        # The validation compares everything; a comparison in the background must not keep a tail from its start.
+        log.warning("Nothing is compared in the background: %s", error)
+        return None
+    return ProofSettings(
+        max_bytes_per_second=spec.validation.max_bytes_per_second,
+        archive_of_deleted=spec.storage.archive_location if spec.seed.via == "s3" else None,
+        topics={name: found for name, found in rules.items() if found.compacted},
     )
 
 

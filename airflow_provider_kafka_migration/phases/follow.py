@@ -238,7 +238,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     if not missing and known <= planned.keys():
         return []
     lanes = lanes_with(job, planned, missing)
-    extended = job.model_copy(update={"lanes": lanes})
+    extended = job.model_copy(update={"lanes": lanes, "proof": copy_jobs.proof_settings(context, plan)})
     context.journal.refresh()
     if is_frozen(context):
         return []

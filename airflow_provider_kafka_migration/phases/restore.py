@@ -124,6 +124,7 @@ def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
             "slice_seconds": spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
             "max_bytes_per_second": spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
             "stop_key": context.key(frozen.TAIL_STOP) if follow else None,
+            "proof": None,
         }
     )
     context.journal.check_holds()

@@ -8,10 +8,8 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.documents.groups import GroupsResult
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
-from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.validation import (
     CheckResult,
-    ContentRange,
     Outcome,
     PartitionContent,
     ValidationResult,
@@ -20,6 +18,7 @@ from airflow_provider_kafka_migration.documents.validation import (
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
 from airflow_provider_kafka_migration.phases import client_switch, follow, group_offsets, groups, topology
 from airflow_provider_kafka_migration.phases import validate_checks as checks
+from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
 from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary, sentinels_between
@@ -135,24 +134,6 @@ def _document(context: PhaseContext) -> OffsetMapDocument:
 
 
 # -- content ---------------------------------------------------------------------------------------------------------
-
-
-def content_ranges(document: OffsetMapDocument) -> list[ContentRange]:
-    """What is compared: each partition from its first to its last copied offset."""
-    return [
-        ContentRange(
-            topic=item.topic,
-            target_topic=item.target_topic,
-            partition=item.partition,
-            verdict=Verdict(item.verdict),
-            source_start_offset=item.source_start_offset or 0,
-            source_end_offset=item.source_end_offset or 0,
-            target_start_offset=item.target_start_offset or 0,
-            target_end_offset=item.target_end_offset or 0,
-        )
-        for item in document.partitions
-        if item.verdict
-    ]
 
 
 def compare(context: PhaseContext, document: OffsetMapDocument) -> list[PartitionContent]:

@@ -12,8 +12,8 @@ import hashlib
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
@@ -51,6 +51,8 @@ class ContentOptions:
     :param keep: differences that are kept.
     :param now_ms: milliseconds since 1970, to judge expired tombstones; None: the clock's.
     :param stop: asked before each batch; True ends the comparison with :class:`Interrupted`.
+    :param enough: asked now and then by :func:`compare_stretch`; True ends it with what was compared by then.
+    :param pace: told the bytes of each batch that was read; may wait, to go easy on the clusters.
     """
 
     timestamps: Timestamps = "visible"
@@ -58,6 +60,15 @@ class ContentOptions:
     max_keys: int = MAX_KEYS
     now_ms: int | None = None
     stop: Callable[[], bool] = lambda: False
+    enough: Callable[[], bool] = lambda: False
+    pace: Callable[[int], None] = lambda size_bytes: None
+
+
+class Stretch(NamedTuple):
+    """What was compared, and what was found."""
+
+    compared: ContentRange
+    content: PartitionContent
 
 
 def compare_content(
@@ -74,8 +85,24 @@ def compare_content(
     :param rules: what the source may do to its records meanwhile.
     :raises MigrationError: a side that cannot be read.
     """
-    with TargetOnly(max_keys=(options or ContentOptions()).max_keys) as target_only:
-        return _Comparison(compared, offset_map, rules, source, target, options or ContentOptions(), target_only).run()
+    whole = replace(options or ContentOptions(), enough=lambda: False)
+    return compare_stretch(compared, offset_map, rules, source, target, whole).content
+
+
+def compare_stretch(
+    compared: ContentRange,
+    offset_map: PartitionMap,
+    rules: TopicRules,
+    source: CommittedLog,
+    target: CommittedLog,
+    options: ContentOptions,
+) -> Stretch:
+    """Compare a partition from its start as far as ``options.enough`` lets it; says how far that was.
+
+    :raises MigrationError: a side that cannot be read.
+    """
+    with TargetOnly(max_keys=options.max_keys) as target_only:
+        return _Comparison(compared, offset_map, rules, source, target, options, target_only).run()
 
 
 class _Chains:
@@ -126,6 +153,9 @@ class _Comparison:
         self._differences = Differences(options.keep)
         self._chains = _Chains()
         self._equal_records = 0
+        #: (source, target) offsets behind the last records that were the same, and whether nothing was seen since
+        self._matched_end = (compared.source_start_offset, compared.target_start_offset)
+        self._is_just_matched = False
         #: source ranges that were deleted before their turn came
         self._deleted = Spans()
         self._source = Cursor(
@@ -153,6 +183,7 @@ class _Comparison:
                     where=Where(topic=self._compared.topic, partition=self._compared.partition),
                     next_step="clear the task",
                 )
+            self._options.pace(batch.size_bytes)
             yield batch
 
     def _read_source(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
@@ -176,9 +207,13 @@ class _Comparison:
 
     # -- the walk ----------------------------------------------------------------------------------------------------
 
-    def run(self) -> PartitionContent:
+    def run(self) -> Stretch:
         source, target = self._source, self._target
+        compared = self._compared
         while source.low is not None or target.low is not None:
+            if self._options.enough() and (cut := self._cut()) is not None:
+                compared = compared.model_copy(update={"source_end_offset": cut[0], "target_end_offset": cut[1]})
+                break
             if self._take_batch():
                 continue
             source_low = None if source.low is None else self._lowest_place(source.low)
@@ -188,7 +223,20 @@ class _Comparison:
                 self._step_source(target.low)
             else:
                 self._step_both()
-        return self._result()
+        return Stretch(compared, self._result())
+
+    def _cut(self) -> tuple[int, int] | None:
+        """(source end, target end) of what was walked over: all records below were seen, and none from there on.
+
+        None where that is not known: with several runs in the map, only right behind two records that are the same.
+        """
+        source, target = self._source.low, self._target.low
+        if self._shift is None:
+            return self._matched_end if self._is_just_matched else None
+        ends = [source] if source is not None else []
+        ends += [target + self._shift] if target is not None else []
+        end = min(ends)
+        return (end, end - self._shift) if end > self._compared.source_start_offset else None
 
     def _take_batch(self) -> bool:
         """If both sides hold the same batch, walk over it without looking inside."""
@@ -204,6 +252,7 @@ class _Comparison:
             )
         )
         self._equal_records += source.record_count
+        self._matched_end, self._is_just_matched = (source.next_offset, target.next_offset), True
         self._source.skip_batch()
         self._target.skip_batch()
         return True
@@ -235,8 +284,10 @@ class _Comparison:
             # Written under a producer id of ours, and the map knows nothing of it: no compaction explains that.
             self._differences.note("extra", None, offset, "outside of the offset map")
             self._chains.only("target", b"extra", struct.pack(">q", offset))
+            self._is_just_matched = False
             self._target.skip()
         elif source_low is None or offset < source_low:
+            self._is_just_matched = False
             self._target_only.add(decode_or_bare(columns, index), self._map.source_position(offset + 1) - 1)
             self._target.skip()
 
@@ -267,6 +318,7 @@ class _Comparison:
         while count > 1 and not self._all_same(source, first, target, other, count):
             count //= 2
         mine, theirs = source.slice(first, first + count), target.slice(other, other + count)
+        self._matched_end, self._is_just_matched = (mine.offsets[-1] + 1, theirs.offsets[-1] + 1), True
         if count == 1:
             self._compare(mine, theirs)
         else:
@@ -289,6 +341,7 @@ class _Comparison:
 
     def _missing(self, columns: Columns, place: int | None) -> None:
         record = columns.slice(self._source.at, self._source.at + 1)
+        self._is_just_matched = False
         self._differences.missing(record, place)
         self._chains.only("source", *_piece(record, record.offsets[0]))
         self._source.skip()

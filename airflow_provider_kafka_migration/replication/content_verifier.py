@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.replication.content_shared import OurLog
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
 from airflow_provider_kafka_migration.replication.proven import (
     Anchor,
+    differing,
     fits,
     grown,
     load_proven,
@@ -167,11 +168,14 @@ class ContentChecker:
         anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
         target, source = self._target_log(compared, offset_map), self._source_log(compared)
         content = self._compare(piece, offset_map, target, source)
+        update: dict[str, object]
         if content.is_equal:
             log_starts = (source.log_start_offset(), target.log_start_offset())
             proven = grown(former, piece, content, anchor, log_starts)
             update = {"proven": proven, "differing": None, "differed_times": 0, "verdict": compared.verdict}
-            store_proven(self._store, document.model_copy(update=update))
+        else:
+            update = differing(document, content)
+        store_proven(self._store, document.model_copy(update=update))
         return content if former is None else joined(former.content, content)
 
     def _usable(

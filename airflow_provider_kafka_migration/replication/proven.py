@@ -177,3 +177,9 @@ def grown(
             "last_at": now,
         }
     )
+
+
+def differing(document: ProvenPartition, content: PartitionContent) -> dict[str, object]:
+    """What a difference changes in a partition's document."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"differing": content, "differed_times": document.differed_times + 1, "differed_at": now}

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.claim_watch import ClaimWatch
 from airflow_provider_kafka_migration.replication.clients import Clients as Clients
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
+from airflow_provider_kafka_migration.replication.lane_prover import LaneProver
 from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
 from airflow_provider_kafka_migration.replication.live_figures import SUMS, FiguresWriter
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
@@ -114,6 +115,7 @@ def run_slice(
             copier = LaneCopier(
                 job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
             )
+            opened.enter_context(LaneProver(job, lane, clients, store, lease.deadline))
         with writer.watching(copier.copies):
             results = copier.run()
     return [result.model_copy(update={"slice_number": lease.generation}) for result in results]

@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt, halves
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, ProofSettings, StopAt, halves
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition
 from airflow_provider_kafka_migration.replication.clients import write_references
 from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
+from airflow_provider_kafka_migration.replication.proven import proven_prefix
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.load import load, standard_topics, tiny_topics
@@ -57,14 +59,28 @@ def test_seed_tail_and_verify_by_spark_submit(
 
     places = {topic.name: list(range(topic.partitions)) for topic in topics[:2]}
     with LiveProducer({"bootstrap.servers": source_cluster.bootstrap}, places, records_per_second=100) as producer:
-        copy.write_job("tail", stop_key=f"{copy.migration_id}/control/tail-stop.json", slice_seconds=3)
+        stop_key = f"{copy.migration_id}/control/tail-stop.json"
+        proof = ProofSettings(topics={name: rules for name, rules in job.topics.items() if rules.compacted})
+        copy.write_job("tail", stop_key=stop_key, slice_seconds=3, proof=proof.model_dump())
         tail = submit(copy, "tail", "tail")
         target = copy.clients.wire("target")
         wait_for(lambda: lags(copy, target) < 20, 200, "the tail follows")
+        # Beside the copy, in the same tasks: what the seed has copied, and what comes while slices go by.
+        wait_for(lambda: len(proven_pieces(copy)) >= 2, 200, "the tail compares")
+        wait_for(lambda: max(proven_pieces(copy)) >= 2, 200, "a later slice goes on where the former one ended")
         producer.freeze()
         stop_tail(copy)
         assert tail.wait() == 0, tail.text()[-4000:]
     copy.compare().check()
+
+
+def proven_pieces(copy: Copying) -> list[int]:
+    """Pieces of which each proven range was made; a difference fails."""
+    store = copy.clients.store(copy.journal)
+    keys = [info.key for info in store.list(proven_prefix(copy.migration_id))]
+    found = [ProvenPartition.parse(store.get(key) or b"") for key in keys]
+    assert [item.differing for item in found if item.differing is not None] == []
+    return [item.proven.pieces for item in found if item.proven is not None] or [0]
 
 
 def lags(copy: Copying, target: object) -> int:

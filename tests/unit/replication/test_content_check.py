@@ -21,9 +21,15 @@ from content_support import (
     rewrite,
 )
 
+from airflow_provider_kafka_migration.documents.validation import ContentRange
 from airflow_provider_kafka_migration.errors import Interrupted
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batch, rebuild, records
-from airflow_provider_kafka_migration.replication.content_check import ContentOptions
+from airflow_provider_kafka_migration.replication.content_check import (
+    ContentOptions,
+    Stretch,
+    compare_stretch,
+    range_map,
+)
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
 
 
@@ -428,6 +434,58 @@ def test_compacted_since_in_a_mapped_partition() -> None:
     )
     assert content.is_equal
     assert content.explained == {"compacted": 2}
+
+
+# --- cut short ------------------------------------------------------------------------------------------------------
+
+
+def in_pieces(source: MemoryLog, target: MemoryLog, whole: ContentRange, offset_map: PartitionMap) -> list[Stretch]:
+    """The comparison in pieces that are as short as they can be."""
+    pieces: list[Stretch] = []
+    left = whole
+    while left.source_start_offset < left.source_end_offset:
+        options = ContentOptions(now_ms=NOW_MS, enough=lambda: True)
+        pieces.append(compare_stretch(left, offset_map, COMPACTED, source, target, options))
+        done = pieces[-1].compared
+        assert done.source_end_offset > left.source_start_offset
+        left = whole.model_copy(
+            update={"source_start_offset": done.source_end_offset, "target_start_offset": done.target_end_offset}
+        )
+    return pieces
+
+
+@pytest.mark.parametrize("shift", [0, -7])
+def test_a_comparison_that_is_cut_short_goes_on_behind_what_it_has_seen(shift: int) -> None:
+    full = log_of(60, key_every=7)
+    target = copy_of(full, shift)
+    source = rewrite(full, dict.fromkeys((0, 7, 8, 9, 20, 33)))
+    whole = content_range(0, 60, shift)
+    pieces = in_pieces(source, target, whole, range_map(whole))
+    assert len(pieces) > 5
+    assert all(piece.content.is_equal for piece in pieces), "nothing is seen twice, and nothing is left out"
+    assert sum(piece.content.compared for piece in pieces) == 54
+    assert sum(sum(piece.content.explained.values()) for piece in pieces) == 6
+    assert all(piece.compared.source_end_offset - shift == piece.compared.target_end_offset for piece in pieces)
+
+
+def test_a_mapped_partition_is_cut_only_behind_records_that_are_the_same() -> None:
+    source, target, offset_map = mapped()
+    whole = content_range(0, 50, target_end=35, verdict="mapped")
+    pieces = in_pieces(source, target, whole, offset_map)
+    assert len(pieces) > 3
+    assert all(piece.content.is_equal for piece in pieces)
+    assert sum(piece.content.compared for piece in pieces) == 35
+    for piece in pieces:
+        place = offset_map.translate(piece.compared.source_end_offset - 1).target_offset
+        assert place == piece.compared.target_end_offset - 1
+
+
+def test_a_difference_in_a_piece_is_found() -> None:
+    source = log_of(60)
+    target = rewrite(copy_of(source), {31: None})
+    whole = content_range(0, 60)
+    found = [kind for piece in in_pieces(source, target, whole, range_map(whole)) for kind in kinds(piece.content)]
+    assert found == [("missing", 31)]
 
 
 # --- all together ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,223 @@
+"""How much of the copy is proven equal before clients move: for the approvals, and what is left of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.content import content_job
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition
+from airflow_provider_kafka_migration.documents.validation import ContentRange
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, partition_name
+from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
+from airflow_provider_kafka_migration.replication.proven import proven_prefix
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+#: Journal step: what the comparisons before the client switch have proven. Keyed by when it was looked at.
+STEP = "content_proven"
+#: For so long the approval of the client switch compares what is left: producers are stopped meanwhile.
+REST_SECONDS = 20.0
+#: A partition with more left than this is left to the validation.
+REST_OFFSETS = 200_000
+_READERS = 8
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProofStatus:
+    """What is proven of all partitions, in source offsets (holes count).
+
+    :param copied: offsets that are on the target.
+    :param proven: of these, those that were compared and are equal or explained.
+    :param partitions: all; ``complete`` those of which everything copied is proven.
+    :param uncompared_records: records of the target that the source had deleted before anybody compared them.
+    :param differing: name of each partition that differs, with what was seen.
+    :param waiting: of partitions that are not complete, why, where that is known.
+    """
+
+    copied: int
+    proven: int
+    partitions: int
+    complete: int
+    records: int
+    uncompared_records: int
+    differing: dict[str, str]
+    waiting: dict[str, str]
+    digest: str
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything is proven, and of nothing it is unknown whether it is equal."""
+        return self.complete == self.partitions and not self.differing and not self.uncompared_records
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status as data, for approvals and journal."""
+        return {
+            "copied_offsets": self.copied,
+            "proven_offsets": self.proven,
+            "partitions": self.partitions,
+            "complete_partitions": self.complete,
+            "compared_records": self.records,
+            "uncompared_records": self.uncompared_records,
+            "differing": dict(list(self.differing.items())[:100]),
+            "differing_partitions": len(self.differing),
+            "waiting": dict(list(self.waiting.items())[:100]),
+            "is_complete": self.is_complete,
+            "digest": self.digest,
+        }
+
+
+def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) -> ProofStatus:
+    """What is proven, by the stored documents. Asks no cluster.
+
+    :param positions: exclusive source offset up to which each partition is copied.
+    """
+    partitions = migrated_partitions(context)
+    documents = _documents(context)
+    copied = proven = complete = records = uncompared = 0
+    differing, waiting = {}, {}
+    for key in sorted(positions.keys() & partitions.keys()):
+        start, position = partitions[key].source_start_offset, max(positions[key], partitions[key].source_start_offset)
+        document = documents.get(key)
+        found = document.proven if document is not None else None
+        if found is not None and found.source_start_offset != start:
+            found = None
+        until = start if found is None else min(found.source_end_offset, position)
+        copied += position - start
+        proven += until - start
+        complete += until == position
+        if found is not None:
+            records += found.content.compared
+            uncompared += found.content.uncompared_records
+        if document is not None and document.differing is not None:
+            differing[partition_name(key)] = _difference(document)
+        elif until < position:
+            waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
+    digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
+    total = len(positions.keys() & partitions.keys())
+    return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest)
+
+
+def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
+    """Why not all of a partition is proven, for people."""
+    if context.spec.seed.via == "split":
+        return "the copiers of a split migration know one cluster each: validate compares it"
+    if partition.verdict is Verdict.TRANSACTIONAL:
+        return "copied in transactions: validate compares it"
+    return (document.postponed if document is not None else "") or "not compared yet"
+
+
+def _difference(document: ProvenPartition) -> str:
+    content = document.differing
+    assert content is not None
+    text = (
+        f"{content.difference_count} differences, seen {document.differed_times} times, last at {document.differed_at}"
+    )
+    if content.differences:
+        first = content.differences[0]
+        text += f"; the first: {first.kind} at source offset {first.source_offset}, target offset {first.target_offset}"
+    return text
+
+
+def _documents(context: PhaseContext) -> dict[TopicPartition, ProvenPartition]:
+    store = context.journal_store
+    keys = [info.key for info in store.list(proven_prefix(context.migration_id))]
+    with ThreadPoolExecutor(_READERS, "proven") as pool:
+        found = [item for item in pool.map(lambda key: _document(store, key), keys) if item is not None]
+    return {item.key: item for item in found if item.migration_id == context.migration_id}
+
+
+def _document(store: ObjectStore, key: str) -> ProvenPartition | None:
+    data = store.get(key)
+    try:
+        return None if data is None else ProvenPartition.parse(data)
+    except ValidationError as error:
+        log.warning("%s cannot be read, so it proves nothing: %s", key, error)
+        return None
+
+
+def journal_status(context: PhaseContext, when: str, status: ProofStatus) -> None:
+    """What is proven at a moment, in the journal."""
+    details = status.as_dict()
+    reason = f"{status.proven} of {status.copied} copied offsets are proven equal"
+    context.journal.step(STEP, key=when, details=details, reason=reason)
+
+
+# -- what is left, before clients move -------------------------------------------------------------------------------
+
+
+class _ReadingClients(Clients):
+    """The clusters and stores of a context, opened for reading only."""
+
+    def __init__(self, context: PhaseContext) -> None:
+        super().__init__({})
+        self._context = context
+
+    def wire(self, name: str, *, timeout_seconds: float = 10.0, read_only: bool = True) -> Wire:
+        """A new wire that cannot write, whoever asks for it."""
+        cluster = self._context.source if name == "source" else self._context.target
+        wire = Wire(replace(cluster.config, read_only=True), timeout_seconds=timeout_seconds)
+        self._opened.append(wire)
+        return wire
+
+    def store(self, location: str) -> ObjectStore:
+        """The store of a location of this migration."""
+        is_journal = location == self._context.spec.storage.journal
+        return self._context.journal_store if is_journal else self._context.archive_store
+
+
+def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> str:
+    """Compare what is left between what the tail has proven and the boundary, for a bounded time.
+
+    What it does not get to is compared by the validation; so is what cannot be read now.
+
+    :returns: why something is left, for people; empty if nothing stood in the way.
+    """
+    documents = _documents(context)
+    small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
+    if not small:
+        return ""
+    spec, plan = context.spec, context.load_plan()
+    until = time.monotonic() + REST_SECONDS
+    try:
+        job = content_job(
+            plan,
+            small,
+            delete_retention_ms=delete_retention_of(context, plan),
+            journal_location=spec.storage.journal,
+            timestamps=spec.offsets.timestamps,
+            archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
+        )
+        with _ReadingClients(context) as clients:
+            found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
+    except Interrupted:
+        return f"it was not compared within {REST_SECONDS:.0f} s"
+    except MigrationError as error:
+        log.warning("What is left could not be compared before the client switch: %s", error)
+        return error.what
+    bad = [item for item in found if not item.is_equal]
+    if not bad:
+        return ""
+    first = bad[0]
+    why = first.error.get("what", "") if first.error else f"{first.difference_count} differences"
+    return f"{len(bad)} partitions differ or cannot be read; the first is {partition_name(first.key)}: {why}"
+
+
+def _left(document: ProvenPartition | None, compared: ContentRange) -> int:
+    found = document.proven if document is not None else None
+    return compared.source_end_offset - (compared.source_start_offset if found is None else found.source_end_offset)

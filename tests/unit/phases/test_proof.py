@@ -1,0 +1,120 @@
+"""What approvals say of the comparison before the switch, and when it stands in their way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import approval
+from test_approvals import ready
+
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.documents.validation import ContentDifference, PartitionContent
+from airflow_provider_kafka_migration.errors import ApprovalRefused
+from airflow_provider_kafka_migration.phases import approvals, proof
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.replication.proven import proven_key, store_proven
+
+
+def content(partition: int, records: int, **changes: Any) -> PartitionContent:
+    return PartitionContent(
+        topic="orders",
+        partition=partition,
+        source_records=records,
+        target_records=records,
+        compared=records,
+        **changes,
+    )
+
+
+def prove(context: PhaseContext, partition: int, until: int, **changes: Any) -> None:
+    """A stored range from the start of a partition (0) on."""
+    found = ProvenRange(
+        source_start_offset=0,
+        source_end_offset=until,
+        target_start_offset=0,
+        target_end_offset=until,
+        content=content(partition, until - changes.get("lost", 0), uncompared_records=changes.pop("lost", 0)),
+    )
+    document = ProvenPartition(
+        migration_id=context.migration_id,
+        topic="orders",
+        target_topic="orders",
+        partition=partition,
+        verdict=Verdict.EQUAL,
+        proven=found if until else None,
+        **changes,
+    )
+    store_proven(context.journal_store, document)
+
+
+def differ(context: PhaseContext) -> None:
+    difference = ContentDifference(kind="changed", source_offset=7, target_offset=7)
+    found = content(1, 3, difference_count=2, differences=[difference])
+    prove(context, 1, 5, differing=found, differed_times=3, differed_at="2026-01-01T00:00:00+00:00")
+
+
+def test_the_approval_says_how_much_is_proven(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    assert "Proven equal: **0 %**" in approvals.make_facts(context, "cutover").body, "nothing compared proves nothing"
+    prove(context, 0, 100)
+    prove(context, 1, 49)
+    facts = approvals.make_facts(context, "cutover")
+    assert "**99.3 %** of what is copied so far (149 of 150 offsets, all of 1 of 2 partitions)" in facts.body
+    assert "| orders-1 | not compared yet |" in facts.body
+    assert facts.code == approvals.make_facts(ready(tmp_path / "other"), "cutover").code, "it is not bound to it"
+
+
+def test_a_hundred_percent_is_not_said_of_less(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    context.source.wire.offsets["latest"][("orders", 0)] = 1_000_000  # type: ignore[attr-defined]
+    context.target.wire.offsets["latest"][("orders", 0)] = 1_000_000  # type: ignore[attr-defined]
+    prove(context, 0, 999_999)
+    prove(context, 1, 50)
+    assert "**99.9 %**" in approvals.make_facts(context, "cutover").body
+
+
+def test_records_that_nobody_compared_are_no_proof(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100, lost=10)
+    prove(context, 1, 50)
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    assert (status.complete, status.uncompared_records, status.is_complete) == (2, 10, False)
+    assert "**10 records were deleted on the source before" in approvals.make_facts(context, "cutover").body
+
+
+def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    context.journal_store.put(proven_key("m1", "orders", 0), b"{}")
+    assert proof.read_status(context, {("orders", 0): 100}).proven == 0
+
+
+def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    differ(context)
+    facts = approvals.make_facts(context, "cutover")
+    assert "**1 partitions DIFFER**: the approval is refused." in facts.body
+    assert "2 differences, seen 3 times" in facts.body
+    with pytest.raises(ApprovalRefused, match=r"1 partitions differ .* orders-1: 2 differences") as caught:
+        approvals.check_approval(context, approval(context, "cutover", facts.code))
+    assert list(caught.value.details["differing"]) == ["orders-1"]
+    assert context.journal.find_step(approvals.REFUSED, "cutover") is not None
+    entry = context.journal.find_step(proof.STEP, "cutover/answer")
+    assert entry is not None
+    assert entry.details["differing_partitions"] == 1
+    # It was gone at the next look: nothing is in the way.
+    prove(context, 1, 50)
+    assert approvals.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
+
+
+@pytest.mark.parametrize("validation", [{"on_difference": "warn"}, {"before_cutover": False}])
+def test_a_difference_may_be_accepted(tmp_path: Path, validation: dict[str, Any]) -> None:
+    context = ready(tmp_path, validation=validation)
+    differ(context)
+    facts = approvals.make_facts(context, "cutover")
+    assert ("this is only shown" in facts.body) == ("on_difference" in validation)
+    assert approvals.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
