@@ -226,7 +226,7 @@ class TransactionalResumer:
             position = Position(start.source_start, start.target_start, start)
         session = Session(copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun)
         self._on_session(session)
-        return ResumePoint(position.source_offset, position.target_offset, 0, 0)
+        return ResumePoint(position.source_offset, position.target_offset, 0, 0, source_epoch=position.source_epoch)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 
