@@ -262,6 +262,11 @@ class CutoverSection(Section):
         "fail", description="A producer that goes on writing after the freeze."
     )
     max_open_transaction_wait: Duration = Field("30s", description="How long open transactions are waited for.")  # type: ignore[assignment]
+    fence_copiers: bool = Field(
+        True,
+        description="Before clients switch, a control marker on each target partition fences the migration's producer: "
+        "no frozen copier can write behind what applications have written. It takes one offset per partition.",
+    )
 
     @model_validator(mode="after")
     def _webhook_needs_address(self) -> CutoverSection:
