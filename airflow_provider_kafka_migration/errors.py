@@ -151,6 +151,12 @@ class BrokerBusy(Transient):
     code = "BROKER_BUSY"
 
 
+class RecordsWithheld(Transient):
+    """A broker says that a log goes on, and gives no records, or only a piece of a batch: nothing is concluded."""
+
+    code = "RECORDS_WITHHELD"
+
+
 class StorageUnavailable(Transient):
     """Object storage is slow, throttled or unreachable beyond the bounded retries."""
 

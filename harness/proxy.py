@@ -1,7 +1,7 @@
 """A TCP proxy in front of a cluster's brokers, for faults of the network: it knows Kafka's frames.
 
 It drops connections, swallows answers, holds single requests back (also beyond the death of who sent them) and changes
-requests. One thread, one event loop; brokers advertise its ports (``KafkaCluster(proxied=True)``).
+requests and answers. One thread, one event loop; brokers advertise its ports (``KafkaCluster(proxied=True)``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import contextlib
 import struct
 import threading
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, TypeVar
 
@@ -18,6 +20,8 @@ T = TypeVar("T")
 
 #: (api key, request without its length) -> what goes on to the broker
 Rewrite = Callable[[int, bytes], bytes]
+#: (api key, request, answer, both without their lengths) -> what goes back to the client
+RewriteAnswer = Callable[[int, bytes, bytes], bytes]
 
 PRODUCE = 0
 WRITE_TXN_MARKERS = 27
@@ -68,6 +72,8 @@ class ClusterProxy:
         self._mute = False
         #: changes requests on their way
         self.rewrite: Rewrite | None = None
+        #: changes answers on their way back
+        self.rewrite_answer: RewriteAnswer | None = None
         #: requests by api key that went through
         self.requests: dict[int, int] = {}
 
@@ -166,9 +172,10 @@ class ClusterProxy:
             pair = {writer, broker_writer}
             self._writers |= pair
             held: list[HeldRequest] = []
-            down = asyncio.ensure_future(self._down(broker_reader, writer, held))
+            asked: deque[bytes] = deque()
+            down = asyncio.ensure_future(self._down(broker_reader, writer, held, asked))
             try:
-                await self._up(reader, broker_writer, down, held)
+                await self._up(reader, broker_writer, down, held, asked)
             finally:
                 down.cancel()
                 self._writers -= pair
@@ -183,6 +190,7 @@ class ClusterProxy:
         writer: asyncio.StreamWriter,
         down: asyncio.Future[None],
         held: list[HeldRequest],
+        asked: deque[bytes],
     ) -> None:
         """Requests of one connection, in order. A client that has gone does not take back what it has sent."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -196,6 +204,7 @@ class ClusterProxy:
                 released = self._catch(api_key, held)
                 if released is not None:
                     await released.wait()
+                asked.append(frame)
                 writer.write(struct.pack(">i", len(frame)) + frame)
                 await writer.drain()
         if not writer.is_closing():
@@ -216,15 +225,33 @@ class ClusterProxy:
             return released
         return None
 
-    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: list[HeldRequest]) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(1 << 18):
-                for request in held:
-                    request.answered.set()
+    async def _down(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        held: list[HeldRequest],
+        asked: deque[bytes],
+    ) -> None:
+        """Answers of one connection. Brokers answer in the order of the requests; all clients here want answers."""
+        try:
+            while True:
+                head = await reader.readexactly(4)
+                frame = await reader.readexactly(struct.unpack(">i", head)[0])
+                request = asked.popleft()
+                for one in held:
+                    one.answered.set()
                 if self._mute or writer.is_closing():
                     continue
-                writer.write(data)
+                if self.rewrite_answer is not None:
+                    (api_key,) = struct.unpack_from(">h", request)
+                    frame = self.rewrite_answer(api_key, request, frame)
+                writer.write(struct.pack(">i", len(frame)) + frame)
                 with contextlib.suppress(OSError):
                     await writer.drain()
-        # The broker has gone: so has the connection of its client.
-        writer.transport.abort()
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # the broker has gone
+        except Exception:
+            traceback.print_exc()  # a mistake of the one who changes answers must not look like a slow broker
+        finally:
+            # So has the connection of its client.
+            writer.transport.abort()

@@ -1,7 +1,9 @@
 """Fetch (api 1, versions 4-11) by hand: the answer's record bytes stay where the socket put them.
 
-Version 11 is the last non-flexible one that names topics (13 and later use ids); every broker from 0.11 to 4.x has
-one of these versions.
+Every broker from 0.11 to 4.x has one of these versions. Version 10 is the highest that is used, on purpose: with 11 a
+request carries a rack (KIP-392), which lets a follower answer it, and lets a leader answer with no records and the name
+of another replica. Requests of version 10 are answered by the leader alone, from what it has. The layout of version 11
+is known all the same: an answer that names a replica must never be taken for one that says "nothing is there".
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import NamedTuple
 
 API_KEY = 1
 MIN_VERSION = 4
-MAX_VERSION = 11
+MAX_VERSION = 10
 
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
@@ -35,7 +37,10 @@ class FetchRange(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """One partition of a fetch answer. ``records`` may end with a truncated batch."""
+    """One partition of a fetch answer. ``records`` may end with a truncated batch.
+
+    Without records an answer says nothing by itself, see ``replication.empty_answers``.
+    """
 
     topic: str
     partition: int
@@ -45,6 +50,8 @@ class FetchedPartition(NamedTuple):
     log_start_offset: int
     aborted: list[tuple[int, int]]
     records: memoryview
+    #: broker to read from in place of the one that answers; -1: none
+    preferred_read_replica: int = -1
 
 
 class FetchAnswer(NamedTuple):
@@ -137,13 +144,23 @@ def _decode_partition(body: memoryview, position: int, version: int, topic: str)
     for _ in range(max(aborted_count, 0)):
         aborted.append(_ABORTED.unpack_from(body, position))
         position += _ABORTED.size
+    preferred_read_replica = -1
     if version >= 11:
+        (preferred_read_replica,) = struct.unpack_from(">i", body, position)
         position += 4
     (size,) = struct.unpack_from(">i", body, position)
     position += 4
     size = max(size, 0)
     records = body[position : position + size]
     item = FetchedPartition(
-        topic, partition, error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records
+        topic,
+        partition,
+        error_code,
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        aborted,
+        records,
+        preferred_read_replica,
     )
     return item, position + size

@@ -10,7 +10,6 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError
-from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, target_key
 from airflow_provider_kafka_migration.replication.decide import Append, Decider
@@ -142,18 +141,20 @@ def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, unt
     """Whether the source has no committed record in ``[from_offset, until_offset)``: markers, aborted data, nothing.
 
     For ``mapped`` partitions: holes at the end leave no trace on the target.
+
+    :returns: False also if the source's committed records end before ``until_offset``: who knows what comes there.
+    :raises RecordsWithheld: the source does not say.
     """
     decider = Decider(from_offset, check_inner_offsets=False)
     position = from_offset
     while position < until_offset:
-        fetched = fetch_span(context.source.wire, key, position)
-        batches, _ = read_batches(fetched.records)
-        if not batches:
-            return True
-        for step in decider.decide(batches, fetched.aborted):
+        span = fetch_span(context.source.wire, key, position)
+        if span.until_offset <= position:
+            return False
+        for step in decider.decide(span.batches, span.aborted):
             if isinstance(step, Append) and step.source_offset < until_offset:
                 return False
-        position = max(batch.next_offset for batch in batches)
+        position = span.until_offset
     return True
 
 

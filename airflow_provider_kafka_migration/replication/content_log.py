@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from airflow_provider_kafka_migration.errors import OutsideOfLog
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, read_batches
-from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition
+from airflow_provider_kafka_migration.errors import OutsideOfLog, RecordsWithheld, Where
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.decide import AbortedTransactions
-from airflow_provider_kafka_migration.replication.reading import fetch_span
+from airflow_provider_kafka_migration.replication.reading import Span, fetch_span
 
 #: One fetch; a batch that is larger comes whole anyway. Two sides and some decoding stay well below 100 MiB.
 FETCH_BYTES = 4 * 1024 * 1024
@@ -27,6 +26,8 @@ class CommittedLog(Protocol):
         """Committed data batches that overlap ``[start_offset, stop_offset)``, ascending.
 
         Without control batches, aborted and empty ones. Begins at the log start if that is higher.
+
+        :raises MigrationError: not all of it can be read: it is never a part of the range that comes to an end quietly.
         """
 
     def log_start_offset(self) -> int:
@@ -51,32 +52,41 @@ class KafkaLog:
         """See :class:`CommittedLog`."""
         position = max(start_offset, self.log_start_offset())
         while position < stop_offset:
-            found = self._fetch(position)
-            if found is None:
+            span = self._fetch(position)
+            if span is None:
                 log_start = self.log_start_offset()
                 if log_start <= position:
-                    return  # the log ends below the stop offset
+                    raise self._ends_early(position, stop_offset)
                 position = log_start  # retention or DeleteRecords went by while we read
                 continue
-            batches, used_bytes = read_batches(found.records)
-            self.read_bytes += used_bytes
-            if not batches:
-                return  # nothing from here to the last stable offset
-            aborted = AbortedTransactions(found.aborted)
-            for batch in batches:
+            if span.until_offset <= position:
+                raise self._ends_early(position, stop_offset)
+            self.read_bytes += len(span.records)
+            aborted = AbortedTransactions(span.aborted)
+            for batch in span.batches:
                 dropped = not isinstance(batch, LegacyBatch) and aborted.drops(batch)
                 if batch.next_offset <= position or dropped or batch.is_control:
                     continue
                 if isinstance(batch, LegacyBatch) or batch.record_count:
                     yield batch
-            position = max(position, batches[-1].next_offset)
+            position = max(position, span.until_offset)
 
-    def _fetch(self, position: int) -> FetchedPartition | None:
+    def _fetch(self, position: int) -> Span | None:
         """What is at an offset; None if it is outside of the log."""
         try:
             return fetch_span(self._wire, self._key, position, max_bytes=FETCH_BYTES)
         except OutsideOfLog:
             return None
+
+    def _ends_early(self, position: int, stop_offset: int) -> RecordsWithheld:
+        """What cannot be read is not compared, and what is not compared is not equal."""
+        return RecordsWithheld(
+            f"committed records end at offset {position}, and those up to {stop_offset} were to be compared",
+            where=Where(cluster=self._wire.config.name, topic=self._key[0], partition=self._key[1], offset=position),
+            next_step="look for an open transaction (kafka-transactions.sh find-hanging) and for replicas that lag; if "
+            "the log was truncated (unclean election), the records are lost there; then clear validate",
+            details={"offset": position, "end_offset": stop_offset},
+        )
 
     def log_start_offset(self) -> int:
         """See :class:`CommittedLog`."""

@@ -15,6 +15,9 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, by
 _T = TypeVar("_T")
 _EARLIEST, _LATEST = -2, -1
 _VERSION = 5
+#: KIP-405: the first offset that the leader has on its own disks, from Kafka 3.4 on
+_EARLIEST_LOCAL = -4
+_LOCAL_VERSION = 8
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,32 @@ def _ends_at(
     return found
 
 
+def local_log_start(wire: Wire, key: TopicPartition) -> int | None:
+    """First offset that the leader has on its own disks, not in remote storage; None: the broker cannot tell.
+
+    Without remote storage it is the log start.
+
+    :raises MigrationError: the leader does not answer, or refuses.
+    """
+    broker_id = wire.leaders([key])[key]
+    versions = wire.connection(broker_id).api_versions.get(ListOffsetsRequest.API_KEY, (0, 0))
+    if not versions[0] <= _LOCAL_VERSION <= versions[1]:
+        return None
+    found = list_offsets_at(wire, broker_id, [key], _EARLIEST_LOCAL, version=_LOCAL_VERSION)[key]
+    if isinstance(found, MigrationError):
+        wire.forget_leaders([key])
+        raise found
+    return found
+
+
 def list_offsets_at(
-    wire: Wire, broker_id: int, keys: Sequence[TopicPartition], timestamp: int, *, replica_id: int = -1
+    wire: Wire,
+    broker_id: int,
+    keys: Sequence[TopicPartition],
+    timestamp: int,
+    *,
+    replica_id: int = -1,
+    version: int = _VERSION,
 ) -> dict[TopicPartition, int | MigrationError]:
     """ListOffsets at one broker; errors of single partitions are values.
 
@@ -110,7 +137,7 @@ def list_offsets_at(
             for topic, numbers in by_topic(keys)
         ],
     )
-    answer = wire.connection(broker_id).call(request, version=_VERSION)
+    answer = wire.connection(broker_id).call(request, version=version)
     found: dict[TopicPartition, int | MigrationError] = {}
     for topic in answer.topics:
         for item in topic.partitions:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from kafka.protocol.producer.transaction import WriteTxnMarkersResponse
 
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
-from airflow_provider_kafka_migration.errors import BrokerBusy, ForeignData, Where
+from airflow_provider_kafka_migration.errors import BrokerBusy, ForeignData, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches import (
     LegacyBatch,
@@ -21,11 +21,11 @@ from airflow_provider_kafka_migration.kafka.batches import (
     Record,
     encode_batch,
     patched_header,
-    read_batches,
 )
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchRange
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
+from airflow_provider_kafka_migration.replication.reading import fetch_span
 
 MARKERS_API_KEY = 27
 MARKERS_VERSION = 1
@@ -186,8 +186,13 @@ def _check_only_fillers(
     log_start = wire.list_offsets([key], "earliest")[key]
     if log_end_offset == log_start:
         return
-    found = wire.fetch_once([FetchRange(*key, log_end_offset - 1, 2 * 1024 * 1024)], isolation=READ_UNCOMMITTED)
-    batches, _ = read_batches(found[0].records)
+    batches = fetch_span(wire, key, log_end_offset - 1, isolation=READ_UNCOMMITTED).batches
+    if not batches:
+        raise Transient(
+            f"the log ends at {log_end_offset}, and its last record cannot be read",
+            where=where,
+            next_step="clear topology_copy when the broker is well again",
+        )
     if any(isinstance(b, LegacyBatch) or b.producer_id != producers.filler_producer_id for b in batches):
         raise ForeignData(
             "the partition holds records that are not fillers of this migration",

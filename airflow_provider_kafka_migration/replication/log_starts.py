@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchRange
+from airflow_provider_kafka_migration.errors import MigrationError, OutsideOfLog
+from airflow_provider_kafka_migration.kafka.batches import RawBatch
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.replication.reading import fetch_span
 
 log = logging.getLogger(__name__)
-
-_FIRST_BATCH_BYTES = 1024 * 1024
 
 
 def delete_fillers_again(
@@ -52,6 +51,8 @@ def delete_fillers_again(
 
 
 def _begins_with_fillers(wire: Wire, key: TopicPartition, log_start_offset: int, filler_producer_id: int) -> bool:
-    found = wire.fetch_once([FetchRange(*key, log_start_offset, _FIRST_BATCH_BYTES)], isolation=READ_UNCOMMITTED)
-    batches, _ = read_batches(found[0].records) if found and not found[0].error_code else ([], 0)
+    try:
+        batches = fetch_span(wire, key, log_start_offset, isolation=READ_UNCOMMITTED).batches
+    except OutsideOfLog:
+        return False  # the log start has moved on meanwhile
     return bool(batches) and isinstance(batches[0], RawBatch) and batches[0].producer_id == filler_producer_id

@@ -91,16 +91,15 @@ def _data_span(wire: Wire, key: TopicPartition, start: int, end: int) -> Iterato
     position = start
     size = _QUICK_BYTES
     while position < end:
-        found = fetch_span(wire, key, position, isolation=READ_UNCOMMITTED, max_bytes=size)
-        behind = behind_markers(found.records)
+        span = fetch_span(wire, key, position, isolation=READ_UNCOMMITTED, max_bytes=size)
+        if span.until_offset <= position:
+            raise Transient(f"the log end {end} was seen, and nothing can be read at offset {position}")
+        behind = behind_markers(span.records)
         if behind is not None:
             position, size = max(position, behind), _LONG_FETCH_BYTES
             continue
-        batches, _ = read_batches(found.records)
-        if not batches:
-            raise Transient(f"the log end {end} was seen, and nothing can be read at offset {position}")
-        yield from batches
-        position = batches[-1].next_offset
+        yield from span.batches
+        position = span.until_offset
 
 
 def behind_markers(records: memoryview) -> int | None:

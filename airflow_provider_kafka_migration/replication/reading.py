@@ -3,16 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, OutsideOfLog, Transient, Where
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    MigrationError,
+    OutsideOfLog,
+    Transient,
+    Where,
+)
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition, FetchRange
+from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version
-from airflow_provider_kafka_migration.replication.ends import by_leader
+from airflow_provider_kafka_migration.replication.chunk import Aborted
+from airflow_provider_kafka_migration.replication.empty_answers import (
+    FULL_WAIT_MS,
+    Says,
+    cut_short,
+    end_of,
+    enough_bytes,
+    proven_hole,
+    says,
+)
+from airflow_provider_kafka_migration.replication.ends import by_leader, local_log_start
 
 FIRST_FETCH_BYTES = 1024 * 1024
-MAX_FETCH_BYTES = 256 * 1024 * 1024
+
+
+class Span(NamedTuple):
+    """What a log has from an offset on: the next batches, a proven hole, or its end."""
+
+    #: whole batches; the first may begin below the offset
+    batches: list[AnyBatch]
+    #: their bytes
+    records: memoryview
+    #: aborted transactions that overlap the batches
+    aborted: list[Aborted]
+    #: all that the log has from the asked offset to here is in ``batches``; the asked offset: the log ends there
+    until_offset: int
+    #: exclusive end of the log for readers of the isolation level, as told with the answer
+    end_offset: int
 
 
 def fetch_span(
@@ -22,67 +53,92 @@ def fetch_span(
     *,
     isolation: int = READ_COMMITTED,
     max_bytes: int = FIRST_FETCH_BYTES,
-) -> FetchedPartition:
-    """One fetch of one partition, tried again while the leader moves.
-
-    An answer without records means that there is nothing from ``from_offset`` to its last stable offset (or high
-    watermark): a fetch of a single partition is never cut to nothing by the size of others.
+) -> Span:
+    """The next batches of one partition, or the proof that there are none; tried again while the leader moves.
 
     :raises OutsideOfLog: the log start is above ``from_offset``, or its end below it.
+    :raises RecordsWithheld: the broker goes on saying that there is more, and does not give it.
     """
     topic, partition = key
 
-    def attempt() -> FetchedPartition:
-        size = max_bytes
-        while True:
-            answers = wire.fetch_once([FetchRange(topic, partition, from_offset, size)], isolation=isolation)
-            where = Where(cluster=wire.config.name, topic=topic, partition=partition, offset=from_offset)
-            if not answers:
-                # A broker whose quota is used up answers at once, and says nothing of any partition.
-                raise BrokerBusy(
-                    "the broker's quota holds fetches back",
-                    where=where,
-                    next_step="raise consumer_byte_rate of the migration's principal, or wait",
-                )
-            found = answers[0]
-            if found.error_code == error_codes.OFFSET_OUT_OF_RANGE:
-                raise OutsideOfLog(
-                    f"offset {from_offset} is outside of the log (start {found.log_start_offset}, "
-                    f"end {found.high_watermark})",
-                    where=where,
-                    next_step="compare the log's start and end with the plan",
-                    details={"log_start_offset": found.log_start_offset, "high_watermark": found.high_watermark},
-                )
-            if found.error_code:
-                raise error_codes.error_for(found.error_code, "records cannot be read", where=where, needs="Read")
-            batches, _ = read_batches(found.records)
-            if batches or not len(found.records):
-                return found
-            size *= 8
-            if size > MAX_FETCH_BYTES:
-                raise BrokerBusy(
-                    f"a batch is larger than {MAX_FETCH_BYTES} bytes", where=where, next_step="report this batch"
-                )
+    def attempt() -> Span:
+        where = Where(cluster=wire.config.name, topic=topic, partition=partition, offset=from_offset)
+        found, batches = _fetch_one(wire, FetchRange(topic, partition, from_offset, max_bytes), isolation, where)
+        said = says(found, batches, from_offset, isolation)
+        if said is Says.NOTHING:
+            # Remote storage may have needed longer.
+            found, batches = _fetch_one(
+                wire, FetchRange(topic, partition, from_offset, max_bytes), isolation, where, FULL_WAIT_MS
+            )
+            said = says(found, batches, from_offset, isolation)
+        end = end_of(found, isolation)
+        if said is Says.BATCHES:
+            return Span(batches, found.records, found.aborted, batches[-1].next_offset, end)
+        until = from_offset if said is Says.END else _hole_end(wire, key, from_offset, end, where)
+        return Span([], memoryview(b""), [], until, end)
 
     return wire.retrying(attempt)
+
+
+def _hole_end(wire: Wire, key: TopicPartition, offset: int, promised_end: int, where: Where) -> int:
+    """Where the hole ends that begins at an offset, if one is proven."""
+    asked = FetchRange(*key, offset, FIRST_FETCH_BYTES)
+    probe, batches = _fetch_one(wire, asked, READ_UNCOMMITTED, where, FULL_WAIT_MS)
+    local_start = None if batches else local_log_start(wire, key)
+    return proven_hole(offset, promised_end, probe, batches, local_start, where)
+
+
+def _fetch_one(
+    wire: Wire, asked: FetchRange, isolation: int, where: Where, max_wait_ms: int = 0
+) -> tuple[FetchedPartition, list[AnyBatch]]:
+    """One answer without an error, cut behind its last whole batch; more is asked for where a batch needs it."""
+    while True:
+        answers = wire.fetch_once([asked], isolation=isolation, max_wait_ms=max_wait_ms)
+        if not answers:
+            # A broker whose quota is used up answers at once, and says nothing of any partition.
+            raise BrokerBusy(
+                "the broker's quota holds fetches back",
+                where=where,
+                next_step="raise consumer_byte_rate of the migration's principal, or wait",
+            )
+        found = answers[0]
+        if found.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+            raise OutsideOfLog(
+                f"offset {asked.offset} is outside of the log (start {found.log_start_offset}, "
+                f"end {found.high_watermark})",
+                where=where,
+                next_step="compare the log's start and end with the plan",
+                details={"log_start_offset": found.log_start_offset, "high_watermark": found.high_watermark},
+            )
+        if found.error_code:
+            raise error_codes.error_for(found.error_code, "records cannot be read", where=where, needs="Read")
+        batches, used = read_batches(found.records)
+        if batches or not len(found.records):
+            return found._replace(records=found.records[:used]), batches
+        size = enough_bytes(found.records, asked.max_bytes)
+        if size is None:
+            raise cut_short(asked.offset, len(found.records), where)
+        asked = asked._replace(max_bytes=size)
 
 
 def read_span(
     wire: Wire, key: TopicPartition, from_offset: int, until_offset: int, *, isolation: int = READ_COMMITTED
 ) -> Iterator[AnyBatch]:
-    """Batches that overlap ``[from_offset, until_offset)``, ascending; ends early where the log ends."""
+    """Batches that overlap ``[from_offset, until_offset)``, ascending; ends early where the log ends.
+
+    :raises RecordsWithheld: see :func:`fetch_span`.
+    """
     position = from_offset
     while position < until_offset:
-        found = fetch_span(wire, key, position, isolation=isolation)
-        batches, _ = read_batches(found.records)
-        if not batches:
+        span = fetch_span(wire, key, position, isolation=isolation)
+        if span.until_offset <= position:
             return
-        for batch in batches:
+        for batch in span.batches:
             if isinstance(batch, RawBatch) and batch.base_offset >= until_offset:
                 return
             if batch.next_offset > position:
                 yield batch
-                position = batch.next_offset
+        position = span.until_offset
 
 
 def fetch_many(

@@ -6,20 +6,31 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     BrokerUnreachable,
     MigrationError,
+    RecordsWithheld,
     SourceGap,
     Transient,
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
-from airflow_provider_kafka_migration.kafka.batches import read_batches
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, read_batches
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Wire, api_version
 from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.empty_answers import (
+    FULL_WAIT_MS,
+    Says,
+    cut_short,
+    enough_bytes,
+    proven_hole,
+    says,
+)
+from airflow_provider_kafka_migration.replication.ends import local_log_start
 from airflow_provider_kafka_migration.replication.leader_epochs import (
     ReadUpTo,
     check_not_truncated,
@@ -34,7 +45,6 @@ log = logging.getLogger(__name__)
 #: 1 MB per partition was as fast as 8 MB, and keeps many partitions' buffers small.
 PARTITION_FETCH_BYTES = 1024 * 1024
 RESPONSE_FETCH_BYTES = 16 * 1024 * 1024
-MAX_PARTITION_FETCH_BYTES = 256 * 1024 * 1024
 LONG_POLL_MS = 500
 SHORT_POLL_MS = 5
 #: A fetch costs the broker and us something for each partition in it, so partitions that brought nothing for so long
@@ -42,8 +52,22 @@ SHORT_POLL_MS = 5
 QUIET_SECONDS = 1.0
 #: Fewer partitions of a leader stay in one fetch, whatever they do.
 FEW_PARTITIONS = 16
+#: Pauses of a partition whose records are withheld, before each further try. Behind the last one it is in trouble: it
+#: loses what it has on its way, and resumes.
+WITHHELD_PAUSES = (0.1, 0.3, 1.0, 2.0)
 #: Pause between two fetches of the quiet ones, so that single records here and there do not make it turn all the time.
 QUIET_PAUSE_SECONDS = 0.01
+
+
+class Ask(Enum):
+    """How a partition is asked for."""
+
+    #: with others
+    TOGETHER = "together"
+    #: by a fetch of its own: its first batch did not fit, or nothing came though there is more
+    ALONE = "alone"
+    #: nothing came again: what can prove a hole (``empty_answers``)
+    PROBE = "probe"
 
 
 @dataclass(eq=False)
@@ -57,6 +81,8 @@ class Reader:
     connection: BrokerConnection
     is_quiet: bool = False
     busy: bool = False
+    #: the last fetch was for one partition alone: the others come next
+    was_alone: bool = False
     muted_until: float = 0.0
     copies: dict[PartitionCopy, None] = field(default_factory=dict)
     #: of the quiet ones: those that have brought something and are to go over to the busy ones
@@ -94,8 +120,10 @@ class KafkaSource:
         #: when a partition has brought something (monotonic clock), or was attached
         self._heard_at: dict[PartitionCopy, float] = {}
         self._next_sorting = 0.0
-        #: Partitions that must be asked for alone: a batch did not fit, or an empty answer needs to be confirmed.
-        self._alone: dict[PartitionCopy, None] = {}
+        #: Partitions that must be asked for alone, and how.
+        self._alone: dict[PartitionCopy, Ask] = {}
+        #: Partitions whose records are withheld: how often that was so, and when they are asked for again.
+        self._withheld: dict[PartitionCopy, tuple[int, float]] = {}
         self.throttling = Throttling()
 
     @property
@@ -156,6 +184,7 @@ class KafkaSource:
         """Take a partition off its reader; its leader is asked for again."""
         self._take(copy)
         self._alone.pop(copy, None)
+        self._withheld.pop(copy, None)
         self._source.forget_leaders([copy.key])
 
     def lose(self, reader: Reader, error: MigrationError) -> None:
@@ -179,6 +208,7 @@ class KafkaSource:
     def next_due(self, now: float) -> float:
         """When a reader that rests may go on (monotonic clock); far away if none does."""
         resting = [item.muted_until for item in self._readers.values() if not item.busy and item.muted_until > now]
+        resting += [due_at for _, due_at in self._withheld.values() if due_at > now]
         return min(resting, default=now + LONG_POLL_MS / 1000)
 
     def pump(self, now: float) -> None:
@@ -233,10 +263,11 @@ class KafkaSource:
         )
 
     def _send(self, reader: Reader) -> None:
-        alone = next((copy for copy in self._alone if copy in reader.copies and self._wants(copy)), None)
-        chosen = [alone] if alone is not None else [copy for copy in reader.copies if self._wants(copy)]
-        if not chosen:
+        wanted = [copy for copy in reader.copies if self._wants(copy) and not self._is_resting(copy)]
+        if not wanted:
             return
+        chosen, ask = self._choose(reader, wanted)
+        reader.was_alone = ask is not Ask.TOGETHER
         # Rotate: a broker fills an answer in the request's order, and the last ones may get nothing.
         chosen.sort(key=lambda copy: copy.source_bytes)
         size = {copy: self._fetch_bytes.get(copy, self._partition_fetch_bytes) for copy in chosen}
@@ -244,29 +275,40 @@ class KafkaSource:
             fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy], self._leader_epochs[copy]) for copy in chosen
         ]
         asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset) for copy in chosen}
-        waits = alone is None and (reader.is_quiet or len(chosen) == len(reader.copies))
+        waits = reader.is_quiet or len(chosen) == len(reader.copies)
         version = api_version(reader.connection, fetch.API_KEY, fetch.MAX_VERSION)
         body = fetch.encode(
             ranges,
             version,
             # With partitions left out for want of room the answer must not keep them waiting.
-            max_wait_ms=LONG_POLL_MS if waits else SHORT_POLL_MS,
+            max_wait_ms=FULL_WAIT_MS if reader.was_alone else LONG_POLL_MS if waits else SHORT_POLL_MS,
             max_bytes=max(RESPONSE_FETCH_BYTES, max(size.values())),
+            isolation=fetch.READ_UNCOMMITTED if ask is Ask.PROBE else fetch.READ_COMMITTED,
         )
         reader.busy = True
         reader.connection.submit(
             fetch.API_KEY,
             version,
             [body],
-            lambda frame: self._on_fetched(reader, version, asked, alone is not None, frame),
+            lambda frame: self._on_fetched(reader, version, asked, ask, frame),
         )
+
+    def _is_resting(self, copy: PartitionCopy) -> bool:
+        return copy in self._withheld and time.monotonic() < self._withheld[copy][1]
+
+    def _choose(self, reader: Reader, wanted: list[PartitionCopy]) -> tuple[list[PartitionCopy], Ask]:
+        """One that must be asked for alone, or all; by turns, since an answer without records may take long."""
+        alone = next((copy for copy in wanted if copy in self._alone), None)
+        if alone is None or (reader.was_alone and len(wanted) > 1):
+            return wanted, Ask.TOGETHER
+        return [alone], self._alone[alone]
 
     def _on_fetched(
         self,
         reader: Reader,
         version: int,
         asked: dict[tuple[str, int], tuple[PartitionCopy, int, int]],
-        alone: bool,
+        ask: Ask,
         frame: memoryview,
     ) -> None:
         reader.busy = False
@@ -275,27 +317,57 @@ class KafkaSource:
             reader.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
         elif reader.is_quiet and len(asked) > FEW_PARTITIONS:
             reader.muted_until = time.monotonic() + QUIET_PAUSE_SECONDS
+        left = {
+            key: copy
+            for key, (copy, incarnation, offset) in asked.items()
+            if copy.incarnation == incarnation and copy.fetch_offset == offset and self._reader_of.get(copy) is reader
+        }
         for item in answer.partitions:
-            copy, incarnation, offset = asked[(item.topic, item.partition)]
-            if (
-                copy.incarnation != incarnation
-                or copy.fetch_offset != offset
-                or self._reader_of.get(copy) is not reader
-            ):
+            copy = left.pop((item.topic, item.partition), None)
+            if copy is None:
                 continue
             try:
                 if item.error_code:
                     self._on_error(copy, item)
                 else:
-                    self._on_partition(copy, item, alone)
+                    self._on_partition(copy, item, ask)
             except BrokerUnreachable:
                 raise
+            except RecordsWithheld as error:
+                self._on_withheld(copy, error)
             except MigrationError as error:
                 # Bytes that are no batches, or a broker that does not say where its log begins: this partition's.
                 self._on_trouble(copy, error)
+        if answer.throttle_time_ms <= 0:
+            self._on_left_out(left.values(), answer.error_code)
+
+    def _on_withheld(self, copy: PartitionCopy, error: RecordsWithheld) -> None:
+        """Nothing is concluded; the partition rests, and is asked for as ever then."""
+        self._alone.pop(copy, None)
+        times, _ = self._withheld.get(copy, (0, 0.0))
+        if times == len(WITHHELD_PAUSES):
+            self._on_trouble(copy, error)
+            return
+        log.info("%s-%s: %s", *copy.key, error.what)
+        self._withheld[copy] = (times + 1, time.monotonic() + WITHHELD_PAUSES[times])
+
+    def _on_left_out(self, copies: Iterable[PartitionCopy], error_code: int) -> None:
+        """Only a quota that is used up is a reason to say nothing of a partition."""
+        for copy in copies:
+            if error_code:
+                error = error_codes.error_for(
+                    error_code, "records cannot be read", where=self._where(copy), needs="Read"
+                )
+            else:
+                error = BrokerBusy(
+                    "the broker's answer says nothing of the partition",
+                    where=self._where(copy),
+                    next_step="clear the task when the broker is well again",
+                )
+            self._on_trouble(copy, error)
 
     def _on_error(self, copy: PartitionCopy, item: fetch.FetchedPartition) -> None:
-        where = Where(cluster="source", topic=item.topic, partition=item.partition, offset=copy.fetch_offset)
+        where = self._where(copy)
         if item.error_code in error_codes.STALE_METADATA:
             self.detach(copy)
         if item.error_code == error_codes.OFFSET_OUT_OF_RANGE:
@@ -326,36 +398,66 @@ class KafkaSource:
             "the source's log start or end moved while it was read", where=where, next_step="none: it is read again"
         )
 
-    def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, alone: bool) -> None:
+    def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask) -> None:
         copy.source_end_offset = item.last_stable_offset
         copy.source_high_watermark = item.high_watermark
         batches, consumed = read_batches(item.records)
-        if batches:
+        if ask is Ask.PROBE:
+            self._on_probe(copy, item, batches)
+            return
+        said = says(item, batches, copy.fetch_offset, fetch.READ_COMMITTED)
+        if said is Says.BATCHES:
             copy.source_epoch = max(copy.source_epoch, last_epoch(batches))
-            until = batches[-1].next_offset
             self._alone.pop(copy, None)
             self._fetch_bytes.pop(copy, None)
-        elif len(item.records):
-            # A batch larger than what was asked for, and not the first in the answer.
-            size = self._fetch_bytes.get(copy, self._partition_fetch_bytes) * 4
-            self._fetch_bytes[copy] = min(size, MAX_PARTITION_FETCH_BYTES)
-            self._alone[copy] = None
-            return
-        elif item.last_stable_offset > copy.fetch_offset:
-            # Empty though there is more below the last stable offset: other partitions have used up the answer's
-            # bytes, or all of it was compacted away. Only an answer for this partition alone can tell.
-            if not alone:
-                self._alone[copy] = None
-                return
-            self._alone.pop(copy, None)
-            until = item.last_stable_offset
-        else:
+            self._deliver(copy, item, batches, item.records[:consumed], batches[-1].next_offset)
+        elif said is Says.PIECE:
+            self._ask_for_more(copy, item, ask)
+        elif said is Says.END:
             self._alone.pop(copy, None)
             if not copy.source_bytes:
                 self._heard_at[copy] = 0.0
+        else:
+            # Other partitions have used up the answer's bytes, or it means nothing at all.
+            self._alone[copy] = Ask.PROBE if ask is Ask.ALONE else self._alone.get(copy, Ask.ALONE)
+
+    def _ask_for_more(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask) -> None:
+        """A batch larger than what was asked for, and not the first in the answer: alone it comes whole."""
+        size = self._fetch_bytes.get(copy, self._partition_fetch_bytes)
+        enough = enough_bytes(item.records, size)
+        if enough is None and ask is not Ask.TOGETHER:
+            raise cut_short(copy.fetch_offset, len(item.records), self._where(copy))
+        self._fetch_bytes[copy] = enough or size
+        self._alone[copy] = Ask.ALONE
+
+    def _on_probe(self, copy: PartitionCopy, item: fetch.FetchedPartition, batches: list[AnyBatch]) -> None:
+        """Nothing came, twice, though there is more below the last stable offset: is it a hole?
+
+        :raises RecordsWithheld: nothing proves that it is one.
+        """
+        self._alone.pop(copy, None)
+        if item.last_stable_offset <= copy.fetch_offset:
             return
+        local_start = None if batches else local_log_start(self._source, copy.key)
+        until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
+        log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
+        self._deliver(copy, item._replace(aborted=[]), [], item.records[:0], until)
+
+    @staticmethod
+    def _where(copy: PartitionCopy) -> Where:
+        return Where(cluster="source", topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.fetch_offset)
+
+    def _deliver(
+        self,
+        copy: PartitionCopy,
+        item: fetch.FetchedPartition,
+        batches: list[AnyBatch],
+        records: memoryview,
+        until_offset: int,
+    ) -> None:
         size = len(item.records)
         copy.source_bytes += size
+        self._withheld.pop(copy, None)
         self._note_heard(copy)
         self._on_chunk(
             copy,
@@ -363,8 +465,8 @@ class KafkaSource:
                 topic=item.topic,
                 partition=item.partition,
                 from_offset=copy.fetch_offset,
-                until_offset=until,
-                batches=item.records[:consumed],
+                until_offset=until_offset,
+                batches=records,
                 aborted=item.aborted,
                 last_stable_offset=item.last_stable_offset,
                 log_start_offset=item.log_start_offset,

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
 )
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
 from airflow_provider_kafka_migration.replication.decide import AbortedTransactions
 from airflow_provider_kafka_migration.replication.log_tail import LogTail
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
@@ -62,17 +62,22 @@ class SourceSpan:
 def chunks_of_cluster(wire: Wire, key: TopicPartition, first: tuple[int, FetchedPartition] | None = None) -> ReadChunk:
     """Chunks as a cluster gives them now; the last one is kept for a second look.
 
+    None is where the log ends, never only an answer without records.
+
     :param first: what was fetched already: (position, answer with read_committed).
     """
-    kept: dict[int, FetchedPartition] = {}
-    if first is not None and not first[1].error_code and read_batches(first[1].records)[0]:
-        kept[first[0]] = first[1]
+    kept: dict[int, Chunk] = {}
+    if first is not None and not first[1].error_code:
+        position, answer = first
+        batches, used = read_batches(answer.records)
+        if batches:
+            kept[position] = _chunk(key, position, batches[-1].next_offset, answer.records[:used], answer.aborted)
 
     def read(position: int) -> Chunk | None:
         found = kept.get(position)
         if found is None:
             try:
-                found = fetch_span(wire, key, position)
+                span = fetch_span(wire, key, position)
             except OutsideOfLog as error:
                 # Nothing below the log start is asked for, so it has moved since it was read.
                 raise BrokerBusy(
@@ -81,21 +86,18 @@ def chunks_of_cluster(wire: Wire, key: TopicPartition, first: tuple[int, Fetched
                     next_step="none: the comparison starts again with the log's present start",
                     details=error.details,
                 ) from error
+            if span.until_offset <= position:
+                return None
+            found = _chunk(key, position, span.until_offset, span.records, span.aborted)
             kept.clear()
             kept[position] = found
-        batches, consumed = read_batches(found.records)
-        if not batches:
-            return None
-        return Chunk(
-            topic=key[0],
-            partition=key[1],
-            from_offset=position,
-            until_offset=batches[-1].next_offset,
-            batches=found.records[:consumed],
-            aborted=found.aborted,
-        )
+        return found
 
     return read
+
+
+def _chunk(key: TopicPartition, position: int, until: int, records: memoryview, aborted: list[Aborted]) -> Chunk:
+    return Chunk(key[0], key[1], from_offset=position, until_offset=until, batches=records, aborted=aborted)
 
 
 def chunks_of_archive(index: SegmentIndex) -> ReadChunk:

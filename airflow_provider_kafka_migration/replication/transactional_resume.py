@@ -18,19 +18,20 @@ from dataclasses import dataclass
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
+    OutsideOfLog,
     PositionLost,
     Transient,
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
-from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, Wire
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, read_batches
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition
+from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
 from airflow_provider_kafka_migration.replication import transactional_requests as requests
 from airflow_provider_kafka_migration.replication.ends import LogEnds, read_ends
 from airflow_provider_kafka_migration.replication.offset_map import Run
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
-from airflow_provider_kafka_migration.replication.reading import fetch_where_possible
+from airflow_provider_kafka_migration.replication.reading import fetch_span, fetch_where_possible
 from airflow_provider_kafka_migration.replication.transactional_errors import is_concurrent
 from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
 from airflow_provider_kafka_migration.replication.transactional_position import (
@@ -207,14 +208,28 @@ class TransactionalResumer:
         places = [(key, _last_offset(look)) for key, look in sorted(wanted.items())]
         answers, _ = fetch_where_possible(self._target, places, isolation=READ_UNCOMMITTED, max_bytes=_LAST_BATCH_BYTES)
         bad: dict[PartitionCopy, MigrationError] = {}
-        for key, answer in answers.items():
-            look = wanted[key]
-            if answer.error_code:
+        for key, look in sorted(wanted.items()):
+            try:
+                problem = _problem(self._batches_at(key, _last_offset(look), answers.get(key)), look)
+            except MigrationError as error:
+                bad[look.copy] = error
                 continue
-            problem = _problem(read_batches(answer.records)[0], look)
             if problem:
                 bad[look.copy] = self._went_back(look, problem)
         return bad
+
+    def _batches_at(self, key: TopicPartition, offset: int, answer: FetchedPartition | None) -> list[AnyBatch]:
+        """What the log has at an offset; none only if it is deleted, or proven to be compacted away."""
+        if answer is not None and not answer.error_code:
+            batches, _ = read_batches(answer.records)
+            if batches:
+                return batches
+        try:
+            return fetch_span(
+                self._target, key, offset, isolation=READ_UNCOMMITTED, max_bytes=_LAST_BATCH_BYTES
+            ).batches
+        except OutsideOfLog:
+            return []  # retention was faster than we
 
     def _point(self, look: _Look) -> ResumePoint:
         copy, position = look.copy, look.position

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,11 +24,15 @@ class FakeWire:
         batch = encode_batch([Record(0, 0, None, None, [])], producer_id=producer_id, producer_epoch=0, base_sequence=0)
         self.records = memoryview(batch)
         self.error = error
+        self.config = SimpleNamespace(name="target")
         self.deleted: dict[tuple[str, int], int] = {}
 
     def fetch_once(self, ranges: Sequence[FetchRange], **_: Any) -> list[FetchedPartition]:
         fields: dict[str, Any] = dict.fromkeys(FetchedPartition._fields, 0)
         return [FetchedPartition(**{**fields, "topic": ranges[0].topic, "aborted": [], "records": self.records})]
+
+    def retrying(self, attempt: Callable[[], Any]) -> Any:
+        return attempt()
 
     def delete_records(self, offsets: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
         if self.error is not None:
