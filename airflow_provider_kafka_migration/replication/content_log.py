@@ -27,7 +27,7 @@ class CommittedLog(Protocol):
 
         Without control batches, aborted and empty ones. Begins at the log start if that is higher.
 
-        :raises MigrationError: not all of it can be read: it is never a part of the range that comes to an end quietly.
+        :raises MigrationError: not all that is there can be read.
         """
 
     def log_start_offset(self) -> int:
@@ -56,11 +56,12 @@ class KafkaLog:
             if span is None:
                 log_start = self.log_start_offset()
                 if log_start <= position:
-                    raise self._ends_early(position, stop_offset)
+                    return  # the log ends below the stop offset: what the other side has there is a difference
                 position = log_start  # retention or DeleteRecords went by while we read
                 continue
             if span.until_offset <= position:
-                raise self._ends_early(position, stop_offset)
+                self._check_not_held_back(position, stop_offset)
+                return
             self.read_bytes += len(span.records)
             aborted = AbortedTransactions(span.aborted)
             for batch in span.batches:
@@ -78,13 +79,20 @@ class KafkaLog:
         except OutsideOfLog:
             return None
 
-    def _ends_early(self, position: int, stop_offset: int) -> RecordsWithheld:
-        """What cannot be read is not compared, and what is not compared is not equal."""
-        return RecordsWithheld(
-            f"committed records end at offset {position}, and those up to {stop_offset} were to be compared",
+    def _check_not_held_back(self, position: int, stop_offset: int) -> None:
+        """Where committed records end the log must end, too: what cannot be read is not compared, and not equal.
+
+        :raises RecordsWithheld: an open transaction hides the rest.
+        """
+        high_watermark = self._wire.list_offsets([self._key], "latest")[self._key]
+        if high_watermark <= position:
+            return
+        raise RecordsWithheld(
+            f"committed records end at offset {position}, the log at {high_watermark}, and those up to {stop_offset} "
+            "were to be compared",
             where=Where(cluster=self._wire.config.name, topic=self._key[0], partition=self._key[1], offset=position),
-            next_step="look for an open transaction (kafka-transactions.sh find-hanging) and for replicas that lag; if "
-            "the log was truncated (unclean election), the records are lost there; then clear validate",
+            next_step="find the open transaction (kafka-transactions.sh find-hanging) and wait for its end; then clear "
+            "validate",
             details={"offset": position, "end_offset": stop_offset},
         )
 

@@ -177,7 +177,7 @@ def test_backup_stops_with_a_name(scene: Scene) -> None:
     scene.check()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [empty, cut_short])
 def test_backup(scene: Scene, fault: Fault) -> None:
     faults = scene.faults("source", fault, above=300, below=900, times=12)
     scene.one_sided("backup")
