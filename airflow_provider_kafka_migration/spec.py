@@ -316,6 +316,11 @@ class CutoverSection(Section):
         description="The task cutover.freeze runs all steps of the cutover in its own process: for executors that take "
         "long to start a task (a pod each), while producers wait. The other tasks of the group confirm what it did.",
     )
+    fence_copiers: bool = Field(
+        True,
+        description="Before clients switch, a control marker on each target partition fences the migration's producer: "
+        "no frozen copier can write behind what applications have written. It takes one offset per partition.",
+    )
 
 
 class ApprovalsSection(Section):

@@ -72,6 +72,7 @@ def judge(world: World, groups: Sequence[Switched]) -> Verdict:
         world.target.client_config(),
         [topic.name for topic in world.topics],
         compacted=compacted,
+        fenced=True,
     )
     evidence = _fetch(world, EVIDENCE_BUCKET, f"kafka/{MIGRATION_ID}/evidence.json", "evidence.json")
     _fetch(world, EVIDENCE_BUCKET, f"kafka/{MIGRATION_ID}/offset-map.json", "offset-map.json")

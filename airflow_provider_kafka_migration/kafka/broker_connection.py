@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.errors import (
     SliceExpired,
     Where,
 )
-from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka import clock, error_codes
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig, msk_token_provider
 from airflow_provider_kafka_migration.kafka.messages import response_class
 from airflow_provider_kafka_migration.kafka.receive_buffers import ReceiveBuffers
@@ -307,7 +307,7 @@ class BrokerConnection:
     def on_writable(self) -> None:
         """Send as much as the socket takes. Nothing is sent after the deadline."""
         while self._out:
-            if self.send_deadline is not None and time.monotonic() >= self.send_deadline:
+            if self.send_deadline is not None and clock.is_over(self.send_deadline):
                 self.close()
                 raise SliceExpired(
                     "the slice ended while bytes were waiting to be sent",

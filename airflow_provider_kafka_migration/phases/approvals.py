@@ -21,7 +21,16 @@ from airflow_provider_kafka_migration.documents.approval import (
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approval_text, drain, groups, handover, left_out, proof
+from airflow_provider_kafka_migration.phases import (
+    approval_text,
+    drain,
+    fence,
+    frozen,
+    groups,
+    handover,
+    left_out,
+    proof,
+)
 from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.group_translation import count_translations
@@ -198,7 +207,15 @@ def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
         "groups": [_group_line(item) for item in result.groups] if result else [],
         "active_on_source": [item.group for item in groups.read_groups(context) if item.members],
         "findings": waived_findings(context),
+        "unfenced": _unfenced(context),
     }
+
+
+def _unfenced(context: PhaseContext) -> list[str]:
+    """Target partitions on which an old copier could still write."""
+    attempt = frozen.current_attempt(context)
+    step = frozen.step_done(context, attempt, fence.STEP) if attempt else None
+    return [f"{item['topic']}-{item['partition']}: {item['reason']}" for item in (step or {}).get("unfenced", [])]
 
 
 def _group_line(group: GroupResult) -> dict[str, Any]:

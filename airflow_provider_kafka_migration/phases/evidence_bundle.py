@@ -138,6 +138,7 @@ def _cutover(context: PhaseContext) -> dict[str, Any]:
         "boundary": result_data(context, "boundary"),
         "frozen_time": result_data(context, "frozen-time"),
         "floor_guard": _last_attempt_step(context, "floor_guard"),
+        "fence": _last_attempt_step(context, "fence"),
         "groups_snapshot": _last_attempt_step(context, "snapshot_groups"),
         "offset_translations": _last_attempt_step(context, "commit_groups"),
         "lifted": [{"at": entry.at, **entry.details} for entry in context.journal.steps(frozen.LIFTED)],

@@ -13,7 +13,14 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.cutover import FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
-from airflow_provider_kafka_migration.phases import cutover_freeze, frozen, topology, topology_log_starts, write_grants
+from airflow_provider_kafka_migration.phases import (
+    cutover_freeze,
+    fence,
+    frozen,
+    topology,
+    topology_log_starts,
+    write_grants,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
 from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
@@ -100,7 +107,7 @@ def violated(context: PhaseContext, violations: list[Violation]) -> FloorViolate
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Put back what producers can notice, check the floor, and say READY_FOR_CLIENT_SWITCH with the frozen seconds.
+    """Put back what producers can notice, check the floor, fence the copiers, and say READY_FOR_CLIENT_SWITCH.
 
     :raises FloorViolated: names the partitions; the freeze is lifted.
     :raises FreezeFailed: too late, not frozen, or somebody wrote to the source after the freeze.
@@ -140,22 +147,30 @@ def run(context: PhaseContext) -> PhaseResult:
         # Not after the freeze was given up by the watch on its limit.
         ready = frozen_time.model_dump(mode="json")
         context.journal.step(frozen.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
+    # Not earlier, and not within the frozen step: under a fenced id a copy could not go on after a lifted freeze.
+    fenced = fence.run(context, attempt, document)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
-        f"producers frozen for {frozen_time.frozen_seconds:.1f} s",
-        {**details, "frozen": frozen_time.model_dump(mode="json")},
+        f"producers frozen for {frozen_time.frozen_seconds:.1f} s; {fenced['summary']}",
+        {**details, "frozen": frozen_time.model_dump(mode="json"), "fence": fenced},
     )
 
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
     """READY was said before: look again, since clearing this task asks whether it still holds."""
-    violations = look(context, _document(context))
+    document = _document(context)
+    violations = look(context, document)
     if violations:
         raise violated(context, violations)
     entry = context.journal.find_step(frozen.READY, attempt.key)
     details = dict(entry.details) if entry else {}
-    return PhaseResult(PHASE, f"{READY_MESSAGE} (again)", {"frozen": details}, already_done=True)
+    if context.journal.is_past(State.CUTOVER):
+        # Clients may write by now: whoever was not fenced before they were told stays so, and is named.
+        fenced = dict(frozen.step_done(context, attempt, fence.STEP) or {})
+    else:
+        fenced = fence.run(context, attempt, document)
+    return PhaseResult(PHASE, f"{READY_MESSAGE} (again)", {"frozen": details, "fence": fenced}, already_done=True)
 
 
 def _document(context: PhaseContext) -> OffsetMapDocument:

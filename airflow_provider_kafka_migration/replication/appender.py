@@ -18,7 +18,7 @@ from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where
-from airflow_provider_kafka_migration.kafka import error_codes, produce
+from airflow_provider_kafka_migration.kafka import clock, error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches import patched_header
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
@@ -228,7 +228,7 @@ class Appender:
 
         :raises SliceExpired: the deadline has passed.
         """
-        if now >= self._deadline:
+        if clock.is_over(self._deadline):
             raise SliceExpired(
                 "the slice has ended", next_step="none: the next slice goes on from the target's log end"
             )

@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
+from airflow_provider_kafka_migration.kafka import clock
 from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -98,7 +99,7 @@ class BackupCopier:
     def _loop(self) -> None:
         while True:
             now = time.monotonic()
-            if now >= self._limits.deadline or all(self._is_settled(copy) for copy in self.copies):
+            if clock.is_over(self._limits.deadline) or all(self._is_settled(copy) for copy in self.copies):
                 return
             self._look_around(now)
             closing = self._asked_to_stop or now >= self._limits.deadline - self._flush_seconds

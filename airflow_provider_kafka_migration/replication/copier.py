@@ -20,6 +20,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
+from airflow_provider_kafka_migration.kafka import clock
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.appender import Appender
@@ -55,7 +56,7 @@ OPEN_TRANSACTION_SECONDS = 2.0
 class SliceLimits:
     """How long a copier may go on.
 
-    :param deadline: of the monotonic clock; nothing is sent after it.
+    :param deadline: of the monotonic clock; nothing is sent after it. A ``Deadline`` counts time asleep.
     :param until: (topic, partition) -> exclusive source stop offset, or None while there is none.
     :param stop: asked now and then; True ends the slice early.
     :param rate: bytes per second that may be read now, 0 or None: as many as come; None: as the job says.
@@ -162,7 +163,7 @@ class LaneCopier:
     def _loop(self) -> None:
         while True:
             now = time.monotonic()
-            if now >= self._limits.deadline or self._all_are_settled():
+            if clock.is_over(self._limits.deadline) or self._all_are_settled():
                 return
             self._look_around(now)
             if self._asked_to_stop:
@@ -246,7 +247,7 @@ class LaneCopier:
         self._poller.close()
 
     def _check_deadline(self) -> None:
-        if time.monotonic() >= self._limits.deadline:
+        if clock.is_over(self._limits.deadline):
             raise SliceExpired(
                 "the slice has ended", next_step="none: the next slice goes on from the target's log end"
             )

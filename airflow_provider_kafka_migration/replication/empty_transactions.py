@@ -38,7 +38,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka import clock, error_codes
 from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire, by_topic
@@ -301,7 +301,7 @@ class EmptyTransactions:
 
     def _check_may_go_on(self, now: float) -> None:
         closed = self._closing_since is not None and now >= self._closing_since + CLOSE_SECONDS
-        if closed or now >= self._deadline:
+        if closed or clock.is_over(self._deadline):
             raise self._expired()
 
     def _expired(self) -> SliceExpired:

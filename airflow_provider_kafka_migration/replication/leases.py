@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_kafka_migration.errors import ObjectExists
+from airflow_provider_kafka_migration.kafka.clock import Deadline
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 _POLL_SECONDS = 0.25
@@ -68,10 +69,10 @@ def _started_ticks(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Lease:
-    """A slice of one lane, owned by this process until ``deadline`` (monotonic clock)."""
+    """A slice of one lane, owned by this process until ``deadline`` (monotonic clock and time asleep)."""
 
     generation: int
-    deadline: float
+    deadline: Deadline
     key: str
 
 
@@ -108,13 +109,13 @@ class LeaseKeeper:
             if owner_key is not None and not ended and not self._is_free(owner_key, generation, waited):
                 time.sleep(_POLL_SECONDS)
                 continue
-            began = time.monotonic()
+            deadline = Deadline(time.monotonic() + self._slice_seconds)
             key = f"{self._prefix}{_FIRST_NUMBER - generation:08d}.json"
             try:
                 self._store.put_new(key, self._content())
             except ObjectExists:
                 continue
-            return Lease(generation + 1, began + self._slice_seconds, key)
+            return Lease(generation + 1, deadline, key)
         return None
 
     def end(self, lease: Lease) -> None:

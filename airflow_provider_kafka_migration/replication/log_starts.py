@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.errors import MigrationError, SourceGap
+from airflow_provider_kafka_migration.errors import MigrationError, OutsideOfLog
 from airflow_provider_kafka_migration.kafka.batches import RawBatch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
@@ -53,6 +53,6 @@ def delete_fillers_again(
 def _begins_with_fillers(wire: Wire, key: TopicPartition, log_start_offset: int, filler_producer_id: int) -> bool:
     try:
         batches = fetch_span(wire, key, log_start_offset, isolation=READ_UNCOMMITTED).batches
-    except SourceGap:
+    except OutsideOfLog:
         return False  # the log start has moved on meanwhile
     return bool(batches) and isinstance(batches[0], RawBatch) and batches[0].producer_id == filler_producer_id

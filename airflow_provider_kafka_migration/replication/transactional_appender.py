@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from airflow_provider_kafka_migration.errors import MigrationError, RecordTooLarge, SliceExpired, Where
-from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka import clock, error_codes
 from airflow_provider_kafka_migration.kafka.batches import patched_header
 from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, Wire
 from airflow_provider_kafka_migration.replication import transactional_requests as requests
@@ -163,7 +163,7 @@ class TransactionalAppender:
 
         :raises SliceExpired: the deadline has passed.
         """
-        if now >= self._deadline:
+        if clock.is_over(self._deadline):
             raise SliceExpired(
                 "the slice has ended", next_step="none: the next slice goes on from the position on the target"
             )

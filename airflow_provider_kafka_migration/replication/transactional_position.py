@@ -45,6 +45,7 @@ class Position:
     :param runs: runs since that page, ascending.
     :param producer_ids: under which these runs were written.
     :param committed_at: seconds since 1970.
+    :param source_epoch: leader epoch of the last source batch that was read by then; -1: not known.
     """
 
     source_offset: int
@@ -54,8 +55,11 @@ class Position:
     runs: tuple[Run, ...] = ()
     producer_ids: tuple[int, ...] = ()
     committed_at: int = 0
+    source_epoch: int = -1
 
-    def extended(self, runs: Iterable[Run], source_offset: int, producer_id: int, committed_at: int) -> Position:
+    def extended(
+        self, runs: Iterable[Run], source_offset: int, producer_id: int, committed_at: int, source_epoch: int = -1
+    ) -> Position:
         """The position after a transaction that has appended these runs."""
         added = tuple(runs)
         last = added[-1] if added else None
@@ -67,6 +71,7 @@ class Position:
             runs=self.runs + added,
             producer_ids=tuple(sorted(ids)),
             committed_at=committed_at,
+            source_epoch=max(self.source_epoch, source_epoch),
         )
 
     def paged(self, page: str) -> Position:
@@ -85,6 +90,8 @@ class Position:
             document["page"] = self.page
         if self.producer_ids:
             document["ids"] = list(self.producer_ids)
+        if self.source_epoch >= 0:
+            document["epoch"] = self.source_epoch
         if self.runs:
             document["runs"] = base64.b64encode(_packed(flat_runs(self.runs))).decode()
         return json.dumps(document, separators=(",", ":"), sort_keys=True)
@@ -109,6 +116,7 @@ def read_position(source_offset: int, metadata: str) -> Position:
             runs=runs,
             producer_ids=tuple(int(value) for value in document.get("ids", ())),
             committed_at=int(document.get("at", 0)),
+            source_epoch=int(document.get("epoch", -1)),
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise OffsetMapInvalid(

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
+    OutsideOfLog,
     PositionLost,
-    SourceGap,
     Transient,
     Where,
 )
@@ -228,7 +228,7 @@ class TransactionalResumer:
             return fetch_span(
                 self._target, key, offset, isolation=READ_UNCOMMITTED, max_bytes=_LAST_BATCH_BYTES
             ).batches
-        except SourceGap:
+        except OutsideOfLog:
             return []  # retention was faster than we
 
     def _point(self, look: _Look) -> ResumePoint:
@@ -241,7 +241,7 @@ class TransactionalResumer:
             position = Position(start.source_start, start.target_start, start)
         session = Session(copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun)
         self._on_session(session)
-        return ResumePoint(position.source_offset, position.target_offset, 0, 0)
+        return ResumePoint(position.source_offset, position.target_offset, 0, 0, source_epoch=position.source_epoch)
 
     # -- errors ------------------------------------------------------------------------------------------------------
 

@@ -209,7 +209,9 @@ class Session:
             source_offset = self.position.source_offset
         else:
             source_offset = copy.pending[0].source_offset if copy.pending else copy.source_offset
-        return self.position.extended(self.runs, source_offset, self.producer.producer_id, seconds_now)
+        return self.position.extended(
+            self.runs, source_offset, self.producer.producer_id, seconds_now, copy.source_epoch
+        )
 
     def committed(self, producer_id: int, producer_epoch: int, now: float) -> None:
         """The transaction has ended well: what it held counts."""

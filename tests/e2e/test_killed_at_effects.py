@@ -159,7 +159,7 @@ def _steps(run: DagRun, name: str) -> list[dict[str, Any]]:
 def _check_good_end(lab: Lab, run: DagRun, scene: Scene) -> None:
     """Finalized, everything equal, nothing twice."""
     source, target = lab.source.client_config(), lab.target.client_config()
-    compare(source, target, scene.names).check()
+    compare(source, target, scene.names, fenced=True).check()
     assert scene.producer.count() > 0
     assert not scene.producer.failed
     assert lost_records(target, scene.producer.acknowledged) == []

@@ -102,7 +102,7 @@ def test_every_task_is_killed_once(lab: Lab, prefix: str, seed: int) -> None:
             run.wait(task_id, "success")
     run.wait(None, "success")
     names = [topic.name for topic in topics]
-    compare(lab.source.client_config(), lab.target.client_config(), names).check()
+    compare(lab.source.client_config(), lab.target.client_config(), names, fenced=True).check()
     summary = {"version": 1, "seed": seed, "killed_after_seconds": killed, "seconds": round(time.monotonic() - begun)}
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / f"dag-random-{seed}.json").write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n")

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 def _check_equal(lab: Lab, topics: list[TopicLoad]) -> None:
     compacted = [topic.name for topic in topics if topic.kind is Kind.COMPACTED]
     names = [topic.name for topic in topics]
-    compare(lab.source.client_config(), lab.target.client_config(), names, compacted=compacted).check()
+    compare(lab.source.client_config(), lab.target.client_config(), names, compacted=compacted, fenced=True).check()
 
 
 def _journal(run: DagRun) -> list[dict[str, object]]:

@@ -36,7 +36,7 @@ def _wait_for_the_tail(run: DagRun, former_pid: int | None) -> None:
 def _check_good_end(lab: Lab, run: DagRun, names: list[str]) -> None:
     run.finish()
     assert {name for name, state in run.states().items() if state != "success"} == {"rollback"}
-    compare(lab.source.client_config(), lab.target.client_config(), names).check()
+    compare(lab.source.client_config(), lab.target.client_config(), names, fenced=True).check()
 
 
 def test_restart_of_airflow_while_it_waits(lab: Lab, prefix: str) -> None:

@@ -140,7 +140,9 @@ def test_a_migration_by_the_command_line(
     done = command("resume", spec, "--approve", switch["waiting"]["code"], status=0)
     assert done["state"] == "finalized"
     compacted = [topic.name for topic in trial.topics if topic.kind is Kind.COMPACTED]
-    compare(source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted).check()
+    compare(
+        source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted, fenced=True
+    ).check()
 
     _check_documents(trial)
     _check_runbook(trial)
@@ -274,7 +276,9 @@ def test_a_cutover_that_fails_is_back_in_the_tail(
         done = command("resume", spec, "--approve", switch["waiting"]["code"], status=0)
     assert done["state"] == "finalized"
     compacted = [topic.name for topic in trial.topics if topic.kind is Kind.COMPACTED]
-    compare(source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted).check()
+    compare(
+        source_cluster.client_config(), target_cluster.client_config(), topics, compacted=compacted, fenced=True
+    ).check()
     assert lost_records(target_cluster.client_config(), producer.acknowledged) == []
 
 

@@ -72,7 +72,7 @@ def test_a_migration_into_a_topic_of_others(
         done = command("resume", spec, "--approve", switch["waiting"]["code"], status=0)
     assert done["state"] == "finalized"
 
-    compare(source_config, target_config, [own.name]).check()
+    compare(source_config, target_config, [own.name], fenced=True).check()
     source, target = read_records(source_config, shared.name), read_records(target_config, shared.name)
     committed = committed_offsets(target_config, group, [shared.name])
     for number, records in source.items():

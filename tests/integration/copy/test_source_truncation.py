@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.replication.transactional_position import Position, group_name
+from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
 from harness.brokers import KafkaCluster
 from harness.copying import results_of, wait_begun
 from harness.processes import wait_for
@@ -28,18 +30,19 @@ def three_sources(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClu
 
 
 class Replicas:
-    """A partition with two replicas on a cluster of three brokers."""
+    """Topics of one partition, with the same two replicas on a cluster of three brokers."""
 
-    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
+    def __init__(self, cluster: KafkaCluster, topics: Sequence[str]) -> None:
         self.cluster = cluster
-        self.topic = topic
+        self.topics = topics
         admin = cluster.admin()
         found = admin.list_topics(timeout=20)
         #: the controller stays, so that it can elect
         self.leader, self.follower = [node for node in sorted(found.brokers) if node != found.controller_id]
         config = {"retention.ms": "-1", "min.insync.replicas": "1"}
-        new = NewTopic(topic, 1, replica_assignment=[[self.leader, self.follower]], config=config)
-        for future in admin.create_topics([new], request_timeout=20).values():
+        replicas = [[self.leader, self.follower]]
+        new = [NewTopic(topic, 1, replica_assignment=replicas, config=config) for topic in topics]
+        for future in admin.create_topics(new, request_timeout=20).values():
             future.result()
         self.wait(leader=self.leader, isr=[self.leader, self.follower])
 
@@ -48,8 +51,11 @@ class Replicas:
         admin = self.cluster.admin()
 
         def is_so() -> bool:
-            found = admin.list_topics(self.topic, timeout=5).topics[self.topic].partitions.get(0)
-            return found is not None and found.leader == leader and sorted(found.isrs) == sorted(isr)
+            topics = admin.list_topics(timeout=5).topics
+            found = [topics[topic].partitions.get(0) for topic in self.topics if topic in topics]
+            return len(found) == len(self.topics) and all(
+                item is not None and item.leader == leader and sorted(item.isrs) == sorted(isr) for item in found
+            )
 
         wait_for(f"broker {leader} leads, in sync {isr}", is_so, 90)
 
@@ -67,44 +73,58 @@ class Replicas:
         self.wait(leader=self.follower, isr=[self.follower])
 
 
-def write(cluster: KafkaCluster, topic: str, text: bytes, batches: int) -> None:
-    """Batches of ten records."""
+def write(cluster: KafkaCluster, topics: Sequence[str], text: bytes, batches: int) -> None:
+    """Batches of ten records to each topic."""
     with RawWriter(cluster.bootstrap) as writer:
-        for number in range(batches):
-            writer.write(topic, 0, plain(*[b"%s %d" % (text, number)] * 10))
+        for topic in topics:
+            for number in range(batches):
+                writer.write(topic, 0, plain(*[b"%s %d" % (text, number)] * 10))
 
 
 def test_an_unclean_election_that_regrows_past_our_position_is_named(
-    copying: MakeCopying, three_sources: KafkaCluster, topic: str, tmp_path: Path
+    copying: MakeCopying, three_sources: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
     """The copier sleeps while the source loses 50..99 and grows to 150, so no fetch is ever out of range."""
-    replicas = Replicas(three_sources, topic)
-    write(three_sources, topic, b"kept", 5)
-    copy = copying([topic], source=three_sources)
+    plainly, in_transactions = unique_name("a"), unique_name("b")
+    topics = [plainly, in_transactions]
+    replicas = Replicas(three_sources, topics)
+    write(three_sources, topics, b"kept", 5)
+    verdicts = {(in_transactions, 0): Verdict.TRANSACTIONAL}
+    copy = copying(topics, source=three_sources, verdicts=verdicts)
     copy.write_job("tail", slice_seconds=300)
+    target = copy.clients.wire("target")
+
+    def copied() -> bool:
+        key = (in_transactions, 0)
+        position = read_positions(target, group_name(copy.migration_id), [key])[key]
+        end = target.list_offsets([(plainly, 0)], "latest")[plainly, 0]
+        return end == 100 and isinstance(position, Position) and position.source_offset == 100
+
     worker = copy.worker(0, "tail", "--slices", "1")
     try:
         wait_begun(worker)
-        target = copy.clients.wire("target")
 
         def lose() -> None:
-            write(three_sources, topic, b"lost", 5)
-            wait_for("copied", lambda: target.list_offsets([(topic, 0)], "latest")[topic, 0] == 100, 60)
+            write(three_sources, topics, b"lost", 5)
+            wait_for("copied", copied, 60)
             worker.send_signal(signal.SIGSTOP)
 
         replicas.lose(lose)
-        write(three_sources, topic, b"new", 10)
-        assert copy.stable_ends()[topic, 0] == 150
+        write(three_sources, topics, b"new", 10)
+        assert set(copy.stable_ends().values()) == {150}
+        ends = target.list_offsets([(topic, 0) for topic in topics], "log_end")
         worker.send_signal(signal.SIGCONT)
         out, err = worker.communicate(timeout=120)
     finally:
         worker.kill()
-    (result,) = results_of(out)
-    assert result.error is not None, err[-3000:]
-    assert result.error["code"] == "SOURCE_TRUNCATED", result.error
-    details = result.error["details"]
-    assert isinstance(details, dict)
-    assert (details["truncated_offset"], details["source_offset"]) == (50, 100)
+    for result in results_of(out):
+        assert result.error is not None, err[-3000:]
+        assert result.error["code"] == "SOURCE_TRUNCATED", result.error
+        details = result.error["details"]
+        assert isinstance(details, dict)
+        assert (details["truncated_offset"], details["source_offset"]) == (50, 100)
+    # The next slice knows it from the contents, or, in transactions, from the epoch beside the position.
+    out, err = copy.worker(0, "tail", "--slices", "1").communicate(timeout=60)
+    assert [item.error and item.error["code"] for item in results_of(out)] == ["FOREIGN_DATA", "SOURCE_TRUNCATED"], err
     # Nothing of the new log was put behind what the source has lost.
-    assert result.target_offset == 100
-    assert target.list_offsets([(topic, 0)], "log_end")[topic, 0] == 100
+    assert target.list_offsets([(topic, 0) for topic in topics], "log_end") == ends

@@ -36,7 +36,9 @@ from airflow_provider_kafka_migration.phases import (
     cutover_sentinels,
     drain,
     evidence,
+    fence,
     floor_guard,
+    frozen,
     groups,
     seed,
     tail,
@@ -352,8 +354,14 @@ class Lab:
 
     def check_equal(self, *, shifts: Mapping[TopicPartition, int] | None = None) -> None:
         """Both clusters hold the same records, told by a reader that knows nothing of the product."""
+        attempt = frozen.current_attempt(context := self.context())
+        fenced = attempt is not None and frozen.step_done(context, attempt, fence.STEP) is not None
         compare.compare(
-            self.source_cluster.client_config(), self.target_cluster.client_config(), self.topics, shifts=shifts or {}
+            self.source_cluster.client_config(),
+            self.target_cluster.client_config(),
+            self.topics,
+            shifts=shifts or {},
+            fenced=fenced,
         ).check()
 
 

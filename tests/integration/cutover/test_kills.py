@@ -80,7 +80,15 @@ def test_killed_again_and_again_in_one_migration(
         assert len(lives) > 10
         kinds = {name.split(" ")[0] for effects in lives for name in effects.seen[-1:]}
         assert "put_new" in kinds
-        assert kinds & {"produce", "offset_commit", "init_producer_id", "webhook", "alter_configs", "delete_records"}
+        assert kinds & {
+            "produce",
+            "offset_commit",
+            "init_producer_id",
+            "markers",
+            "webhook",
+            "alter_configs",
+            "delete_records",
+        }
         check_end(lab, webhook)
 
 

@@ -250,7 +250,7 @@ def write_summary(told: Lives, name: str, seconds: float) -> None:
 
 def check_end(source: KafkaCluster, target: KafkaCluster, topics: list[str], migration_id: str, folder: Path) -> None:
     """What must be so, however often the process was killed."""
-    compare.compare(source.client_config(), target.client_config(), topics).check()
+    compare.compare(source.client_config(), target.client_config(), topics, fenced=True).check()
     on_source = sentinels(source, topics, migration_id)
     assert {len(found) for found in on_source.values()} == {1}
     assert sentinels(target, topics, migration_id) == on_source

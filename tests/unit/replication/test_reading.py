@@ -135,7 +135,7 @@ def test_a_batch_that_stays_cut_is_named() -> None:
         span(FakeWire(answer(batch(7)[:40])))
 
 
-def test_offsets_outside_of_the_log_are_a_gap() -> None:
+def test_offsets_outside_of_the_log_are_named() -> None:
     with pytest.raises(OutsideOfLog):
         span(FakeWire(answer(error_code=1)))
 

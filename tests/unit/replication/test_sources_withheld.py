@@ -36,6 +36,9 @@ class Broker:
     def leaders(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         return dict.fromkeys(keys, 1)
 
+    def leader_epochs(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(keys, -1)
+
     def forget_leaders(self, _keys: Sequence[tuple[str, int]]) -> None:
         return
 
