@@ -28,6 +28,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "seed.slice_seconds": State.SEED,
     "seed.max_bytes_per_second": State.SEED,
     "topology.follow_new": State.DRAIN_READY,
+    "topology.on_source_drift": State.VALIDATING,
     "topology.on_topic_deleted": State.DRAIN_READY,
     "topology.refresh_interval": State.DRAIN_READY,
     "tail": State.VALIDATING,

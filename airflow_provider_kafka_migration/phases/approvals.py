@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.documents.approval import (
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approval_text, drain, groups, left_out
+from airflow_provider_kafka_migration.phases import approval_text, drain, groups, left_out, take_over_drift
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.group_translation import count_translations
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, result_data
@@ -115,6 +115,7 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
         "max_lag": status.max_lag,
         "groups": [_group_line(item) for item in previews],
         "findings": waived_findings(context),
+        "source_drift": take_over_drift.facts(context),
         "expected_freeze_seconds": estimate_freeze_seconds(
             partitions=len(status.lags),
             group_count=len(previews),

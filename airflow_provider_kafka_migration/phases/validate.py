@@ -1,4 +1,4 @@
-"""Validation: five checks (seed 001), the third over all records. Nothing on the target is deleted before it passed."""
+"""Validation: six checks, the third over all records. Nothing on the target is deleted before it passed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from airflow_provider_kafka_migration.documents.validation import (
     worst,
 )
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import client_switch, follow, group_offsets, groups, topology
+from airflow_provider_kafka_migration.phases import (
+    client_switch,
+    follow,
+    group_offsets,
+    groups,
+    topology,
+    validate_drift,
+)
 from airflow_provider_kafka_migration.phases import validate_checks as checks
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
@@ -34,7 +41,7 @@ PHASE = "validating"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """All five checks; the result goes to ``results/validation.json`` and the journal.
+    """All checks; the result goes to ``results/validation.json`` and the journal.
 
     A passed validation is not run again. After a failed one, each run checks everything anew.
 
@@ -98,6 +105,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
         content,
         _sentinels(context, document, boundary),
         _groups(context),
+        validate_drift.check(context),
     ]
     return ValidationResult(
         migration_id=context.migration_id,

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.documents.plan import (
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
 from airflow_provider_kafka_migration.kafka.admin_groups import (
     CommittedOffset,
     GroupDescription,
@@ -94,6 +95,8 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.groups: dict[str, FakeGroup] = {}
         self.commits: list[tuple[str, dict[TopicPartition, CommittedOffset]]] = []
+        #: overrides of each topic, as make_plan has them
+        self.configs = {"retention.ms": "1000"}
         #: all topics of the cluster
         self.topics: list[str] = ["orders", "__consumer_offsets"]
         self.producer_states: dict[TopicPartition, Any] = {}
@@ -101,6 +104,14 @@ class FakeAdmin:
 
     def describe_topics(self, names: Iterable[str] | None = None, **_: Any) -> dict[str, TopicFacts]:
         return {name: TopicFacts(name) for name in sorted(names if names is not None else self.topics)}
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, Configs]:
+        return {
+            name: Configs(
+                name, {key: ConfigValue(key, value, ConfigSource.DYNAMIC_TOPIC) for key, value in self.configs.items()}
+            )
+            for name in names
+        }
 
     def list_groups(self) -> dict[str, GroupListing]:
         return {name: GroupListing(name, g.kind, g.state, "consumer", 0) for name, g in sorted(self.groups.items())}
