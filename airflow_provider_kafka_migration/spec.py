@@ -130,6 +130,11 @@ class TopologySection(Section):
         description="Take up what appears on the source after the plan: partitions before topology_copy (false: they "
         "are an error), selected topics and partitions while the tail runs.",
     )
+    on_source_drift: Literal["follow", "refuse", "ignore"] = Field(
+        "follow",
+        description="Topic configs, ACLs, SCRAM users and quotas that change on the source after the plan: the tail "
+        "takes them over; or they stop the cutover; or they are only named (approval, validation, evidence).",
+    )
     on_topic_deleted: Literal["fail", "drop"] = Field(
         "fail",
         description="A topic that is deleted, or created again, on the source while the tail runs: stop before the "
@@ -335,7 +340,7 @@ class ApprovalsSection(Section):
 
 
 class ValidationSection(Section):
-    """The five checks."""
+    """The checks at the end."""
 
     content: Literal["all"] = Field("all", description="All records of all partitions are compared.")
     count_tolerance: int = Field(0, ge=0, description="Records; 0 since the offset map knows all holes.")

@@ -77,7 +77,7 @@ TASK_DOCS: dict[str, str] = {
     "on the target. Needs the code from the text.\n\n**Red?** The answer was refused; clear it and answer again.",
     "approve_client_switch_second": "The second person confirms the switch. It must be somebody else.\n\n**Red?** "
     "Clear it and answer again.",
-    "validate": "The five checks, content of all records included, on Spark.\n\n**Red?** Every difference is listed. "
+    "validate": "The six checks, content of all records included, on Spark.\n\n**Red?** Every difference is listed. "
     "Clear it after correcting; nothing on the target is deleted before it has passed.",
     "evidence": "Signs and uploads the evidence, and finalizes.\n\n**Red?** Mostly the signing key or the bucket. "
     "Clear it.",

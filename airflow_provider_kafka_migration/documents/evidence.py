@@ -32,6 +32,8 @@ _ENVELOPE = ("bundle_json", "public_key_b64", "signature_b64")
 class EvidenceBundle(Document):
     """The payload. Sections of the seed's table, then what we add; each section is plain JSON data."""
 
+    LATER_FIELDS = ("source_drift",)
+
     version: int = 1
     migration_id: str
     tool_version: str
@@ -64,6 +66,9 @@ class EvidenceBundle(Document):
     versions: dict[str, str] = Field(default_factory=dict)
     artifacts: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="name to {uri, sha256, size_bytes} of the documents that belong to this"
+    )
+    source_drift: list[dict[str, Any]] = Field(
+        default_factory=list, description="what changed on the source after the plan: taken over, or only named"
     )
     object_lock: dict[str, Any] = Field(default_factory=dict, description="mode, retain_until, applied")
     warnings: list[str] = Field(default_factory=list)

@@ -111,9 +111,9 @@ class ContentVerifier(Protocol):
 
 
 class CheckResult(Part):
-    """One of the five checks."""
+    """One of the checks."""
 
-    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups"]
+    name: Literal["topic_parity", "counts_and_offsets", "content", "sentinels", "groups", "source_drift"]
     outcome: Outcome
     summary: str
     partitions: list[dict[str, Any]] = Field(default_factory=list, description="per-partition detail")

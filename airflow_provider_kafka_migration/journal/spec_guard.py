@@ -29,6 +29,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "seed.slice_seconds": State.VALIDATING,
     "seed.max_bytes_per_second": State.VALIDATING,
     "topology.follow_new": State.DRAIN_READY,
+    "topology.on_source_drift": State.VALIDATING,
     "topology.on_topic_deleted": State.DRAIN_READY,
     "topology.refresh_interval": State.DRAIN_READY,
     "tail": State.VALIDATING,

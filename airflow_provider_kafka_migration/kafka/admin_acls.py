@@ -120,9 +120,10 @@ class AclListing:
 class AclsAdmin(AdminBase):
     """Describe, create and delete ACL bindings."""
 
-    def describe_acls(self) -> AclListing:
+    def describe_acls(self, *, broker_id: int | None = None) -> AclListing:
         """All bindings, ascending.
 
+        :param broker_id: which broker is asked; ``None``: any.
         :raises PermissionMissing: without Describe on the cluster; never an empty list instead.
         """
         request = DescribeAclsRequest(
@@ -134,7 +135,7 @@ class AclsAdmin(AdminBase):
             operation=ANY,
             permission_type=ANY,
         )
-        response = self.wire.request(request)
+        response = self.wire.request(request, broker_id)
         if response.error_code == SECURITY_DISABLED:
             return AclListing(authorizer=False)
         self.check(

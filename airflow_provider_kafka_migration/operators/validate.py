@@ -6,7 +6,7 @@ from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationO
 
 
 class KafkaMigrationValidateOperator(SparkMigrationOperator):
-    """The five checks; the third compares the content of all records, on Spark.
+    """The six checks; the third compares the content of all records, on Spark.
 
     .. seealso:: docs/operators.md
     """

@@ -12,11 +12,11 @@ from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin_users import DEFAULT_ITERATIONS, NewScramCredential
+from airflow_provider_kafka_migration.phases import created_access
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.plan_access import plan_group_configs, plan_quotas, plan_users
 
 PHASE = "topology_copy"
-USER_STEP = "user_created"
 #: Kafka refuses fewer iterations.
 MIN_ITERATIONS = 4096
 DEFAULT_MECHANISMS = ("SCRAM-SHA-512",)
@@ -37,7 +37,7 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
     A user that this migration has created is not created again: somebody may have changed its secret since.
     """
     plans = plan_users(context, {})
-    done = {entry.step_key for entry in context.journal.steps(USER_STEP)}
+    done = created_access.created_users(context)
     wanted = [plan for plan in plans if plan.action == "create" and plan.name not in done]
     credentials = [item for plan in wanted for item in _credentials(context, plan)]
     context.journal.check_holds()
@@ -47,7 +47,7 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
             _note(failures, "user", name, error)
             continue
         mechanisms = sorted(item.mechanism for item in credentials if item.name == name)
-        context.journal.step(USER_STEP, key=name, details={"mechanisms": mechanisms})
+        context.journal.step(created_access.USER_CREATED, key=name, details={"mechanisms": mechanisms})
         created.append(name)
     left = [Left(name=plan.name, reason=plan.reason) for plan in plans if plan.action == "report"]
     return {"users_created": created, "users_left": left}
@@ -109,7 +109,8 @@ def set_quotas(context: PhaseContext, plans: Sequence[QuotaPlan], failures: Fail
             changes[entity] = dict(missing)
             texts[entity] = entity_text(plan)
     done = []
-    for entity, error in context.target.admin.alter_quotas(changes).items() if changes else ():
+    present = {tuple((kind, name) for kind, name in plan.entity): plan.target_values for plan in plans}
+    for entity, error in created_access.set_quotas(context, changes, present).items():
         if error is not None:
             _note(failures, "quota", texts[entity], error)
         else:

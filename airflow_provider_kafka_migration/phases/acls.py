@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.phases import access, acls_iam
+from airflow_provider_kafka_migration.phases import access, acls_iam, created_access
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import put_result
 from airflow_provider_kafka_migration.phases.plan_acls import plan_acls, target_acl
@@ -141,7 +141,7 @@ def _acls(context: PhaseContext, plans: list[AclPlan]) -> tuple[dict[str, Any], 
     # DENY first: an ALLOW without the DENY that narrows it would open a door for a moment.
     for permission in ("DENY", "ALLOW"):
         batch = sorted({acl for acl in wanted if acl.permission == permission})
-        for acl, error in sorted(context.target.admin.create_acls(batch).items()):
+        for acl, error in sorted(created_access.create_acls(context, batch).items()):
             if error is None:
                 details["created"].append(str(acl))
             else:

@@ -84,7 +84,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             for topic, item in sorted(facts["lag"].items())
         ],
     )
-    return lines + _proof(spec, facts, "copied so far") + _groups(facts) + _findings(facts)
+    return lines + _proof(spec, facts, "copied so far") + _groups(facts) + _source_drift(facts) + _findings(facts)
 
 
 def _handover(facts: dict[str, Any]) -> list[str]:
@@ -191,6 +191,13 @@ def _groups(facts: dict[str, Any]) -> list[str]:
     if not rows:
         return [*lines, "None."]
     return lines + table(["group", "type", "on the source", "on the target", "offsets", "note"], rows)
+
+
+def _source_drift(facts: dict[str, Any]) -> list[str]:
+    """Configs, ACLs, users and quotas that have changed on the source since the plan."""
+    rows: list[list[object]] = [list(row) for row in facts.get("source_drift") or []]
+    lines = ["", "## Changed on the source since the plan", ""]
+    return lines + table(["", "what"], rows) if rows else [*lines, "Nothing that the target does not have."]
 
 
 def _left_out(facts: dict[str, Any]) -> list[str]:

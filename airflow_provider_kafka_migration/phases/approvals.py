@@ -30,6 +30,7 @@ from airflow_provider_kafka_migration.phases import (
     handover,
     left_out,
     proof,
+    take_over_drift,
 )
 from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -159,6 +160,7 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
         "tail": status.tail.text,
         "groups": [_group_line(item) for item in previews],
         "findings": waived_findings(context),
+        "source_drift": take_over_drift.facts(context),
         "expected_freeze_seconds": estimate_freeze_seconds(
             partitions=len(status.lags),
             group_count=len(previews),

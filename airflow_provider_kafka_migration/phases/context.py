@@ -127,6 +127,12 @@ class PhaseContext:
             )
         return supplemented(Plan.parse(data), self.supplements())
 
+    def ever_planned(self) -> set[str]:
+        """All source topics that the plan or one of its supplements has had, those that were dropped included."""
+        data = self.journal_store.get(self.key("plan.json"))
+        first = {topic.name for topic in Plan.parse(data).topics} if data is not None else set()
+        return first | {topic.name for item in self.supplements() for topic in item.topics}
+
     def supplements(self) -> list[PlanSupplement]:
         """Supplements of the plan, in their order."""
         found = []

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.validation import Outcome
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
-from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen, left_out
+from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen, left_out, take_over_drift
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
 from airflow_provider_kafka_migration.phases.migrated import load_job, result_data
@@ -73,6 +73,11 @@ def build(
         not_copied=not_copied(context, plan),
         versions={name: _version(name) for name in _VERSIONS_OF} | {"python": platform.python_version()},
         artifacts=_artifacts(context),
+        source_drift=[
+            {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
+            for entry in entries
+            if entry.step in take_over_drift.STEPS
+        ],
         object_lock=object_lock,
         warnings=warnings,
     )
@@ -171,6 +176,10 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
     found += _groups_left(context)
     found += _gaps(context)
     found += _bypassed(context)
+    found += [
+        _left("source_drift", str(entry.details["what"]), str(entry.details["why"]))
+        for entry in context.journal.steps(take_over_drift.NAMED)
+    ]
     found += [
         _left("partition", name, "it was not there, or not taken up, when the boundary of the cutover was drawn")
         for name in sorted(follow.born_late(context))

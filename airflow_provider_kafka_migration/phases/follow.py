@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -301,16 +301,20 @@ def lanes_with(
 
 
 class Follower:
-    """Passes in a thread of its own, with connections of its own, for as long as the block runs."""
+    """Passes in a thread of its own, with connections of its own, for as long as the block runs.
 
-    def __init__(self, context: PhaseContext) -> None:
+    :param after_topics: another pass, after that for topics, which sees what it has taken up.
+    """
+
+    def __init__(self, context: PhaseContext, after_topics: Callable[[PhaseContext], object] | None = None) -> None:
         self._context = context
+        self._after_topics = after_topics
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._told: set[str] = set()
 
     def __enter__(self) -> Follower:
-        if self._context.spec.topology.follow_new:
+        if self._passes():
             self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
             self._thread.start()
         return self
@@ -320,22 +324,29 @@ class Follower:
         if self._thread is not None:
             self._thread.join(timeout=30)
 
+    def _passes(self) -> list[Callable[[PhaseContext], object]]:
+        """What is looked for, each on its own: what stops one of them does not stop the other."""
+        section = self._context.spec.topology
+        passes: list[Callable[[PhaseContext], object]] = [follow] if section.follow_new else []
+        return passes + ([self._after_topics] if self._after_topics and section.on_source_drift != "ignore" else [])
+
     def _run(self) -> None:
         own = replace(self._context, source=self._context.source.clone(), target=self._context.target.clone())
         seconds = self._context.spec.topology.refresh_interval.total_seconds()
         try:
             while True:
-                try:
-                    follow(own)
-                except _FINAL as error:
-                    log.warning("New topics are not followed any more: %s", error)
-                    return
-                except MigrationError as error:
-                    self._tell(own, error)
+                for one_pass in self._passes():
+                    try:
+                        one_pass(own)
+                    except _FINAL as error:
+                        log.warning("The source's changes are not followed any more: %s", error)
+                        return
+                    except MigrationError as error:
+                        self._tell(own, error)
                 if self._stop.wait(seconds):
                     return
         except Exception:
-            log.exception("New topics are not followed any more")
+            log.exception("The source's changes are not followed any more")
         finally:
             own.source.close()
             own.target.close()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
-from airflow_provider_kafka_migration.phases import copy_jobs, frozen
+from airflow_provider_kafka_migration.phases import copy_jobs, frozen, take_over_drift
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
@@ -92,7 +92,7 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
     while True:
         lifted = len(context.journal.steps(frozen.LIFTED))
-        with Follower(context), MapWriter(context):
+        with Follower(context, take_over_drift.follow), MapWriter(context):
             progress = copy_jobs.run_job(context, "tail")
         stop = _stop(context)
         context.journal.refresh()

@@ -1,4 +1,4 @@
-"""Validation: five checks (seed 001), the third over all records. Nothing on the target is deleted before it passed."""
+"""Validation: six checks, the third over all records. Nothing on the target is deleted before it passed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from airflow_provider_kafka_migration.documents.validation import (
     worst,
 )
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import client_switch, follow, group_offsets, groups, topology
+from airflow_provider_kafka_migration.phases import (
+    client_switch,
+    follow,
+    group_offsets,
+    groups,
+    topology,
+    validate_drift,
+)
 from airflow_provider_kafka_migration.phases import validate_checks as checks
 from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
@@ -37,7 +44,7 @@ _SHOWN_CHARACTERS = 300
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """All five checks; the result goes to ``results/validation.json`` and the journal.
+    """All checks; the result goes to ``results/validation.json`` and the journal.
 
     A passed validation is not run again. After a failed one, each run checks everything anew, but for the content that
     is proven: once all of it has passed, configs that delete data are put back, and log starts move.
@@ -112,7 +119,14 @@ def _validate(context: PhaseContext) -> ValidationResult:
         starts = context.target.wire.list_offsets(target_keys, "earliest")
         save_passed(context, ranges, contents, sentinels, starts)
     proven = worst([content.outcome, counts.outcome, sentinels.outcome]) is not Outcome.FAILED
-    results = [_parity(context, proven=proven), counts, content, sentinels, _groups(context)]
+    results = [
+        _parity(context, proven=proven),
+        counts,
+        content,
+        sentinels,
+        _groups(context),
+        validate_drift.check(context),
+    ]
     return ValidationResult(
         migration_id=context.migration_id,
         outcome=worst(check.outcome for check in results),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.phases import created_access
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 from airflow_provider_kafka_migration.phases.plan_acls import plan_acls, target_acl
@@ -26,7 +27,7 @@ def grant(context: PhaseContext) -> dict[str, Any]:
     plans = plan_acls(context, {topic for topic, _ in migrated_partitions(context)})
     bindings = sorted({target_acl(plan) for plan in plans if plan.action == "deferred"})
     context.journal.check_holds()
-    results = context.target.admin.create_acls(bindings)
+    results = created_access.create_acls(context, bindings)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
     if failures:
         raise TopologyRefused(

@@ -98,6 +98,13 @@ def test_missing_permissions_are_named_one_by_one(
     target_cluster.allow("alice", "group", control.prefix, ["describe"], prefixed=True)
     admin = control.context(user="admin").source.admin
     assert set(admin.alter_group_offsets(group, {(name, 0): CommittedOffset(0)}).values()) == {None}
+    weak = control.context()
+
+    def known() -> bool:
+        listed = group in weak.source.admin.list_groups()
+        return listed and weak.target.admin.group_operations([group])[group] is not None
+
+    wait_for("the brokers to know alice's rights", known, 60)
     findings = _look(control.context())
     missing = {item.subject for item in findings if item.code == "B005"}
     assert {

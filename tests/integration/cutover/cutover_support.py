@@ -131,6 +131,8 @@ class Lab:
             "evidence": {"signing_key": f"file:{self.key_file}"},
             "groups": {"include": [f"{self.migration_id}.*"], "sync_interval": "200ms"},
             "seed": {"via": "direct", "slice_seconds": 5, "lanes": 2},
+            # Access is copied by topology_copy, which the lab does without.
+            "acls": {"policy": "skip", "quotas": "skip"},
             # The plan is made here, of a few topics among many others on the same cluster.
             "topology": {"follow_new": False},
             "tail": {"drain_stable_window": "300ms", "slice_seconds": 5},

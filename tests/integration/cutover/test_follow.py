@@ -205,7 +205,7 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
 def test_nothing_is_followed_while_producers_are_frozen(
     following: Callable[..., Lab], fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "Follower", nullcontext)  # passes are made by hand
+    monkeypatch.setattr(tail, "Follower", lambda *_: nullcontext())  # passes are made by hand
     lab = following({"old": 1})
     context = begin(lab)
     lab.start_tail()
@@ -293,3 +293,31 @@ def test_a_partition_that_was_late_once_and_then_taken_up_counts(following: Call
     context = begin(lab)
     context.journal.step(follow.BORN_LATE, key="1", details={"partitions": [f"{old}-0", f"{old}-1"]})
     assert follow.born_late(context) == {f"{old}-1"}
+
+
+def test_a_config_that_changes_after_the_plan_is_cut_over_and_proved(following: Callable[..., Lab]) -> None:
+    lab = following({"old": 1}, follow_new=False)
+    (old,) = lab.topics
+    context = begin(lab)
+    lab.start_tail()
+    admin = context.source.admin
+    assert admin.alter_topic_configs({old: {"retention.ms": "864000000"}}) == {old: None}
+
+    def followed() -> bool:
+        context.journal.refresh()
+        return context.load_plan().topic(old).source_configs.get("retention.ms") == "864000000"
+
+    wait_for("the tail to take it over", followed, 60)
+    lab.enter_cutover(context)
+    shown = context.journal.find_step("approval")
+    assert shown is not None
+    assert "864000000" in shown.details["body_shown"]
+    lab.advance(context)
+    result = load_result(context)
+    assert result is not None
+    assert result.check("source_drift").outcome.value == "PASSED"
+    target = context.target.admin.topic_configs([old])[old]
+    assert target.overrides["retention.ms"] == "864000000"
+    evidence = json.loads(context.evidence_store.get(context.key("evidence.json")) or b"")
+    (entry,) = json.loads(evidence["bundle_json"])["source_drift"]
+    assert "retention.ms (default) -> 864000000" in entry["changes"][0]

@@ -413,7 +413,8 @@ def test_the_deadline_counts_from_the_request(make_lab: MakeLab, fill: Fill, uni
 def test_write_is_granted_on_the_target_when_clients_may_switch(acl_lab: Lab) -> None:
     lab = acl_lab
     topic = lab.topics[0]
-    lab.spec = lab.spec.model_copy(update={"acls": lab.spec.acls.model_copy(update={"write_grants": "at_cutover"})})
+    section = lab.spec.acls.model_copy(update={"policy": "merge", "write_grants": "at_cutover"})
+    lab.spec = lab.spec.model_copy(update={"acls": section})
     context = lab.begin()
     lab.start_tail()
     assert not may_write(lab.target_cluster, "alice", topic)

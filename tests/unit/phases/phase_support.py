@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
 from airflow_provider_kafka_migration.kafka.admin_groups import (
     CommittedOffset,
     GroupDescription,
@@ -95,6 +96,8 @@ class FakeAdmin:
     def __init__(self) -> None:
         self.groups: dict[str, FakeGroup] = {}
         self.commits: list[tuple[str, dict[TopicPartition, CommittedOffset]]] = []
+        #: overrides of each topic, as make_plan has them
+        self.configs = {"retention.ms": "1000"}
         self.producer_states: dict[TopicPartition, Any] = {}
         self.transactions: list[Any] = []
         #: all topics of the cluster by id; others have none. An error in place of an id: why it cannot be described
@@ -111,6 +114,14 @@ class FakeAdmin:
                 error=known if isinstance(known, ItemError) else None,
             )
         return found
+
+    def topic_configs(self, names: Iterable[str]) -> dict[str, Configs]:
+        return {
+            name: Configs(
+                name, {key: ConfigValue(key, value, ConfigSource.DYNAMIC_TOPIC) for key, value in self.configs.items()}
+            )
+            for name in names
+        }
 
     def list_groups(self) -> dict[str, GroupListing]:
         return {name: GroupListing(name, g.kind, g.state, "consumer", 0) for name, g in sorted(self.groups.items())}
