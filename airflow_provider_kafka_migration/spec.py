@@ -360,7 +360,7 @@ class ValidationSection(Section):
     on_late_writes: Literal["fail", "warn"] = Field(
         "fail",
         description="Records that were written to the source after the cutover are not on the target: the validation "
-        "fails, or warns and names them.",
+        "fails, or warns and names them. With cutover.on_bypass: continue it always warns.",
     )
 
 

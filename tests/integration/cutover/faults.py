@@ -45,12 +45,14 @@ class Effects:
 
     :param at: number of the side effect to die at, from 1; 0: never.
     :param name: die at the first side effect whose name begins so, instead.
+    :param at_cluster: die at the first writing request to a cluster, or at the webhook, instead.
     :param when: before it is done, or after.
     """
 
     at: int = 0
     when: Literal["before", "after"] = "after"
     name: str = ""
+    at_cluster: bool = False
     seen: list[str] = field(default_factory=list)
     thread: int = 0
 
@@ -59,6 +61,8 @@ class Effects:
             return effect()
         self.seen.append(name)
         dies = name.startswith(self.name) if self.name else len(self.seen) == self.at
+        if self.at_cluster:
+            dies = not name.startswith("put")
         if dies and self.when == "before":
             raise Killed(f"before {name}")
         result = effect()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cutover_support import Lab
+from test_proof_before_switch import proven
 from test_uncompared import check, delete_records, switched
 
 from airflow_provider_kafka_migration.documents.validation import Outcome
@@ -90,6 +91,9 @@ def test_what_was_lost_before_it_was_compared_still_fails(lab: Lab) -> None:
         assert check(attempt, "content").outcome is Outcome.FAILED
         assert attempt.journal.find_step("content_passed") is None
         assert attempt.journal.find_step("deleting_restored") is None
-    store = context.journal_store
-    proven = [info.key.rpartition("/")[2] for info in store.list(context.key("proven/"))]
-    assert proven == [f"{lab.topics[0]}-1.json"], "the partition that is whole is not compared again"
+    documents = proven(context)
+    assert documents[0].proven is None
+    assert documents[0].differed_times == 2
+    # The partition that is whole was not compared again.
+    assert documents[1].proven is not None
+    assert documents[1].proven.pieces == 1
