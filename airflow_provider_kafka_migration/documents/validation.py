@@ -1,4 +1,4 @@
-"""What validation asks and what it answers: five checks with per-partition detail (seed 001, DESIGN part 6).
+"""What validation asks and what it answers: six checks with per-partition detail.
 
 The third check, the content of all records, is done by a runner that the context carries (Spark or local). The phase
 gives it a list of :class:`ContentRange` and gets one :class:`PartitionContent` for each of them back.
