@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ from airflow_provider_kafka_migration.phases.validate_late import with_late_part
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
 
 PHASE = "validating"
+#: A KRaft broker describes configs as of the metadata that it has applied, which may lag behind the controller that
+#: has just put them back. A difference is one only if it stays for so long.
+CONFIGS_VISIBLE_SECONDS = 5.0
 #: Of the first finding of a check, in the summary; all are in results/validation.json.
 _SHOWN_CHARACTERS = 300
 
@@ -219,24 +223,32 @@ def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
         )
     topology.restore_deleting(context)
     plan = context.load_plan()
-    names = [topic.target_name for topic in plan.topics]
-    facts = context.target.admin.describe_topics(names)
-    configs = context.target.admin.topic_configs(names)
     source = context.source.admin.describe_topics([topic.name for topic in plan.topics])
-    targets = {
-        name: checks.TargetTopic(
-            len(facts[name].partitions) if name in facts and facts[name].error is None else 0,
-            configs[name].overrides if name in configs else {},
-        )
-        for name in names
-    }
     late = follow.born_late(context)
     counts = {
         name: sum(partition_name((name, part.partition)) not in late for part in item.partitions)
         for name, item in source.items()
         if item.error is None
     }
-    return with_late_partitions(context, checks.check_topic_parity(plan.topics, counts, targets))
+    deadline = time.monotonic() + CONFIGS_VISIBLE_SECONDS
+    while True:
+        check = checks.check_topic_parity(plan.topics, counts, _target_topics(context, plan))
+        if check.outcome is not Outcome.FAILED or time.monotonic() >= deadline:
+            return with_late_partitions(context, check)
+        time.sleep(0.5)
+
+
+def _target_topics(context: PhaseContext, plan: Plan) -> dict[str, checks.TargetTopic]:
+    names = [topic.target_name for topic in plan.topics]
+    facts = context.target.admin.describe_topics(names)
+    configs = context.target.admin.topic_configs(names)
+    return {
+        name: checks.TargetTopic(
+            len(facts[name].partitions) if name in facts and facts[name].error is None else 0,
+            configs[name].overrides if name in configs else {},
+        )
+        for name in names
+    }
 
 
 def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Boundary) -> CheckResult:
