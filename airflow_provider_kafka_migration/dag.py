@@ -215,7 +215,7 @@ def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
     """The group ``cutover``; its first task, the one that waits for the tail's end, and its last one."""
     group = TaskGroup("cutover", tooltip="Freeze, sentinels, final drain, consumer groups, floor guard")
     # Below drain_ready, so that it stands there, deferred, when the freeze begins: its start costs no frozen time.
-    # While it cannot lift a freeze it is tried again for ten minutes and more, and somebody is told each time.
+    # While it cannot lift a freeze, Airflow retries it for ten minutes or more and notifies somebody each time.
     ready >> tasks(
         KafkaMigrationFreezeLimitOperator,
         "freeze_limit",

@@ -112,7 +112,7 @@ class MigrationTask:
                 url = link.get_link(self, ti_key=None)  # type: ignore[arg-type]
                 if url:
                     context["ti"].xcom_push(key=link.xcom_key, value=url)
-        except Exception as error:  # a spec with mistakes is told by the task itself; a link must not make it red
+        except Exception as error:  # the task itself reports mistakes in the spec; a link must not fail it
             log.info("The links cannot be shown yet: %s", type(error).__name__)
 
     def _locate(self, spec: MigrationSpec) -> None:

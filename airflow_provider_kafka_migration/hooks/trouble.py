@@ -51,7 +51,7 @@ class TroubleNotices:
         has_news = progress.failed > self._failed
         is_long = progress.stuck > 0 and progress.stuck_seconds >= STUCK_NOTICE_SECONDS
         has_news = has_news or (is_long and not self._told_stuck)
-        # A driver that begins anew counts from 0: what fails again is told again.
+        # A new driver counts from 0, so a partition that fails again is reported again.
         self._failed = progress.failed
         self._told_stuck = progress.stuck > 0 and (self._told_stuck or is_long)
         if has_news:

@@ -196,7 +196,7 @@ class Journal:
     def claim(self, owner: Owner, *, takeover: bool = False) -> Claim:
         """Hold the migration. The same owner again (cleared tasks, other processes of the run) changes nothing.
 
-        A command of the same user on the same host as one that has ended claims anew: under a new generation, so that
+        A command claims a new generation if the same user ran the former one on this host and it has ended, so that
         what the dead one may have left behind (a Spark driver) is refused.
 
         In a finalized or rolled back migration there is nothing to hold: no entry is written, and later appends

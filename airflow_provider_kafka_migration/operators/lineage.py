@@ -66,7 +66,7 @@ class CopyLineage:
 
 
 class TellsLineage:
-    """Mixin of the operators that copy: OpenLineage is told what they read and wrote, also when they fail.
+    """Mixin of the operators that copy: they report to OpenLineage what they read and wrote, even when they fail.
 
     The datasets are taken from the plan before the copy starts. Nothing is read when OpenLineage asks, since a failed
     task may have lost its clusters.

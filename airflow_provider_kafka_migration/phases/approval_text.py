@@ -146,7 +146,7 @@ def _proof(spec: MigrationSpec, facts: dict[str, Any], what: str) -> list[str]:
     copied, proven = proof["copied_offsets"], proof["proven_offsets"]
     if proof["is_complete"] and what == "up to the boundary":
         return [*lines, f"**All content up to the boundary is proven**: {proof['compared_records']} records are equal."]
-    # Cut, not rounded: 100 % is said only of all.
+    # Truncated, not rounded: only a complete proof shows 100 %.
     percent = 100 if copied == proven else int(1000 * proven / copied) / 10
     lines.append(
         f"Proven equal: **{percent:g} %** of what is {what} ({proven} of {copied} offsets, all of "

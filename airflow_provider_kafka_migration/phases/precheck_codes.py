@@ -145,7 +145,7 @@ _ALL = (
     Code(
         "I091",
         "internal topics are left out",
-        "start Connect, MirrorMaker and Streams anew on the target; name a topic in topics.include to take it",
+        "restart Connect, MirrorMaker and Streams on the target; name a topic in topics.include to take it",
     ),
     Code("I092", "topics are left out", "see that nothing is missing; topics.include and topics.exclude decide"),
 )

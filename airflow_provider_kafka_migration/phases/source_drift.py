@@ -306,5 +306,5 @@ def _named_users(before: Mapping[str, UserPlan], now: Mapping[str, UserPlan], ha
             if is_now.action == "report":
                 named[f"user {name}"] = f"new on the source; {is_now.reason}"
         elif was.credentials != is_now.credentials:
-            named[f"user {name}"] = "its credentials on the source have changed: set its secret on the target anew"
+            named[f"user {name}"] = "its credentials on the source have changed: set its secret on the target again"
     return named

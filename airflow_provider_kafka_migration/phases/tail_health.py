@@ -28,7 +28,7 @@ class TailHealth:
     :param text: for people; empty if all is well.
     :param failed: partitions that wait for a person.
     :param stuck: partitions that are tried again.
-    :param is_certain: what is said of failed partitions is of a tail that runs, or of the last one there was.
+    :param is_certain: the failed partitions are those of a running tail, or of the last tail that ran.
     """
 
     text: str = ""

@@ -51,7 +51,7 @@ _SHOWN_CHARACTERS = 300
 def run(context: PhaseContext) -> PhaseResult:
     """All checks; the result goes to ``results/validation.json`` and the journal.
 
-    A passed validation is not run again. After a failed one, each run checks everything anew, but for the content that
+    A passed validation is not run again. After a failed one, each run repeats every check, except for content that
     is proven: once all of it has passed, configs that delete data are put back, and log starts move.
 
     :raises ValidationFailed: source and target differ; the evidence of it is stored as an attempt.
