@@ -45,9 +45,12 @@ class Lab:
     numbers: Iterator[int]
 
     def spec(self, migration_id: str, prefix: str, **sections: Any) -> dict[str, Any]:
-        """A spec for the topics and groups with a prefix; sections are merged over it."""
+        """A spec for the topics and groups with a prefix; sections are merged over it.
+
+        :param migration_id: begins the id; the prefix ends it, so that a second try is another migration.
+        """
         base: dict[str, Any] = {
-            "migration_id": migration_id,
+            "migration_id": f"{migration_id}-{prefix.rstrip('.')}",
             "source": {"conn_id": "kafka_source"},
             "target": {"conn_id": "kafka_target"},
             "storage": {

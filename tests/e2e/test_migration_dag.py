@@ -206,7 +206,7 @@ def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, p
     assert "CLAIM_HELD" in refused.log("plan")
     assert first.run_id in refused.log("plan"), "the error names the holder"
     assert lab.airflow.task(refused.dag_id, refused.run_id, "plan")["try_number"] == 1, "nothing a retry could change"
-    assert "failed plan" in lab.told("deleted")
+    assert "failed plan" in lab.told(spec["migration_id"])
 
     second = lab.trigger(spec, takeover=True)
     second.finish()
