@@ -247,13 +247,7 @@ class BackupCopier:
             gap = (copy.fetch_offset, log_start_offset)
             write_gap(self._archive, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
-        self._feed.gather(
-            copy,
-            Chunk(
-                copy.spec.topic, copy.spec.partition, copy.fetch_offset, log_start_offset, memoryview(b""),
-                log_start_offset=log_start_offset, origin="kafka",
-            ),
-        )  # fmt: skip
+        self._feed.pass_gap(copy, log_start_offset)
 
     def _where(self, copy: PartitionCopy) -> Where:
         return Where(

@@ -290,6 +290,26 @@ class Feed:
             gathered.add(chunk)
         copy.reading_bytes += len(chunk.batches)
 
+    def pass_gap(self, copy: PartitionCopy, log_start_offset: int) -> None:
+        """Go on at the source's log start: what lies before it is deleted there, and is covered without records.
+
+        With an archive the gap takes the same way as all that was read before it, so it overtakes nothing that is not
+        durable yet. It becomes a segment, or a copy that resumes before it would have to ask the source again, which
+        may have deleted more by then, though the archive has that.
+        """
+        gap = Chunk(
+            copy.spec.topic, copy.spec.partition, copy.fetch_offset, log_start_offset, memoryview(b""),
+            log_start_offset=log_start_offset, origin="kafka",
+        )  # fmt: skip
+        if self._archive is None:
+            self._on_read(copy, gap)
+            return
+        # A segment of its own, which tells "deleted before it was read" from "the source had no records there".
+        if copy in self._gathered:
+            self._put(copy, self._gathered[copy])
+        self.gather(copy, gap)
+        self._put(copy, self._gathered[copy])
+
     def _segment_bytes(self) -> int:
         """How large segments get: two of each partition, one gathered and one on its way, fit into the buffer."""
         active = len(self._copies if self._follows else self._active)
