@@ -290,6 +290,25 @@ class Feed:
             gathered.add(chunk)
         copy.reading_bytes += len(chunk.batches)
 
+    def back_to_archive(self, copy: PartitionCopy) -> bool:
+        """The source has deleted what comes next: whether the archive has it, to be read there behind what is gathered.
+
+        A put that a reset has left behind may have ended since the archive was looked at.
+        """
+        if self._archive is None or self._is_backup:
+            return False
+        spec = copy.spec
+        # Not the index in use: a look of an earlier life may still be going on in the background.
+        index = SegmentIndex(self._archive, self._job.migration_id, spec.topic, spec.partition, spec.topic_id)
+        if index.until_offset(copy.fetch_offset) <= copy.fetch_offset:
+            return False
+        if copy in self._gathered:
+            self._put(copy, self._gathered[copy])
+        if self._kafka is not None:
+            self._kafka.detach(copy)
+        self._from_archive.add(copy)
+        return True
+
     def pass_gap(self, copy: PartitionCopy, log_start_offset: int) -> None:
         """Go on at the source's log start: what lies before it is deleted there, and is covered without records.
 

@@ -197,6 +197,28 @@ def test_a_put_that_fails_before_a_gap_takes_the_gap_with_it(worlds: Any) -> Non
     assert read_gaps([world.plain], "m1") == {("orders", 0): [(100, 300)]}
 
 
+@pytest.mark.parametrize("policy", ["fail", "record"])
+def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -> None:
+    """Its put ended after the present one had looked into the archive; the source has deleted the records since."""
+    world = worlds(policy=policy)
+    world.read(100, 200)
+    world.copier._feed.flush()
+    ((_, left_behind),) = world.copier._feed._working[world.copy]
+    world.copy.reset(resume_at=0.0)
+    world.copier._feed.reset(world.copy)
+    world.resume(50)
+    world.read(50, 100)
+    world.archive.opened.set()
+    left_behind.result(20)
+    world.lose(200)
+    assert (world.copy.phase, world.copy.gaps, read_gaps([world.plain], "m1")) == (Phase.RUNNING, [], {})
+    world.put()
+    assert world.decided == [("records", 50, 100)]
+    world.copier._feed.pump(time.monotonic())
+    world.put()
+    assert world.decided == [("records", 50, 100), ("records", 100, 200)]
+
+
 def test_a_source_whose_log_begins_later_than_planned(worlds: Any) -> None:
     """Nothing was copied, so nothing is lost, whatever the policy is; the archive covers it from the start."""
     world = worlds(policy="fail", position=0)
