@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLan
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceGap, StorageUnavailable
 from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
 from airflow_provider_kafka_migration.replication.decide import Append, Decider
@@ -49,6 +50,65 @@ class Wire:
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"the target is asked for {name}")
+
+
+class SourceWire:
+    """A source of which only the leaders are forgotten."""
+
+    def forget_leaders(self, _keys: object) -> None:
+        return
+
+
+def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: ObjectStore) -> None:
+    spec = CopyPartition(
+        topic="orders",
+        target_topic="orders",
+        partition=0,
+        source_start_offset=0,
+        target_start_offset=0,
+        verdict=Verdict.EQUAL,
+    )
+    lane = CopyLane(lane=0, partitions=[spec], transactional_id="m1-0")
+    job = CopyJob(
+        migration_id="m1",
+        name="backup",
+        generation=1,
+        journal_location="file:///j",
+        archive_location="file:///a",
+        via="s3",
+        producers=IDS,
+        lanes=[lane],
+        on_source_gap="record",
+    )
+    copier = BackupCopier(
+        job,
+        lane,
+        source=SourceWire(),  # type: ignore[arg-type]
+        archive_store=local_store,
+        limits=SliceLimits(time.monotonic() + 600, lambda _: None),
+    )
+    (copy,) = copier.copies
+    copy.phase, copy.fetch_offset = Phase.RUNNING, 10
+    writer = SegmentWriter(local_store, "m1", "orders", 0)
+    for first, until in ((0, 10), (10, 20)):
+        batch = encode_batch([record(offset) for offset in range(first, until)], 0)
+        writer.put(batch, [], first, until)
+    copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
+    copier._settle()
+    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (Phase.RESUMING, [], {})
+    # Behind it there is a gap, which is named and covered by a segment of its own.
+    copy.phase, copy.fetch_offset = Phase.RUNNING, copier._archived_until(copy)
+    copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
+    copier._settle()
+    (waiting,) = copier._feed._working.values()
+    for _, future in waiting:
+        future.result(20)
+    copier._feed.collect()
+    assert (copy.gaps, copy.source_offset) == ([(20, 30)], 30)
+    index = SegmentIndex(local_store, "m1", "orders", 0)
+    assert (index.until_offset(0), index.read_until_offset(0)) == (30, 20)
+    copier._feed.close()
+    copier._poller.close()
 
 
 class World:
