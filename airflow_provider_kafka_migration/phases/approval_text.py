@@ -124,17 +124,26 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             f"**{len(active)} groups still have members on the source** (policy: {spec.groups.on_active_source}): "
             + ", ".join(escape(name) for name in active[:_MAX_ROWS]),
         ]
-    unfenced = facts.get("unfenced") or []
-    if unfenced:
-        lines += [
-            "",
-            f"**The migration's producer is not fenced on {len(unfenced)} target partitions.** Make sure that no "
-            "copier of this migration is left (Spark applications, command lines, machines that sleep) before "
-            "producers are started:",
-            "",
-        ]
-        lines += [f"- {escape(item)}" for item in unfenced[:_MAX_ROWS]]
-    return lines + _proof(spec, facts, "up to the boundary") + _groups(facts) + _findings(facts)
+    return lines + _unfenced(facts) + _proof(spec, facts, "up to the boundary") + _groups(facts) + _findings(facts)
+
+
+def _unfenced(facts: dict[str, Any]) -> list[str]:
+    """Where an old copier could still write."""
+    advice = (
+        "Make sure that no copier of this migration is left (Spark applications, command lines, machines that sleep) "
+        "before producers are started"
+    )
+    if facts["not_fenced"]:
+        return ["", f"**The migration's producer is not fenced on the target**: {facts['not_fenced']}. {advice}."]
+    rows = facts["unfenced"]
+    if not rows:
+        return []
+    return [
+        "",
+        f"**The migration's producer is not fenced on {len(rows)} target partitions.** {advice}:",
+        "",
+        *[f"- {escape(item)}" for item in rows[:_MAX_ROWS]],
+    ]
 
 
 def _proof(spec: MigrationSpec, facts: dict[str, Any], what: str) -> list[str]:

@@ -209,15 +209,20 @@ def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
         "groups": [_group_line(item) for item in result.groups] if result else [],
         "active_on_source": [item.group for item in groups.read_groups(context) if item.members],
         "findings": waived_findings(context),
-        "unfenced": _unfenced(context),
+        **_fence_facts(context),
     }
 
 
-def _unfenced(context: PhaseContext) -> list[str]:
-    """Target partitions on which an old copier could still write."""
+def _fence_facts(context: PhaseContext) -> dict[str, Any]:
+    """Why nothing is fenced ("": there was a fence), and on which target partitions an old copier can still write."""
     attempt = frozen.current_attempt(context)
     step = frozen.step_done(context, attempt, fence.STEP) if attempt else None
-    return [f"{item['topic']}-{item['partition']}: {item['reason']}" for item in (step or {}).get("unfenced", [])]
+    if step is None:
+        return {"not_fenced": "the journal names no fence of this cutover", "unfenced": []}
+    if not fence.was_run(step):
+        return {"not_fenced": "cutover.fence_copiers is false", "unfenced": []}
+    rows = [f"{item['topic']}-{item['partition']}: {item['reason']}" for item in step.get("unfenced", [])]
+    return {"not_fenced": "", "unfenced": rows}
 
 
 def _group_line(group: GroupResult) -> dict[str, Any]:

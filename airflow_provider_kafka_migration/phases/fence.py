@@ -7,6 +7,7 @@ What could not be fenced never holds the cutover up: it is named in the result, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
@@ -46,6 +47,11 @@ def run(context: PhaseContext, attempt: FreezeAttempt, document: OffsetMapDocume
     return timer.done(
         {"summary": summary, "markers": by_name(markers), "transactional": fenced_ids, "unfenced": unfenced}
     )
+
+
+def was_run(details: Mapping[str, Any]) -> bool:
+    """Whether the details of the step are those of a fence, not of one that was left out."""
+    return "markers" in details
 
 
 def _fence_markers(

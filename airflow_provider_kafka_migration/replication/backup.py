@@ -224,6 +224,11 @@ class BackupCopier:
                     self._feed.reset(copy)
 
     def _settle_one(self, copy: PartitionCopy, error: MigrationError) -> None:
+        if isinstance(error, SourceGap) and self._archived_until(copy) > copy.fetch_offset:
+            # A put that a reset has left behind has ended meanwhile: nothing is lost, reading goes on behind it.
+            copy.reset(resume_at=time.monotonic())
+            self._feed.reset(copy)
+            return
         is_first = copy.fetch_offset == copy.spec.source_start_offset
         if isinstance(error, SourceGap) and (is_first or self._job.on_source_gap == "record"):
             self._archive_gap(copy, int(error.details["log_start_offset"]), is_lost=not is_first)
@@ -247,13 +252,7 @@ class BackupCopier:
             gap = (copy.fetch_offset, log_start_offset)
             write_gap(self._archive, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
-        self._feed.gather(
-            copy,
-            Chunk(
-                copy.spec.topic, copy.spec.partition, copy.fetch_offset, log_start_offset, memoryview(b""),
-                log_start_offset=log_start_offset, origin="kafka",
-            ),
-        )  # fmt: skip
+        self._feed.pass_gap(copy, log_start_offset)
 
     def _where(self, copy: PartitionCopy) -> Where:
         return Where(

@@ -290,6 +290,45 @@ class Feed:
             gathered.add(chunk)
         copy.reading_bytes += len(chunk.batches)
 
+    def back_to_archive(self, copy: PartitionCopy) -> bool:
+        """The source has deleted what comes next: whether the archive has it, to be read there behind what is gathered.
+
+        A put that a reset has left behind may have ended since the archive was looked at.
+        """
+        if self._archive is None or self._is_backup:
+            return False
+        spec = copy.spec
+        # Not the index in use: a look of an earlier life may still be going on in the background.
+        index = SegmentIndex(self._archive, self._job.migration_id, spec.topic, spec.partition, spec.topic_id)
+        if index.until_offset(copy.fetch_offset) <= copy.fetch_offset:
+            return False
+        if copy in self._gathered:
+            self._put(copy, self._gathered[copy])
+        if self._kafka is not None:
+            self._kafka.detach(copy)
+        self._from_archive.add(copy)
+        return True
+
+    def pass_gap(self, copy: PartitionCopy, log_start_offset: int) -> None:
+        """Go on at the source's log start: what lies before it is deleted there, and is covered without records.
+
+        With an archive the gap takes the same way as all that was read before it, so it overtakes nothing that is not
+        durable yet. It becomes a segment, or a copy that resumes before it would have to ask the source again, which
+        may have deleted more by then, though the archive has that.
+        """
+        gap = Chunk(
+            copy.spec.topic, copy.spec.partition, copy.fetch_offset, log_start_offset, memoryview(b""),
+            log_start_offset=log_start_offset, origin="kafka",
+        )  # fmt: skip
+        if self._archive is None:
+            self._on_read(copy, gap)
+            return
+        # A segment of its own, which tells "deleted before it was read" from "the source had no records there".
+        if copy in self._gathered:
+            self._put(copy, self._gathered[copy])
+        self.gather(copy, gap)
+        self._put(copy, self._gathered[copy])
+
     def _segment_bytes(self) -> int:
         """How large segments get: two of each partition, one gathered and one on its way, fit into the buffer."""
         active = len(self._copies if self._follows else self._active)

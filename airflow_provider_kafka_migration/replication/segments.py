@@ -26,6 +26,8 @@ from airflow_provider_kafka_migration.replication.topic_key import topic_key, to
 from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
 
 _NAME = re.compile(r"(?P<from>[0-9]{20})\.(?P<until>[0-9]{20})\.[0-9a-f]{16}\.json")
+#: How the key of the entry of a segment without batches ends.
+_EMPTY = f".{hashlib.sha256(b'').hexdigest()[:16]}.json"
 _RESTORE = "restore the object from a version of the bucket, or delete it and its entry and copy the partition again"
 
 
@@ -133,6 +135,11 @@ def record_count(batch: AnyBatch) -> int:
     return 0 if batch.is_control else batch.record_count
 
 
+def is_gap(entry: SegmentEntry) -> bool:
+    """Whether the source had deleted all of a segment's offsets before anybody had read them."""
+    return entry.batch_count == 0 and entry.log_start_offset >= entry.until_offset
+
+
 def _entry_key(log_key: str) -> str:
     return f"{log_key.removesuffix('.log')}.json"
 
@@ -208,6 +215,16 @@ class SegmentIndex:
         """How far the archive covers the partition without a gap from ``position`` on; reads only names."""
         self._refresh(position)
         while (name := self._covering(position)) is not None:
+            position = name.until_offset
+        return position
+
+    def read_until_offset(self, position: int) -> int:
+        """How far the archive has what the source had: :meth:`until_offset`, but a gap of the source ends it."""
+        self._refresh(position)
+        while (name := self._covering(position)) is not None:
+            # Only the entries of segments without batches are read.
+            if name.key.endswith(_EMPTY) and is_gap(self._entry(name.key)):
+                break
             position = name.until_offset
         return position
 

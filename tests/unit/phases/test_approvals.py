@@ -11,7 +11,7 @@ from phase_support import Clock, FakeGroup, approval, make_context, make_plan
 
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import answers, approvals, drain
+from airflow_provider_kafka_migration.phases import answers, approvals, drain, fence, frozen
 from airflow_provider_kafka_migration.phases.approval_text import escape
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import put_result
@@ -203,3 +203,43 @@ def test_after_a_lifted_freeze_a_new_approval_is_needed_and_brings_the_migration
     answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
     assert approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
     assert context.journal.tip_state is State.DRAIN_READY
+
+
+def after_the_cutover(folder: Path, step: dict[str, Any] | None) -> PhaseContext:
+    """A migration whose clients may switch; ``step`` is what the journal has of the fence, None: nothing."""
+    context = ready(folder)
+    requested = {"method": "manual", "requested_at": iso(context.now()), "deadline": iso(context.now())}
+    context.journal.step(frozen.REQUESTED, key="1", details=requested)
+    if step is not None:
+        context.journal.step(frozen.STEP, key=f"1/{fence.STEP}", details=step)
+    return context
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        (None, "not fenced on the target**: the journal names no fence of this cutover. Make sure"),
+        ({"summary": "-", "unfenced": []}, "not fenced on the target**: cutover.fence_copiers is false. Make sure"),
+        (
+            {
+                "markers": {"orders-0": 100},
+                "transactional": 0,
+                "unfenced": [{"topic": "orders", "partition": 1, "reason": "no leader", "error": "BROKER_BUSY"}],
+            },
+            "not fenced on 1 target partitions.** Make sure",
+        ),
+        ({"markers": {"orders-0": 100, "orders-1": 50}, "transactional": 0, "unfenced": []}, None),
+    ],
+    ids=["no step", "left out", "in part", "everywhere"],
+)
+def test_the_client_switch_says_where_the_producer_is_not_fenced(
+    tmp_path: Path, step: dict[str, Any] | None, shown: str | None
+) -> None:
+    """That nothing is named as unfenced is no proof: the fence may have been left out, or never run."""
+    context = after_the_cutover(tmp_path, step)
+    body = approvals.make_facts(context, "client_switch").body
+    if shown is None:
+        assert "not fenced" not in body
+    else:
+        assert shown in body
+    assert ("- orders-1: no leader" in body) is bool(step and step["unfenced"])

@@ -68,6 +68,24 @@ def test_what_the_archive_does_not_reach_stays_uncompared(local_store: ObjectSto
     assert content.uncompared_reason == "the archive does not have it"
 
 
+def test_a_gap_that_the_archive_covers_without_its_records_stays_uncompared(local_store: ObjectStore) -> None:
+    """Retention deleted 20..40 before anybody had read it: that the target has nothing there proves nothing."""
+    source = log_of(60)
+    target = copy_of(source)
+    for log in (target, source):
+        log.stored = [item for item in log.stored if not 20 <= item.base_offset < 40]
+    index = archive(local_store, source, 20)
+    SegmentWriter(local_store, "m1", "orders", 0).put(b"", [], 20, 40, log_start_offset=40)
+    compared = content_range(0, 60)
+    source.stored = [item for item in source.stored if item.base_offset >= 40]
+    source.log_start = 40
+    content = compare(source, target, compared)
+    found = compare_deleted(content, compared, range_map(compared), index, target, ContentOptions())
+    assert found.is_equal
+    assert not found.is_proven
+    assert (found.uncompared, found.uncompared_records, found.archive_records) == ([(20, 40)], 0, 20)
+
+
 def test_an_archive_that_was_altered_proves_nothing(local_store: ObjectStore) -> None:
     source = log_of(60)
     archive(local_store, source, 60)
