@@ -91,8 +91,9 @@ class KafkaMigrationFloorGuardOperator(MigrationOperator):
     phase = "cutover.floor_guard"
 
     def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("outlets", [AssetAlias(CUTOVER_ALIAS)])
         super().__init__(**kwargs)
+        # Besides the caller's own outlets: without the alias the event of the cutover cannot be emitted.
+        self.outlets = [AssetAlias(CUTOVER_ALIAS), *(self.outlets or [])]
 
     def announce(self, context: Context, migration: Migration) -> None:
         """Say that the target is ready: at least once, and not any more when the clients have switched."""
