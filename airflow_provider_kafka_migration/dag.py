@@ -148,7 +148,7 @@ def build_migration_dag(
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
         tasks = _Tasks(plain, task_args or {})
-        _build(tasks, two_people=_wants_two_people(plain))
+        _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
         tasks.check_task_args()
     return dag
 
@@ -162,6 +162,10 @@ def _plain(spec: MigrationSpec | Mapping[str, Any] | None) -> dict[str, Any] | N
 
 def _wants_two_people(spec: Mapping[str, Any] | None) -> bool:
     return bool(spec and spec.get("approvals", {}).get("second_users"))
+
+
+def _in_one_task(spec: Mapping[str, Any] | None) -> bool:
+    return bool(spec and spec.get("cutover", {}).get("in_one_task"))
 
 
 def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +189,7 @@ def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**DEFAULT_ARGS, **(given.get("default_args") or {})}
 
 
-def _build(tasks: _Tasks, *, two_people: bool) -> None:
+def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
     plan = tasks(KafkaMigrationPlanOperator, "plan")
     precheck = tasks(KafkaMigrationPrecheckOperator, "precheck")
     topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
@@ -202,8 +206,11 @@ def _build(tasks: _Tasks, *, two_people: bool) -> None:
     approved >> [freeze, rollback]
 
     sync = tasks(KafkaMigrationSyncGroupsOperator, "sync_groups")
-    guard >> sync
-    switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", guard, two_people=two_people)
+    # In one task the target is ready when the freeze's task ends: clients must not wait while five others start only
+    # to confirm. The generic DAG has one shape for all runs, so there they wait.
+    last = freeze if in_one_task else guard
+    last >> sync
+    switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", last, two_people=two_people)
     validate = tasks(KafkaMigrationValidateOperator, "validate")
     evidence = tasks(KafkaMigrationEvidenceOperator, "evidence", on_success_callback=[tasks.notifier("finalized")])
     switched >> validate >> evidence

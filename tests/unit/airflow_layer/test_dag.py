@@ -70,6 +70,16 @@ def test_order_of_the_tasks() -> None:
     assert _upstream(dag, "sync_groups") == {"cutover.floor_guard"}
 
 
+def test_clients_do_not_wait_for_tasks_that_only_confirm(minimal_spec: dict[str, Any]) -> None:
+    """With the cutover in one task the target is ready when ``cutover.freeze`` ends: five pods would be an outage."""
+    dag = build_migration_dag({**minimal_spec, "cutover": {"in_one_task": True}})
+    for task_id in ("approve_client_switch", "sync_groups"):
+        assert _upstream(dag, task_id) == {"cutover.freeze"}
+    assert _upstream(dag, "cutover.sentinels") == {"cutover.freeze"}, "the others confirm beside it"
+    plain = build_migration_dag({**minimal_spec, "cutover": {"in_one_task": False}})
+    assert _upstream(plain, "approve_client_switch") == {"cutover.floor_guard"}
+
+
 def test_failed_cutover_cannot_fail_the_tail() -> None:
     dag = build_migration_dag()
     above_tail = dag.get_task("tail").get_flat_relative_ids(upstream=True)
