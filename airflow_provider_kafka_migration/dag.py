@@ -60,7 +60,7 @@ DEFAULT_ARGS: Mapping[str, Any] = {
 _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 
 #: Arguments that are lists of what to call: what the caller gives is called as well.
-_LISTS = frozenset({"notifiers", "on_failure_callback", "on_success_callback"})
+_LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
 #: Tries of ``cutover.freeze_limit``, of at least a minute each: while it fails producers are frozen.
 FREEZE_LIMIT_RETRIES = 60
 
@@ -101,8 +101,7 @@ class _Tasks:
         for name, value in more.items():
             ours = arguments.get(name)
             if name in _LISTS and ours:
-                theirs = list(value) if isinstance(value, Sequence) else [value]
-                value = [*ours, *theirs]
+                value = [*ours, *_as_list(value)]
             arguments[name] = value
 
     def notifier(self, event: str) -> MigrationNotifier:
@@ -112,6 +111,13 @@ class _Tasks:
         unknown = sorted(set(self._task_args) - set(self.made))
         if unknown:
             raise ValueError(f"task_args names tasks that are not there: {', '.join(unknown)}")
+
+
+def _as_list(value: Any) -> list[Any]:
+    """What a caller gives where one, several or none may stand."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, Sequence) else [value]
 
 
 def _hurry() -> dict[str, Any]:
@@ -135,14 +141,14 @@ def build_migration_dag(
     :param task_args: more operator arguments by task id, for instance
         ``{"seed": {"pool": "source-cluster"}, "tail": {"executor_config": ...}}``. Arguments that the task sets
         itself are refused; callbacks and notifiers are added to ours.
-    :param dag_args: arguments of ``DAG``; they win over the defaults here.
+    :param dag_args: arguments of ``DAG``; they win over the defaults here. ``default_args`` are merged, name by name.
     :raises SpecInvalid: with every mistake of the spec.
     :raises ValueError: ``task_args`` names a task that is not there, or an argument that the task sets itself.
     """
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
         tasks = _Tasks(plain, task_args or {})
-        _build(tasks, two_people=_wants_two_people(plain))
+        _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
         tasks.check_task_args()
     return dag
 
@@ -158,6 +164,10 @@ def _wants_two_people(spec: Mapping[str, Any] | None) -> bool:
     return bool(spec and spec.get("approvals", {}).get("second_users"))
 
 
+def _in_one_task(spec: Mapping[str, Any] | None) -> bool:
+    return bool(spec and spec.get("cutover", {}).get("in_one_task"))
+
+
 def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
     migration_id = spec["migration_id"] if spec else None
     defaults: dict[str, Any] = {
@@ -169,13 +179,17 @@ def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping
         "catchup": False,
         "max_active_runs": 1 if spec else GENERIC_ACTIVE_RUNS,
         "params": run_params() if spec else migration_params(),
-        "default_args": dict(DEFAULT_ARGS),
         "tags": sorted({*TAGS, *([migration_id] if migration_id else [])}),
     }
-    return {**defaults, **given}
+    return {**defaults, **given, "default_args": _default_args(given)}
 
 
-def _build(tasks: _Tasks, *, two_people: bool) -> None:
+def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
+    """One argument of the caller must not take the others away: without retries or weights a cutover is not safe."""
+    return {**DEFAULT_ARGS, **(given.get("default_args") or {})}
+
+
+def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
     plan = tasks(KafkaMigrationPlanOperator, "plan")
     precheck = tasks(KafkaMigrationPrecheckOperator, "precheck")
     topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
@@ -192,8 +206,11 @@ def _build(tasks: _Tasks, *, two_people: bool) -> None:
     approved >> [freeze, rollback]
 
     sync = tasks(KafkaMigrationSyncGroupsOperator, "sync_groups")
-    guard >> sync
-    switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", guard, two_people=two_people)
+    # In one task the target is ready when the freeze's task ends: clients must not wait while five others start only
+    # to confirm. The generic DAG has one shape for all runs, so there they wait.
+    last = freeze if in_one_task else guard
+    last >> sync
+    switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", last, two_people=two_people)
     validate = tasks(KafkaMigrationValidateOperator, "validate")
     evidence = tasks(KafkaMigrationEvidenceOperator, "evidence", on_success_callback=[tasks.notifier("finalized")])
     switched >> validate >> evidence
@@ -250,10 +267,9 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
         "schedule": None,
         "catchup": False,
         "params": params,
-        "default_args": dict(DEFAULT_ARGS),
         "tags": sorted(TAGS),
     }
-    with DAG(**{**defaults, **dag_args}) as dag:
+    with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
         _Tasks(None, {})(KafkaMigrationRollbackOperator, "rollback")
     return dag
 

@@ -253,7 +253,7 @@ class TopicRecreated(Terminal):
 
 
 class TargetTopicMissing(Terminal):
-    """A target topic was deleted while it is copied."""
+    """A target topic was deleted while it was being copied."""
 
     code = "TARGET_TOPIC_MISSING"
 

@@ -61,7 +61,9 @@ TASK_DOCS: dict[str, str] = {
     "free them: the last line of its error says what a person has to do.",
     "cutover.freeze": "Stops the producers and verifies that they stand still. With `cutover.in_one_task` it runs the "
     "whole cutover, and the tasks below confirm.\n\n**Red?** Producers are let go again. "
-    "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below.",
+    "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below. Only "
+    "with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen until `max_producer_freeze`: stop the "
+    "consumer that is named, and clear this task alone.",
     "cutover.sentinels": "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",
     "cutover.final_drain": "Tells the tail where to stop and waits for it.\n\n**Red?** Look at `tail`; if it is red, "
     "clear it, then this one.",

@@ -1,6 +1,6 @@
 """Second tries: a test on brokers or Airflow that fails runs once more, and no second try stays invisible.
 
-A busy machine makes such a test fail now and then, and one of them must not hold up a landing. A test that passes only
+A busy machine makes such a test fail now and then, and one of them must not hold up a merge. A test that passes only
 on its second try is flaky: the end of the run lists it, and more than `MOST_FLAKY_TESTS` of them fail the run. Unit
 tests have no such excuse, and a soak run that fails has found something: neither gets a second try.
 """

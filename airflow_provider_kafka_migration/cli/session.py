@@ -44,8 +44,11 @@ def resolver() -> Resolver:
 
 def _airflow_resolver() -> Resolver:
     # Airflow takes seconds to import, and a spec with env: and file: references does without it.
+    from airflow_provider_kafka_migration.compat import find_connections_of_the_database
     from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 
+    # Without it Airflow looks only at the environment and at secrets backends, not where `connections add` writes.
+    find_connections_of_the_database()
     return airflow_resolver()
 
 

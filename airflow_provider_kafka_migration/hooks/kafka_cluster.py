@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from airflow.sdk import BaseHook
@@ -16,6 +17,12 @@ from airflow_provider_kafka_migration.kafka.wire import Wire
 _TEST_SECONDS = 10.0
 
 
+def _without_task(text: str) -> str:
+    """Advice for somebody who looks at a form: there is no task yet that could be cleared."""
+    text = re.sub(r"(; then|, and) clear the task\b", "; then test again", text)
+    return text.replace("clear the task when", "test again when")
+
+
 class KafkaClusterHook(BaseHook):
     """One cluster of a migration, as the raw wire reaches it.
 
@@ -24,7 +31,7 @@ class KafkaClusterHook(BaseHook):
     instead.
 
     :param kafka_config_id: connection id.
-    :param role: ``source`` or ``target``, for messages.
+    :param role: for messages: ``source`` or ``target`` where that is known.
     """
 
     conn_name_attr = "kafka_config_id"
@@ -32,7 +39,7 @@ class KafkaClusterHook(BaseHook):
     conn_type = "kafka_migration"
     hook_name = "Kafka cluster (migration)"
 
-    def __init__(self, kafka_config_id: str = default_conn_name, *, role: str = "source") -> None:
+    def __init__(self, kafka_config_id: str = default_conn_name, *, role: str = "Kafka") -> None:
         super().__init__()
         self.kafka_config_id = kafka_config_id
         self.role = role
@@ -62,6 +69,6 @@ class KafkaClusterHook(BaseHook):
                 topics = wire.metadata(None)
                 return True, f"cluster {wire.cluster_id}: {len(wire.brokers())} broker(s), {len(topics)} topic(s)"
         except MigrationError as error:
-            return False, str(error)
+            return False, _without_task(str(error))
         except Exception as error:  # its text may quote what is secret
             return False, f"the cluster could not be asked: {type(error).__name__}"

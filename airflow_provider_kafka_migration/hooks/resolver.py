@@ -10,7 +10,9 @@ What a connection becomes depends on its type:
 from __future__ import annotations
 
 import json
+import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +21,16 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Where
 from airflow_provider_kafka_migration.references import Resolver, split_reference
+from airflow_provider_kafka_migration.storage import s3_credentials
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3_credentials import S3Keys
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
 
 ConnectionGetter = Callable[[str], "Connection"]
 
@@ -48,7 +54,8 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
             raise _missing(conn_id)
         return connections[conn_id]
 
-    sessions = _AwsSessions()
+    # What was handed in stays as it is: a triggerer opens everything again with connections that it fetches anew.
+    sessions = _AwsSessions(_connection if connections is None else None)
     return Resolver(
         {SCHEME: lambda conn_id: _connection_text(get(conn_id), sessions)},
         {SCHEME: lambda conn_id: sessions.keys(get(conn_id))},
@@ -168,9 +175,12 @@ def msk_region(bootstrap_servers: str) -> str | None:
 class _AwsSessions:
     """The AWS sessions of the connections whose credentials are temporary, made once: a role is assumed by the first
     use, and the Amazon provider's session assumes it again a quarter of an hour before the keys end.
+
+    :param fetch: reads a connection again, for session tokens that somebody replaces in it; None: it cannot be read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fetch: ConnectionGetter | None) -> None:
+        self._fetch = fetch
         self._lock = threading.Lock()
         self._keys: dict[str, Callable[[], Any]] = {}
 
@@ -182,13 +192,53 @@ class _AwsSessions:
         if connection.conn_type != "aws":
             return None
         wrapper = _aws_wrapper(connection)
-        if not (wrapper.role_arn or wrapper.profile_name):
+        of_session = bool(wrapper.role_arn or wrapper.profile_name)
+        if not of_session and (self._fetch is None or not wrapper.aws_session_token):
             return None
         conn_id = str(connection.conn_id)
         with self._lock:
             if conn_id not in self._keys:
-                self._keys[conn_id] = _session_keys(conn_id, wrapper)
+                if of_session:
+                    self._keys[conn_id] = _session_keys(conn_id, wrapper)
+                elif self._fetch is not None:
+                    self._keys[conn_id] = _TokenOfConnection(conn_id, _keys_of(wrapper), self._fetch)
             return self._keys[conn_id]
+
+
+class _TokenOfConnection:
+    """Keys with a session token that stand in a connection: somebody puts new ones there before they expire.
+
+    The connection is read again at most every half a minute, by one thread; the others use the keys at hand.
+    """
+
+    def __init__(self, conn_id: str, keys: S3Keys, fetch: ConnectionGetter) -> None:
+        self._conn_id, self._keys, self._fetch = conn_id, keys, fetch
+        self._lock = threading.Lock()
+        self._read_at = time.monotonic()
+
+    def __call__(self) -> S3Keys:
+        if time.monotonic() - self._read_at < s3_credentials.RENEW_SECONDS / 2 or not self._lock.acquire(
+            blocking=False
+        ):
+            return self._keys
+        try:
+            self._keys = _keys_of(_aws_wrapper(self._fetch(self._conn_id)))
+        except Exception as error:  # its text may quote what is secret; the keys at hand may still hold
+            log.warning("The connection %s could not be read again: %s", self._conn_id, type(error).__name__)
+        finally:
+            self._read_at = time.monotonic()
+            self._lock.release()
+        return self._keys
+
+
+def _keys_of(wrapper: Any) -> S3Keys:
+    """The keys that stand in a connection.
+
+    :raises ValueError: it has none (any more).
+    """
+    if not (wrapper.aws_access_key_id and wrapper.aws_secret_access_key):
+        raise ValueError("the connection has no keys")
+    return S3Keys(wrapper.aws_access_key_id, wrapper.aws_secret_access_key, wrapper.aws_session_token or None)
 
 
 def _aws_wrapper(connection: Connection) -> Any:
@@ -201,8 +251,8 @@ def _aws_wrapper(connection: Connection) -> Any:
 def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, Any]:
     """The fields of :class:`S3Config` in a connection of type ``aws``; without keys the machine's identity is used.
 
-    Of a role or a profile the keys are those that hold now. Whoever keeps the settings for longer renews them
-    (:meth:`Resolver.renewal`).
+    Of a role, a profile or a session token the keys are those that hold now. Whoever keeps the settings for longer
+    renews them (:meth:`Resolver.renewal`).
     """
     wrapper = _aws_wrapper(connection)
     settings = {
@@ -267,7 +317,7 @@ def _now(ask: Callable[[], Any], conn_id: str) -> Any:
                 next_step="check role_arn, its trust policy and the connection's own keys",
             ) from error
         raise StorageUnavailable(
-            f"the credentials of the connection could not be had: {code or type(error).__name__}",
+            f"the credentials of the connection could not be obtained: {code or type(error).__name__}",
             where=where,
             next_step="check that STS, or what gives the credentials, can be reached from here; then clear the task",
         ) from error

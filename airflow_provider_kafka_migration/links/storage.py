@@ -23,7 +23,8 @@ def browser_url(uri: str, template: str) -> str:
 
 
 class StorageLink(BaseOperatorLink):
-    """A link to an object below the migration's locations. Made by the task itself at its end, so no secret is in it.
+    """A link to an object below the migration's locations. Made from the task's arguments when somebody looks at
+    its page; they hold references, so no secret is in it.
 
     :cvar location: which location of the spec.
     :cvar suffix: the object below ``<location>/<migration_id>/``.

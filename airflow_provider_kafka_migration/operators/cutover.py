@@ -1,4 +1,4 @@
-"""The tasks of the group ``cutover``: seed 001's protocol, one step each, each idempotent."""
+"""The tasks of the group ``cutover``: its protocol, one step each, each idempotent."""
 
 from __future__ import annotations
 
@@ -24,11 +24,27 @@ def cutover_asset(migration_id: str) -> Asset:
     return Asset(name=f"kafka-migration/{migration_id}/cutover", uri=f"kafka-migration://{migration_id}/cutover")
 
 
-class KafkaMigrationFreezeOperator(MigrationOperator):
+class _EndsCutover(MigrationOperator):
+    """A task that may run the last step of the cutover: it emits the asset event of the target that is ready."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        # Besides the caller's own outlets: without the alias the event cannot be emitted.
+        self.outlets = [AssetAlias(CUTOVER_ALIAS), *(self.outlets or [])]
+
+    def _say_ready(self, context: Context, migration: Migration) -> None:
+        """At least once, and not any more when the clients have switched."""
+        if migration.context.journal.tip_state in _SWITCHED:
+            return
+        events = context["outlet_events"][AssetAlias(CUTOVER_ALIAS)]
+        events.add(cutover_asset(migration.spec.migration_id), extra={"journal": self.storage_uris["journal"]})
+
+
+class KafkaMigrationFreezeOperator(_EndsCutover):
     """Stops the producers of the source (webhook, ACLs or a person's word) and verifies that they stand still.
 
     With ``cutover.in_one_task`` it runs all other steps of the cutover as well, in its own process, so that producers
-    do not wait for an executor. The tasks below it then find their steps done.
+    do not wait for an executor, and emits the asset event. The tasks below it then find their steps done.
 
     .. seealso:: docs/operators.md
     """
@@ -41,6 +57,7 @@ class KafkaMigrationFreezeOperator(MigrationOperator):
             return super().execute(context)
         with self.open_migration(context) as migration:
             result = migration.run_cutover(lambda step: self.log.info("%s", step.summary))
+            self._say_ready(context, migration)
             return self.pointers(migration, result)
 
 
@@ -80,33 +97,28 @@ class KafkaMigrationCommitGroupsOperator(MigrationOperator):
     phase = "cutover.commit_groups"
 
 
-class KafkaMigrationFloorGuardOperator(MigrationOperator):
+class KafkaMigrationFloorGuardOperator(_EndsCutover):
     """Checks log start and end of every target partition; after it the clients may switch.
 
-    It emits an asset event through the alias ``kafka-migration-cutover`` (see :func:`cutover_asset`).
+    It emits an asset event through the alias ``kafka-migration-cutover`` (see :func:`cutover_asset`), except where
+    ``cutover.in_one_task`` had the freeze's task run this step and emit it.
 
     .. seealso:: docs/operators.md
     """
 
     phase = "cutover.floor_guard"
 
-    def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("outlets", [AssetAlias(CUTOVER_ALIAS)])
-        super().__init__(**kwargs)
-
     def announce(self, context: Context, migration: Migration) -> None:
-        """Say that the target is ready: at least once, and not any more when the clients have switched."""
-        if migration.context.journal.tip_state in _SWITCHED:
-            return
-        events = context["outlet_events"][AssetAlias(CUTOVER_ALIAS)]
-        events.add(cutover_asset(migration.spec.migration_id), extra={"journal": self.storage_uris["journal"]})
+        """Say that the target is ready."""
+        if not self.migration_spec(context).cutover.in_one_task:
+            self._say_ready(context, migration)
 
 
 class KafkaMigrationSyncGroupsOperator(MigrationOperator):
     """Keeps the groups' translations fresh until the client switch is acknowledged, beside the approval.
 
     Consumers may go on reading the source until they switch. Only groups that are idle on the target are moved, and
-    only forward (seed 002). The last sync is made by the acknowledgement itself, so a failure here loses nothing.
+    only forward. The last sync is made by the acknowledgement itself, so a failure here loses nothing.
 
     .. seealso:: docs/operators.md
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -33,12 +33,16 @@ class CopyLineage:
     copied_bytes: int
 
     @classmethod
-    def of(cls, migration: Migration, result: PhaseResult | None = None) -> CopyLineage:
-        """From the plan and the phase's result; without a result the copy has not ended, or has failed."""
+    def of(cls, migration: Migration, phase: str, result: PhaseResult | None = None) -> CopyLineage:
+        """From the plan and the phase's result; without a result the copy has not ended, or has failed.
+
+        :param phase: ``seed`` or ``tail``. The tail archives only what ``seed.via: split`` takes through the bucket.
+        """
         spec, plan = migration.spec, migration.context.load_plan()
         details = result.details if result else {}
         location = f"{spec.storage.archive_location}/{spec.migration_id}"
-        archived = spec.seed.via != "direct" and location.startswith("s3://")
+        through_bucket = ("s3", "split") if phase == "seed" else ("split",)
+        archived = spec.seed.via in through_bucket and location.startswith("s3://")
         return cls(
             source=_namespace(migration.source.config.bootstrap_servers),
             target=_namespace(migration.target.config.bootstrap_servers),
@@ -72,11 +76,12 @@ class TellsLineage:
     task may have lost its clusters.
     """
 
+    phase: ClassVar[str]
     _lineage: CopyLineage | None = None
 
     def _keep_lineage(self, migration: Migration, result: PhaseResult | None = None) -> None:
         try:
-            self._lineage = CopyLineage.of(migration, result)
+            self._lineage = CopyLineage.of(migration, self.phase, result)
         except Exception as error:  # what cannot be told about a copy must not make it red
             log.warning("No lineage can be given: %s", error)
 

@@ -93,10 +93,17 @@ def _handover(facts: dict[str, Any]) -> list[str]:
     if not found:
         return []
     if not found["changes"]:
-        return ["All steps run in one task (`cutover.in_one_task`), so producers do not wait for the executor."]
-    cost = f"Of this {words(found['frozen_seconds'])} are {found['changes']} changes from task to task"
+        each = words(found["typical_seconds"])
+        return [
+            "All steps run in one task (`cutover.in_one_task`), so none of them waits for the executor. A DAG made "
+            "from the spec asks for the client switch as soon as that task ends. The generic DAG starts five more "
+            f"tasks before it asks, about {each} each: that time comes on top, until the clients have switched."
+        ]
+    cost = f"Of this, {words(found['frozen_seconds'])} is task hand-over ({found['changes']} times)"
     if not found["measured"]:
-        return [f"{cost}; nothing was measured in this migration, {words(found['typical_seconds'])} each is a guess."]
+        return [
+            f"{cost}; nothing was measured in this migration; {words(found['typical_seconds'])} each is an estimate."
+        ]
     return [
         f"{cost}: each took {words(found['typical_seconds'])} in this migration, the longest of {found['measured']} "
         f"{words(found['largest_seconds'])}."

@@ -176,19 +176,19 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
 def _cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
     """Why the cutover cannot be done within ``max_producer_freeze`` even if nothing is left to copy; else None.
 
-    Only what was measured counts: a guess must not refuse.
+    Only what was measured counts, and of that the shortest: neither a guess nor a wait for a slot may refuse.
     """
     section = context.spec.cutover
     if not changes.measured or not changes.changes:
         return None
-    least = section.freeze_stable_window.total_seconds() + changes.frozen_seconds
+    least = section.freeze_stable_window.total_seconds() + changes.changes * changes.least_seconds
     limit = section.max_producer_freeze.total_seconds()
     if least <= limit:
         return None
     return (
         f"producers would be frozen for {words(least)} at least, and max_producer_freeze is {words(limit)}: "
-        f"{changes.changes} changes from task to task at {words(changes.typical_seconds)} each, as measured in this "
-        f"migration, and the window of {words(section.freeze_stable_window.total_seconds())}"
+        f"{changes.changes} changes from task to task at {words(changes.least_seconds)} each, the shortest measured "
+        f"in this migration, and the window of {words(section.freeze_stable_window.total_seconds())}"
     )
 
 
@@ -359,7 +359,8 @@ def _check_budget(context: PhaseContext) -> None:
             f"the cutover cannot be done in time: {why}",
             where=context.where("cutover"),
             next_step="set cutover.in_one_task: true, which runs all steps in one task; or raise "
-            "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task",
+            "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task; "
+            "where the spec comes from the run's Params, start a new run with the changed ones and takeover instead",
         )
 
 
@@ -400,7 +401,7 @@ def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:
         f"between source and target; the first is {name}: {what}",
         where=context.where(answer.kind),
         next_step="find out who has written to the target topic; the comparison looks again in each slice of the tail, "
-        "and a difference that is gone blocks no more. To go on all the same set validation.on_difference: warn",
+        "and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: warn",
         details={"differing": status.differing},
     )
 

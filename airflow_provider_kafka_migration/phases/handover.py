@@ -51,6 +51,13 @@ class Handover:
         return max(self.measured, default=self.typical_seconds)
 
     @property
+    def least_seconds(self) -> float:
+        """The shortest change that was seen. A longer one may have been a wait for a slot, which the tasks of the
+        cutover have before all others: it does not prove that they cannot be faster.
+        """
+        return min(self.measured, default=self.typical_seconds)
+
+    @property
     def frozen_seconds(self) -> float:
         """What the changes will cost the producers."""
         return self.changes * self.typical_seconds

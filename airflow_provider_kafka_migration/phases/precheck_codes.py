@@ -128,7 +128,7 @@ _ALL = (
         "a group that reads migrated topics is left out",
         "take it in (groups.include, groups.exclude), or accept that its consumers start by auto.offset.reset",
     ),
-    Code("I075", "groups are left out", "see that none is missing; groups.include and groups.exclude decide"),
+    Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
     # -- access
     Code("W080", "the target has no authorizer", "configure one, or set acls.policy: skip"),
     Code("I081", "the source has no authorizer", "nothing; there are no ACLs to copy"),

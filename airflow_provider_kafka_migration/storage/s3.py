@@ -249,7 +249,7 @@ def _client(config: S3Config, pid: int) -> S3Client:
 
 
 def _session(config: S3Config) -> boto3.session.Session:
-    read_keys = config.read_keys or (KeysFile(config.credentials_file) if config.credentials_file else None)
+    read_keys = config.read_keys or (KeysFile(config.credentials_file).check() if config.credentials_file else None)
     if read_keys is not None:
         return boto3.session.Session(botocore_session=live_session(read_keys), region_name=config.region_name)
     return boto3.session.Session(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
 from botocore.exceptions import CredentialRetrievalError
 from botocore.session import Session
+
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +121,35 @@ class KeysFile:
                 self._keys = S3Keys.of_settings(json.loads(self._path.read_text(encoding="utf-8")))
                 self._seen = mark
             return self._keys
+
+    def check(self) -> KeysFile:
+        """Look at the file before the first request: later its errors look like ones that pass.
+
+        :raises ConnectionInvalid: it is not there, others may read it, or it has no keys. Nothing of it is quoted.
+        """
+        where = Where(path=str(self._path))
+        try:
+            mode = self._path.stat().st_mode
+            self()
+        except OSError as error:
+            raise ConnectionInvalid(
+                f"credentials_file cannot be read: {error.strerror}",
+                where=where,
+                next_step="correct credentials_file in the storage settings; the file must be there on every worker",
+            ) from None
+        except (ValueError, KeyError, TypeError):
+            raise ConnectionInvalid(
+                "credentials_file is not JSON with aws_access_key_id and aws_secret_access_key",
+                where=where,
+                next_step="write the keys as one JSON object; replace the file by a rename, so that nobody reads half",
+            ) from None
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise ConnectionInvalid(
+                "credentials_file holds secrets and other users may read it",
+                where=where,
+                next_step=f"chmod 600 {self._path}, and let what writes it use that mode",
+            )
+        return self
 
 
 def write_keys(path: Path, keys: S3Keys) -> None:

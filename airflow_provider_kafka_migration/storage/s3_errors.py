@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.errors import MigrationError, StorageRefus
 RETRIABLE_CODES = frozenset(
     {
         "ConditionalRequestConflict",
-        # Keys that are renewed while we wait; of others the next attempt of the task reads the connection again.
+        # Keys that are renewed while we wait: of a role, a profile or a file, or a token replaced in the connection.
         "ExpiredToken",
         "ExpiredTokenException",
         "InternalError",
@@ -39,8 +39,8 @@ RETRIABLE_CODES = frozenset(
 _CREDENTIALS = "check the credentials of the storage connection, or the machine's AWS identity"
 
 _EXPIRED = (
-    "the session token has ended: give the storage connection a role, whose keys are renewed, or a new token; then "
-    "clear the task"
+    "the session token has expired: give the storage connection a role, whose keys are renewed, or put a new token "
+    "into it; a running task takes it within a minute, a failed one is cleared"
 )
 
 _THROTTLED = (

@@ -85,7 +85,7 @@ def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path)
     assert _journal(run)[-1]["to"] == "finalized"
     assert any(key.endswith("evidence.json") for key in run.objects(EVIDENCE_BUCKET))
 
-    assert "changes from task to task: each took" in run.log("approve_cutover"), "the executor was measured"
+    assert "is task hand-over (5 times): each took" in run.log("approve_cutover"), "the executor was measured"
     _check_what_airflow_shows(lab, run)
     _check_no_secrets(lab, run, secrets_folder)
     _check_clearing_everything_is_quick_and_changes_nothing(lab, run)

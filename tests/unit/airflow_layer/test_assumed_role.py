@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import Connection
 
 from airflow_provider_kafka_migration import migration as core
-from airflow_provider_kafka_migration.errors import StorageUnavailable, Transient
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Transient
 from airflow_provider_kafka_migration.hooks.references_file import (
     references_document,
     references_file,
@@ -88,6 +89,38 @@ def test_connection_with_plain_keys_is_renewed_by_nobody(connection: Define) -> 
     assert airflow_resolver().renewal("env:NAME") is None
 
 
+def test_session_token_that_somebody_replaces_in_the_connection_is_taken(
+    connection: Define, s3_in_process: Any, minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tail runs for days; the token of the connection that it started with expires within hours."""
+    config = s3_in_process.config
+
+    def put(key_id: str, **more: Any) -> None:
+        extra = {"region_name": "us-east-1", "endpoint_url": config.endpoint_url, **more}
+        connection("aws_s3", conn_type="aws", login=key_id, password="secret", extra=extra)
+
+    put("FIRST", aws_session_token="t1")
+    monkeypatch.setattr(s3_credentials, "RENEW_SECONDS", 0.0)
+    minimal_spec["storage"] = {"conn_id": "aws_s3", "journal": f"s3://{s3_in_process.bucket()}/x"}
+    with Migration.open(parse_spec(minimal_spec), "run", airflow_resolver(), actor="tail") as migration:
+        store = migration.journal_store
+        assert isinstance(store, S3Store)
+        seen = _key_ids(store)
+        store.put("a", b"1")
+        put("SECOND", aws_session_token="t2")
+        store.put("b", b"2")
+        monkeypatch.delenv("AIRFLOW_CONN_AWS_S3")
+        assert store.get("a") == b"1", "a connection that cannot be read now ends nothing: its keys may still hold"
+    assert seen == ["FIRST", "SECOND", "SECOND"]
+
+
+def test_triggerer_does_not_fetch_a_connection_again() -> None:
+    found = Connection(
+        conn_id="aws_s3", conn_type="aws", login="a", password="b", extra='{"aws_session_token": "token"}'
+    )
+    assert airflow_resolver({"aws_s3": found}).renewal("aws_s3") is None
+
+
 def test_role_that_cannot_be_assumed_now_is_worth_another_try(connection: Define) -> None:
     connection(
         "aws_s3",
@@ -101,7 +134,7 @@ def test_role_that_cannot_be_assumed_now_is_worth_another_try(connection: Define
             "config_kwargs": {"connect_timeout": 0.2, "retries": {"total_max_attempts": 1}},
         },
     )
-    with pytest.raises(StorageUnavailable, match="could not be had") as caught:
+    with pytest.raises(StorageUnavailable, match="could not be obtained") as caught:
         airflow_resolver().mapping("aws_s3")
     assert "secret-key" not in str(caught.value)
 
@@ -179,12 +212,36 @@ def test_keys_file_is_a_setting_for_everybody(tmp_path: Path, s3_in_process: Any
     config = s3_in_process.config
     path = tmp_path / "keys.json"
     settings = {"endpoint_url": config.endpoint_url, "region_name": "us-east-1", "credentials_file": str(path)}
+    write_keys(path, S3Keys("key-before", "secret"))
     store = S3Store(S3Config.from_dict(settings), s3_in_process.bucket())
     seen = _key_ids(store)
     for name in ("one", "two"):
         write_keys(path, S3Keys(f"key-{name}", "secret"))
         store.put("key", b"")
     assert seen == ["key-one", "key-two"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "told"),
+    [
+        (0o644, '{"aws_access_key_id": "a", "aws_secret_access_key": "top-secret"}', "other users may read it"),
+        (0o600, '{"aws_access_key_id": "a"}', "not JSON with"),
+        (0o600, "top-secret", "not JSON with"),
+        (None, "", "cannot be read"),
+    ],
+    ids=["readable by all", "no secret key", "no JSON", "no file"],
+)
+def test_keys_file_that_cannot_be_right_is_no_passing_error(
+    tmp_path: Path, mode: int | None, text: str, told: str
+) -> None:
+    """As an error of a request it would look transient, and be tried for as long as the task lives."""
+    path = tmp_path / "keys.json"
+    if mode is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    with pytest.raises(ConnectionInvalid, match=told) as caught:
+        S3Store(S3Config(credentials_file=str(path)), "bucket").get("key")
+    assert "top-secret" not in str(caught.value)
 
 
 # ---- the watch over a freeze

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from uuid import uuid4
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from packaging.requirements import Requirement
 
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration import compat
@@ -25,6 +27,16 @@ def test_installed_version_is_one_that_was_looked_at(name: str) -> None:
     """Red with a new release: read what this module relies on there, then add the series to ``SEEN``."""
     installed = metadata.version(name)
     assert installed.startswith(tuple(f"{series}." for series in compat.SEEN[name])), f"{name} {installed}"
+
+
+def test_provider_with_private_parts_cannot_be_newer_than_what_was_looked_at() -> None:
+    """Otherwise an installation takes a series whose private parts nobody has read."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    name = "apache-airflow-providers-apache-spark"
+    allowed = next(line for line in map(Requirement, project["dependencies"]) if line.name == name).specifier
+    major, minor = map(int, compat.SEEN[name][-1].split("."))
+    assert metadata.version(name) in allowed
+    assert f"{major}.{minor + 1}.0" not in allowed
 
 
 def test_question_is_put_up_and_the_text_that_is_shown_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_kafka_migration.dag import build_migration_dag, build_rollback_dag, load_migration_dags
@@ -67,6 +68,16 @@ def test_order_of_the_tasks() -> None:
     assert _upstream(dag, "rollback") == {"approve_cutover"}
     assert _upstream(dag, "cutover.freeze_limit") == {"drain_ready"}
     assert _upstream(dag, "sync_groups") == {"cutover.floor_guard"}
+
+
+def test_clients_do_not_wait_for_tasks_that_only_confirm(minimal_spec: dict[str, Any]) -> None:
+    """With the cutover in one task the target is ready when ``cutover.freeze`` ends: five pods would be an outage."""
+    dag = build_migration_dag({**minimal_spec, "cutover": {"in_one_task": True}})
+    for task_id in ("approve_client_switch", "sync_groups"):
+        assert _upstream(dag, task_id) == {"cutover.freeze"}
+    assert _upstream(dag, "cutover.sentinels") == {"cutover.freeze"}, "the others confirm beside it"
+    plain = build_migration_dag({**minimal_spec, "cutover": {"in_one_task": False}})
+    assert _upstream(plain, "approve_client_switch") == {"cutover.floor_guard"}
 
 
 def test_failed_cutover_cannot_fail_the_tail() -> None:
@@ -250,6 +261,41 @@ def test_callbacks_of_the_caller_come_after_ours(minimal_spec: dict[str, Any]) -
     assert dag.get_task("approve_cutover").notifiers[1] is page
 
 
+def test_every_list_of_ours_is_kept_and_none_adds_nothing() -> None:
+    """A lost callback of the freeze's limit means: producers stay frozen and nobody hears of it."""
+
+    def mine(_context: Any) -> None:
+        return None
+
+    dag = build_migration_dag(
+        task_args={
+            "cutover.freeze_limit": {"on_retry_callback": mine},
+            "tail": {"on_trouble": mine, "on_failure_callback": None},
+            "seed": {"on_trouble": [mine]},
+            "cutover.floor_guard": {"outlets": [Asset(name="theirs", uri="x://theirs")]},
+        },
+    )
+
+    def names(task_id: str, field: str) -> list[str]:
+        return [type(item).__name__ for item in getattr(dag.get_task(task_id), field)]
+
+    assert names("cutover.freeze_limit", "on_retry_callback") == ["MigrationNotifier", "function"]
+    assert names("tail", "on_trouble") == ["MigrationNotifier", "function"]
+    assert names("tail", "on_failure_callback") == ["MigrationNotifier"]
+    assert names("seed", "on_trouble") == ["MigrationNotifier", "function"]
+    assert names("cutover.floor_guard", "outlets") == ["AssetAlias", "Asset"]
+
+
+def test_default_args_of_the_caller_leave_the_others_of_ours() -> None:
+    for dag in (
+        build_migration_dag(default_args={"owner": "me", "retries": 5}),
+        build_rollback_dag(default_args={"owner": "me", "retries": 5}),
+    ):
+        task = dag.get_task("rollback")
+        assert (task.owner, task.retries, task.retry_delay) == ("me", 5, timedelta(seconds=30))
+        assert dag.default_args["weight_rule"] == "absolute"
+
+
 def test_bad_spec_is_refused_with_all_mistakes(minimal_spec: dict[str, Any]) -> None:
     minimal_spec |= {"colour": "red", "seed": {"lanes": 0}}
     with pytest.raises(SpecInvalid) as caught:
@@ -335,6 +381,7 @@ def test_a_bad_file_is_an_import_error_of_its_own_and_hides_no_other(
     )
     code = f"""
 import json
+from datetime import timedelta
 from pathlib import Path
 import structlog
 from airflow.dag_processing.processor import DagFileParseRequest, _parse_file

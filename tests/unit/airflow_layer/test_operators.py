@@ -167,7 +167,15 @@ def test_freeze_runs_the_whole_cutover_where_the_spec_says_so(
 
     monkeypatch.setattr(fake, "run_cutover", run_cutover, raising=False)
     minimal_spec["cutover"] = {"in_one_task": in_one_task}
-    pointers = KafkaMigrationFreezeOperator(task_id="freeze", spec=minimal_spec).execute(_context())
+    added: list[Any] = []
+    events = {AssetAlias(CUTOVER_ALIAS): SimpleNamespace(add=lambda asset, extra: added.append(asset))}
+    freeze = KafkaMigrationFreezeOperator(task_id="freeze", spec=minimal_spec)
+    pointers = freeze.execute(_context(outlet_events=events))
+    assert freeze.outlets == [AssetAlias(CUTOVER_ALIAS)]
+    assert len(added) == (1 if in_one_task else 0), "the target is ready only after all steps"
+    KafkaMigrationFloorGuardOperator(task_id="floor_guard", spec=minimal_spec).execute(_context(outlet_events=events))
+    assert added == [cutover_asset("orders")], "one event for each cutover, whoever runs its last step"
+    fake.ran.remove("cutover.floor_guard")
     assert (fake.ran, told) == (([], ["freeze", "guard"]) if in_one_task else (["cutover.freeze"], []))
     assert pointers["summary"] == ("READY" if in_one_task else "cutover.freeze done")
 
@@ -325,6 +333,12 @@ def test_timeout_is_an_error(asked: Asked, minimal_spec: dict[str, Any]) -> None
         CutoverApprovalOperator(task_id="a", spec=minimal_spec).execute_complete(_context(), event)
 
 
+@pytest.mark.parametrize(("via", "archived"), [("s3", False), ("direct", False), ("split", True)])
+def test_tail_names_the_archive_only_when_it_writes_it(via: str, archived: bool) -> None:
+    """The tail copies from broker to broker; only a split migration takes its records through the bucket."""
+    assert (CopyLineage.of(_migration(seed={"via": via}), "tail").archive is not None) is archived
+
+
 @pytest.mark.parametrize(
     ("state", "skipped"), [(State.FINALIZED, ["rollback"]), (State.ROLLED_BACK, ["cutover.freeze"])]
 )
@@ -429,7 +443,7 @@ def _migration(**spec: Any) -> Any:
 
 def test_seed_tells_openlineage_what_it_read_and_wrote() -> None:
     result = PhaseResult("seed", "done", {"records": 7, "copied_bytes": 99})
-    facets = CopyLineage.of(_migration(), result).facets()
+    facets = CopyLineage.of(_migration(), "seed", result).facets()
     assert facets is not None
     assert [(item.namespace, item.name) for item in facets.inputs] == [
         ("kafka://s1:9092", "a"),
@@ -445,7 +459,7 @@ def test_seed_tells_openlineage_what_it_read_and_wrote() -> None:
 
 
 def test_direct_seed_has_no_archive() -> None:
-    facets = CopyLineage.of(_migration(seed={"via": "direct"}), PhaseResult("seed", "done")).facets()
+    facets = CopyLineage.of(_migration(seed={"via": "direct"}), "seed", PhaseResult("seed", "done")).facets()
     assert facets is not None
     assert {item.namespace for item in facets.outputs} == {"kafka://t1:9093"}
 
@@ -466,7 +480,8 @@ def _execute(operator: Any, error: Exception | None, monkeypatch: pytest.MonkeyP
     @contextmanager
     def open_migration(self: Any, *_: Any, **__: Any) -> Iterator[Any]:
         self.storage_uris = {"journal": "s3://bucket/orders"}
-        yield _Copying(**vars(_migration()), error=error)
+        # Split: both write the archive.
+        yield _Copying(**vars(_migration(seed={"via": "split"})), error=error)
 
     monkeypatch.setattr(type(operator), "open_migration", open_migration)
     operator.execute(_context())

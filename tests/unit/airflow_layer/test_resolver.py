@@ -129,6 +129,8 @@ def test_button_of_the_form_reaches_our_test(connection: Define, monkeypatch: py
     assert not good
     assert "BROKER_UNREACHABLE" in message
     assert "127.0.0.1:1" in message
+    assert "no broker of the Kafka cluster answers" in message, "a form does not know which side it will be"
+    assert "task" not in message, "there is none yet"
 
 
 def test_cluster_hook_names_unusable_keys_to_the_form(connection: Define) -> None:
