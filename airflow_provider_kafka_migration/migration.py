@@ -128,6 +128,8 @@ class Migration:
         self._verifier = verifier
         self._progress = progress or _ignore
         self._journal: Journal | None = None
+        #: The spec is guarded and the claim is published, too.
+        self._is_guarded = False
         #: Opened without a look at the clusters, for phases that end a freeze.
         self._journal_alone: Journal | None = None
         self._known_clusters: list[KnownCluster] = []
@@ -340,8 +342,12 @@ class Migration:
                 takeover=self._takeover,
                 details={"spec": self.spec.model_dump(mode="json")},
             )
+        if not self._is_guarded:
+            # Steps that are tried again in this process must not pass it by, so it is done only once it has ended well.
+            # The journal is kept before: what was claimed can be released then.
             guard_spec(self._journal, self.spec.model_dump(mode="json"))
             publish_claim(self.journal_store, self.spec.migration_id, self._journal.generation, str(self.owner))
+            self._is_guarded = True
         return self._journal
 
     def release(self, reason: str) -> None:
