@@ -366,13 +366,17 @@ class Migration:
         :raises MigrationError: what the phase met.
         """
         entry = PHASES[phase]
+        return self._recorded(entry, lambda: self._run(entry, phase, options))
+
+    def _recorded(self, entry: PhaseEntry, step: Callable[[], PhaseResult]) -> PhaseResult:
+        """Run a step of a phase, those of the cutover patiently; failures go to the journal."""
         try:
             if entry.state is not State.CUTOVER:
-                return self._run(entry, phase, options)
+                return step()
             patience = FreezePatience(
                 self.spec, lambda: self.journal_context, self._progress, sleep=self._sleep, now=self._now
             )
-            return patience.run(lambda: self._run(entry, phase, options))
+            return patience.run(step)
         except MigrationError as error:
             self._record_failure(entry, error)
             raise
@@ -399,7 +403,7 @@ class Migration:
         """
         for step in one_task.STEPS:
             if step == one_task.AFTER_TAIL:
-                one_task.wait_for_tail(self.context)
+                self._recorded(PHASES[step], lambda: one_task.wait_for_tail(self.context, sleep=self._sleep))
             result = self.run(step)
             on_result(result)
         return result
