@@ -38,11 +38,12 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, one_task
+from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
@@ -549,6 +550,8 @@ class FreezeWatch:
         self._migration = migration
         self._reading = ExitStack()
         self._context: PhaseContext | None = None
+        #: The last freeze that was seen, by this watch or by the one before it.
+        self.known: FreezeAttempt | None = None
 
     @classmethod
     def open(cls, spec: MigrationSpec, resolver: Resolver) -> FreezeWatch:
@@ -558,8 +561,13 @@ class FreezeWatch:
     def look(self) -> dict[str, Any]:
         """One look: ``{"ready", "summary"}``. Only what the journal has got since the last one is read."""
         if self._context is None:
-            self._context = self._reading.enter_context(self._migration.reading())
-        return freeze_limit.look(self._context)
+            try:
+                self._context = self._reading.enter_context(self._migration.reading())
+            except Transient as error:
+                return freeze_limit.without_journal(self.known, self._migration._now(), error)
+        found = freeze_limit.look(self._context)
+        self.known = frozen.current_attempt(self._context)
+        return found
 
     def close(self) -> None:
         """Close the connections."""

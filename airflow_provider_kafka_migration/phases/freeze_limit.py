@@ -7,6 +7,7 @@ them, writes nothing while all is well, and lifts the freeze a few seconds after
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, PhaseOver, StillFrozen, Transient
@@ -32,12 +33,7 @@ def look(context: PhaseContext) -> dict[str, Any]:
     try:
         context.journal.refresh()
     except Transient as error:
-        attempt = frozen.current_attempt(context)
-        if attempt is None or not attempt.is_open or not _overdue(context, attempt):
-            raise
-        # Somebody has to know: the task tries to lift, and fails with what a person has to do.
-        summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, and the journal cannot be read"
-        return {"ready": True, "summary": f"{summary}: {error.what}"}
+        return without_journal(frozen.current_attempt(context), context.now(), error)
     attempt = frozen.current_attempt(context)
     if _is_over(context):
         return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
@@ -48,6 +44,19 @@ def look(context: PhaseContext) -> dict[str, Any]:
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
     return {"ready": _overdue(context, attempt), "summary": summary}
+
+
+def without_journal(attempt: FreezeAttempt | None, now: datetime, error: Transient) -> dict[str, Any]:
+    """A look while the journal cannot be read, from what an earlier one has seen.
+
+    :param attempt: the last freeze that is known of.
+    :raises Transient: the error; no freeze that is known of is overdue.
+    """
+    if attempt is None or not attempt.is_open or not _is_late(attempt, now):
+        raise error
+    # Somebody has to know: the task tries to lift, and fails with what a person has to do.
+    summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, and the journal cannot be read"
+    return {"ready": True, "summary": f"{summary}: {error.what}"}
 
 
 def is_overdue(context: PhaseContext) -> bool:
@@ -102,7 +111,11 @@ def _is_over(context: PhaseContext) -> bool:
 
 
 def _overdue(context: PhaseContext, attempt: FreezeAttempt) -> bool:
-    return (context.now() - attempt.deadline).total_seconds() > LATE_SECONDS
+    return _is_late(attempt, context.now())
+
+
+def _is_late(attempt: FreezeAttempt, now: datetime) -> bool:
+    return (now - attempt.deadline).total_seconds() > LATE_SECONDS
 
 
 def _result(summary: str, *, watch: bool) -> PhaseResult:
