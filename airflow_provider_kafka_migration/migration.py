@@ -38,11 +38,12 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, one_task
+from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
@@ -128,6 +129,8 @@ class Migration:
         self._verifier = verifier
         self._progress = progress or _ignore
         self._journal: Journal | None = None
+        #: The spec is guarded and the claim is published, too.
+        self._is_guarded = False
         #: Opened without a look at the clusters, for phases that end a freeze.
         self._journal_alone: Journal | None = None
         self._known_clusters: list[KnownCluster] = []
@@ -340,8 +343,12 @@ class Migration:
                 takeover=self._takeover,
                 details={"spec": self.spec.model_dump(mode="json")},
             )
+        if not self._is_guarded:
+            # Steps that are tried again in this process must not pass it by, so it is done only once it has ended well.
+            # The journal is kept before: what was claimed can be released then.
             guard_spec(self._journal, self.spec.model_dump(mode="json"))
             publish_claim(self.journal_store, self.spec.migration_id, self._journal.generation, str(self.owner))
+            self._is_guarded = True
         return self._journal
 
     def release(self, reason: str) -> None:
@@ -360,13 +367,22 @@ class Migration:
         :raises MigrationError: what the phase met.
         """
         entry = PHASES[phase]
+        return self._recorded(entry, lambda: self._run(entry, phase, options))
+
+    def _recorded(self, entry: PhaseEntry, step: Callable[[], PhaseResult]) -> PhaseResult:
+        """Run a step of a phase, those of the cutover patiently; failures go to the journal."""
         try:
             if entry.state is not State.CUTOVER:
-                return self._run(entry, phase, options)
+                return step()
             patience = FreezePatience(
-                self.spec, lambda: self.journal_context, self._progress, sleep=self._sleep, now=self._now
+                self.spec,
+                lambda: self.journal_context,
+                self._progress,
+                sleep=self._sleep,
+                now=self._now,
+                may_be_ready=entry is PHASES["cutover.floor_guard"],
             )
-            return patience.run(lambda: self._run(entry, phase, options))
+            return patience.run(step)
         except MigrationError as error:
             self._record_failure(entry, error)
             raise
@@ -393,7 +409,7 @@ class Migration:
         """
         for step in one_task.STEPS:
             if step == one_task.AFTER_TAIL:
-                one_task.wait_for_tail(self.context)
+                self._recorded(PHASES[step], lambda: one_task.wait_for_tail(self.context, sleep=self._sleep))
             result = self.run(step)
             on_result(result)
         return result
@@ -539,6 +555,8 @@ class FreezeWatch:
         self._migration = migration
         self._reading = ExitStack()
         self._context: PhaseContext | None = None
+        #: The last freeze that was seen, by this watch or by the one before it.
+        self.known: FreezeAttempt | None = None
 
     @classmethod
     def open(cls, spec: MigrationSpec, resolver: Resolver) -> FreezeWatch:
@@ -548,8 +566,13 @@ class FreezeWatch:
     def look(self) -> dict[str, Any]:
         """One look: ``{"ready", "summary"}``. Only what the journal has got since the last one is read."""
         if self._context is None:
-            self._context = self._reading.enter_context(self._migration.reading())
-        return freeze_limit.look(self._context)
+            try:
+                self._context = self._reading.enter_context(self._migration.reading())
+            except Transient as error:
+                return freeze_limit.without_journal(self.known, self._migration._now(), error)
+        found = freeze_limit.look(self._context)
+        self.known = frozen.current_attempt(self._context)
+        return found
 
     def close(self) -> None:
         """Close the connections."""

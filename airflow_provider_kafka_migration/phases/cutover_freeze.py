@@ -96,6 +96,8 @@ def run(
     :raises FreezeFailed: not frozen, or somebody goes on writing (``on_bypass: fail``); the freeze is lifted again.
     """
     attempt = frozen.current_attempt(context)
+    if attempt is not None and attempt.is_open and attempt.given_up:
+        raise _end_of_former(context, attempt)
     if attempt is not None and not attempt.lifted and attempt.verified is not None:
         with frozen.lifting(context, attempt):
             frozen.check_deadline(context, attempt)
@@ -111,6 +113,16 @@ def run(
         frozen.check_deadline(context, attempt)
         result = _freeze(context, attempt, _Watch(poll_seconds, sleep, clock))
     return PhaseResult(PHASE, _summary(result), _details(result))
+
+
+def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFailed:
+    """Lift a freeze that was given up before, and whose lift was not journaled: producers may write by now."""
+    frozen.lift(context, attempt, reason="it was given up before, and its end was not journaled")
+    return FreezeFailed(
+        f"freeze {attempt.number} was given up before it could be journaled as lifted; it is lifted now",
+        where=context.where(PHASE),
+        next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
+    )
 
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:

@@ -7,6 +7,7 @@ them, writes nothing while all is well, and lifts the freeze a few seconds after
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, PhaseOver, StillFrozen, Transient
@@ -23,6 +24,12 @@ LATE_SECONDS = 5.0
 
 REASON = "max_producer_freeze is over, and no step of the cutover has lifted the freeze"
 
+#: While the last step has not ended: it fences the copiers, and only then clients may be told.
+_READY_TEXT = (
+    f"producers stay stopped: {frozen.READY} is journaled, so the freeze is not lifted any more; if cutover.floor_guard "
+    "has failed, clear it"
+)
+
 
 def look(context: PhaseContext) -> dict[str, Any]:
     """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
@@ -32,15 +39,12 @@ def look(context: PhaseContext) -> dict[str, Any]:
     try:
         context.journal.refresh()
     except Transient as error:
-        attempt = frozen.current_attempt(context)
-        if attempt is None or not attempt.is_open or not _overdue(context, attempt):
-            raise
-        # Somebody has to know: the task tries to lift, and fails with what a person has to do.
-        summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, and the journal cannot be read"
-        return {"ready": True, "summary": f"{summary}: {error.what}"}
+        return without_journal(frozen.current_attempt(context), context.now(), error)
     attempt = frozen.current_attempt(context)
     if _is_over(context):
         return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
+    if attempt is not None and attempt.ready:
+        return {"ready": False, "summary": _READY_TEXT}
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
     left = frozen.seconds_left(context, attempt)
@@ -48,6 +52,19 @@ def look(context: PhaseContext) -> dict[str, Any]:
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
     return {"ready": _overdue(context, attempt), "summary": summary}
+
+
+def without_journal(attempt: FreezeAttempt | None, now: datetime, error: Transient) -> dict[str, Any]:
+    """A look while the journal cannot be read, from what an earlier one has seen.
+
+    :param attempt: the last freeze that is known of.
+    :raises Transient: the error; no freeze that is known of is overdue.
+    """
+    if attempt is None or not attempt.is_open or not _is_late(attempt, now):
+        raise error
+    # Somebody has to know: the task tries to lift, and fails with what a person has to do.
+    summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, and the journal cannot be read"
+    return {"ready": True, "summary": f"{summary}: {error.what}"}
 
 
 def is_overdue(context: PhaseContext) -> bool:
@@ -66,6 +83,8 @@ def run(context: PhaseContext) -> PhaseResult:
     if _is_over(context):
         return _result(f"nothing is frozen any more: {context.journal.tip_state}", watch=False)
     attempt = frozen.current_attempt(context)
+    if attempt is not None and attempt.ready:
+        return _result(_READY_TEXT, watch=True)
     if attempt is None or not attempt.is_open or not _overdue(context, attempt):
         return _result("no freeze is overdue", watch=True)
     try:
@@ -73,7 +92,7 @@ def run(context: PhaseContext) -> PhaseResult:
         frozen.back_to_tail(context, REASON, unless_ready=attempt)
     except PhaseOver:
         # READY_FOR_CLIENT_SWITCH was reached in this very moment: from there on nobody unfreezes the source.
-        return _result("the cutover is done", watch=True)
+        return _result(_READY_TEXT, watch=True)
     details = frozen.lift(context, attempt, reason=REASON)
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
@@ -102,7 +121,11 @@ def _is_over(context: PhaseContext) -> bool:
 
 
 def _overdue(context: PhaseContext, attempt: FreezeAttempt) -> bool:
-    return (context.now() - attempt.deadline).total_seconds() > LATE_SECONDS
+    return _is_late(attempt, context.now())
+
+
+def _is_late(attempt: FreezeAttempt, now: datetime) -> bool:
+    return (now - attempt.deadline).total_seconds() > LATE_SECONDS
 
 
 def _result(summary: str, *, watch: bool) -> PhaseResult:

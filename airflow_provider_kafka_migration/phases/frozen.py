@@ -67,6 +67,8 @@ class FreezeAttempt:
     verified: FreezeResult | None = None
     ready: bool = False
     lifted: bool = False
+    #: The migration has left ``cutover`` since it was requested: producers may be free, whatever is known of the lift.
+    given_up: bool = False
 
     @property
     def key(self) -> str:
@@ -99,6 +101,10 @@ def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> Fre
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
         ready=context.journal.find_step(READY, str(number)) is not None,
         lifted=context.journal.find_step(LIFTED, str(number)) is not None,
+        given_up=any(
+            entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
+            for entry in context.journal.entries()
+        ),
     )
 
 
@@ -108,8 +114,9 @@ def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
     :raises FreezeFailed: nothing is frozen.
     """
     attempt = current_attempt(context)
-    if attempt is None or attempt.lifted or attempt.verified is None:
-        state = "was lifted" if attempt is not None and attempt.lifted else "is not verified"
+    if attempt is None or attempt.lifted or attempt.given_up or attempt.verified is None:
+        is_over = attempt is not None and (attempt.lifted or attempt.given_up)
+        state = "was lifted" if is_over else "is not verified"
         raise FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
             where=context.where(PHASE),
@@ -175,17 +182,22 @@ def _reason(error: Exception) -> str:
 
 
 def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[str, Any]:
-    """Let producers write to the source again and go back to ``tail``. Idempotent: every part may be done before.
+    """Go back to ``tail`` and let producers write to the source again. Idempotent: every part may be done before.
 
-    The tail's stop is taken away first, so that a tail which is running goes on.
+    The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
+    that, no step of the cutover runs again for producers that write. The tail's stop is taken away before, too, so
+    that a tail which is running goes on.
 
-    :raises StillFrozen: the producers could not be freed; says what a person has to do, and the next call tries again.
+    :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; says what a person has to do, and
+        the next call tries again.
+    :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled.
     """
     try:
         # Nobody who lost the migration frees producers, and nobody does it once clients may be on the target: a source
         # that is written to again would be a second truth. Without the journal neither is known.
         context.journal.check_holds()
         _check_not_ready(context, attempt)
+        back_to_tail(context, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
         clear_tail_stop(context)
         done = freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
     except (*HANDS_OFF, PhaseOver):
@@ -194,8 +206,11 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
         raise still_frozen(context, attempt, error) from error
     details = {"reason": reason, **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
-    context.journal.step(LIFTED, key=attempt.key, details=details)
-    back_to_tail(context, f"freeze {attempt.number} lifted: {reason}", details)
+    try:
+        context.journal.step(LIFTED, key=attempt.key, details=details)
+    except Transient as error:
+        what = f"freeze {attempt.number} was lifted, and that cannot be journaled"
+        raise still_frozen(context, attempt, error, what=what) from error
     return details
 
 
@@ -208,11 +223,13 @@ def _check_not_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         )
 
 
-def still_frozen(context: PhaseContext, attempt: FreezeAttempt, cause: MigrationError) -> StillFrozen:
+def still_frozen(
+    context: PhaseContext, attempt: FreezeAttempt, cause: MigrationError, *, what: str = ""
+) -> StillFrozen:
     """The error of a freeze that cannot be lifted now, with what a person has to do."""
     return freeze_by_hand.still_frozen(
         context.spec,
-        f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
+        what or f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
         cause,
         method=attempt.method,
         deadline=attempt.deadline,

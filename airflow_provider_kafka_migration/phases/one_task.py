@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_kafka_migration.phases import frozen, tail
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
+PHASE = "cutover"
 #: The steps in their order.
 STEPS = (
     "cutover.freeze",
@@ -29,19 +30,23 @@ POLL_SECONDS = 0.5
 
 def wait_for_tail(
     context: PhaseContext, *, poll_seconds: float = POLL_SECONDS, sleep: Callable[[float], None] = time.sleep
-) -> None:
+) -> PhaseResult:
     """Until the tail has reached its stop and verified it, which it does in a task of its own.
+
+    To be run as a step of the cutover is, so that storage that is away for a moment does not end the wait.
 
     :raises FreezeFailed: not within ``max_producer_freeze``; the freeze is lifted.
     """
     attempt = frozen.current_attempt(context)
     if attempt is None or not attempt.is_open:
         # Nothing is frozen, so nothing waits: the step itself says whether it may run.
-        return
+        return PhaseResult(PHASE, "nothing is frozen", {})
     while not tail.has_ended(context):
+        # A tail that failed makes the migration's state ``failed`` until it is run again: the cutover still waits then.
+        if context.journal.working_state is not State.CUTOVER:
+            return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {})
         with frozen.lifting(context, attempt):
             frozen.check_deadline(context, attempt)
         sleep(poll_seconds)
         context.journal.refresh()
-        if context.journal.is_past(State.CUTOVER) or context.journal.tip_state is not State.CUTOVER:
-            return
+    return PhaseResult(PHASE, "the tail has ended", {})

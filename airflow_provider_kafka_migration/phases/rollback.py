@@ -12,7 +12,7 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
-from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError, StillFrozen
+from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
 from airflow_provider_kafka_migration.phases import frozen, topology
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import by_name, migrated_partitions, partition_name, target_key
@@ -77,9 +77,9 @@ def _instead(state: State) -> str:
 def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     """Undo what the migration has set, report what it leaves, and end it.
 
-    Producers first. Best effort: a part that fails does not stop the others; it is in the report. Only producers that
-    are still frozen keep the migration from its end, since afterwards nothing would free them any more. Idempotent:
-    all parts may be undone twice. The transition to ``rolled_back`` is the last thing.
+    Producers first: while they are still frozen nothing else is undone, and the migration does not end, since
+    afterwards nothing would free them any more. Then best effort: a part that fails does not stop the others; it is in
+    the report. Idempotent: all parts may be undone twice. The transition to ``rolled_back`` is the last thing.
 
     :raises IllegalTransition: too late.
     :raises StillFrozen: the freeze could not be lifted; says what a person has to do. Run it again.
@@ -92,19 +92,13 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         # Out of ``cutover`` before anything else: no step can tell clients to switch after that.
         frozen.back_to_tail(context, "the migration is rolled back", unless_ready=frozen.current_attempt(context))
     problems: list[dict[str, Any]] = []
-    freeze: Any = None
-    still_frozen: StillFrozen | None = None
-    try:
-        freeze = _unfreeze(context)
-    except StillFrozen as error:
-        still_frozen = error
     undone = {
-        "freeze": freeze,
+        # While producers are still frozen nothing else is undone: in ``tail`` the copy goes on and its topics keep
+        # their copy-time settings, whether the rollback is run again or the cutover.
+        "freeze": _unfreeze(context),
         "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
         "topics": _attempt("topics", problems, lambda: topology.restore_for_rollback(context)),
     }
-    if still_frozen is not None:
-        raise still_frozen
     left = _attempt("inventory", problems, lambda: _left_on_target(context)) or []
     report = RollbackReport(
         migration_id=context.migration_id,

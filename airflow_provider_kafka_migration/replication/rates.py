@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
@@ -49,7 +49,12 @@ def set_rates(
 
     :param changes: job to bytes per second and lane; 0: no limit; None: as the spec says.
     """
-    rates = {**read_rates(store, migration_id).rates, **changes}
+    try:
+        before = read_rates(store, migration_id).rates
+    except ValidationError:
+        # Setting rates is how a document is healed that cannot be read: copiers have gone on without it.
+        before = {}
+    rates = {**before, **changes}
     kept = {job: rate for job, rate in sorted(rates.items()) if rate is not None}
     document = Rates(migration_id=migration_id, rates=kept, set_by=set_by, set_at=set_at)
     store.put(rates_key(migration_id), document.canonical())
@@ -72,7 +77,7 @@ class RateWatch:
         return self._job.max_bytes_per_second if self._set is None else self._set or None
 
     def poll(self) -> None:
-        """Ask now and then. A store that does not answer changes nothing: the rate stays as it was."""
+        """Ask now and then. No answer, or one that cannot be read, changes nothing: the rate stays as it was."""
         now = time.monotonic()
         if now - self._asked_at < ASK_SECONDS:
             return
@@ -81,3 +86,11 @@ class RateWatch:
             self._set = read_rates(self._store, self._job.migration_id).rates.get(self._name)
         except Transient as error:
             log.debug("the rates could not be read: %s", error)
+        except ValidationError as error:
+            # A copy must not end by it. Its values are not logged: whoever wrote it may have put anything in there.
+            problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+            log.warning(
+                "%s is no document of rates, so the rate stays as it was; set it with kafka-migration throttle: %s",
+                rates_key(self._job.migration_id),
+                problems,
+            )

@@ -78,6 +78,9 @@ class DrainTrigger(BaseTrigger):
 
         return DrainWatch.open(spec, resolver)
 
+    def hand_over(self, former: Watch, opened: Watch) -> None:
+        """Tell a watch with newly read connections of the one before it: nothing, its window begins again."""
+
     async def _reopen(self) -> None:
         """Read the connections again: what they give may have ended, or been replaced, in the days of a tail.
 
@@ -88,6 +91,7 @@ class DrainTrigger(BaseTrigger):
         except Exception as error:
             self.log.warning("The connections could not be read again: %s", type(error).__name__)
             return
+        self.hand_over(self._present, opened)
         self._present, ended = opened, self._present
         await asyncio.shield(asyncio.to_thread(ended.close))
 

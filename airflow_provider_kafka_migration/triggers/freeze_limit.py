@@ -29,3 +29,10 @@ class FreezeLimitTrigger(DrainTrigger):
         from airflow_provider_kafka_migration.migration import FreezeWatch
 
         return FreezeWatch.open(spec, resolver)
+
+    def hand_over(self, former: Watch, opened: Watch) -> None:
+        """The freeze that is known of: with the journal away nothing else tells when it is overdue."""
+        from airflow_provider_kafka_migration.migration import FreezeWatch
+
+        if isinstance(former, FreezeWatch) and isinstance(opened, FreezeWatch):
+            opened.known = former.known

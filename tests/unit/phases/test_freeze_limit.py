@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,15 @@ import pytest
 from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
-from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver
+from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver, StorageUnavailable
+from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
 from airflow_provider_kafka_migration.phases import freeze_limit, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.triggers import drain as drain_trigger
+from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
 
 def frozen_context(folder: Path, clock: Clock) -> PhaseContext:
@@ -96,6 +101,10 @@ def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
         frozen.back_to_tail(context, "late", unless_ready=attempt)
     assert freeze_limit.run(context).details == {"watch": True}
     assert context.journal.tip_state is State.CUTOVER
+    assert "nothing is frozen" not in freeze_limit.look(context)["summary"]
+    for summary in (freeze_limit.look(context)["summary"], freeze_limit.run(context).summary):
+        assert "producers stay stopped" in summary
+        assert "clear it" in summary, "floor_guard died behind READY: only it goes on from there"
 
 
 def test_ready_is_refused_when_the_freeze_was_given_up_first(tmp_path: Path) -> None:
@@ -124,3 +133,53 @@ def test_it_stands_by_before_the_freeze(tmp_path: Path, state: State) -> None:
     context = make_context(tmp_path, state=state)
     assert freeze_limit.look(context) == {"ready": False, "summary": "nothing is frozen"}
     assert freeze_limit.run(context).details == {"watch": True}
+
+
+def test_the_trigger_reports_an_overdue_freeze_while_the_journal_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections are read again after each failed look, and the new watch has not read any journal."""
+    clock = Clock()
+    context = frozen_context(tmp_path, clock)
+    is_away = False
+    list_keys, get = LocalStore.list, LocalStore.get
+    watches: list[FreezeWatch] = []
+    looks: list[float] = []
+
+    def failing(real: Any) -> Any:
+        def call(self: LocalStore, *args: Any, **more: Any) -> Any:
+            if is_away:
+                raise StorageUnavailable("503")
+            return real(self, *args, **more)
+
+        return call
+
+    monkeypatch.setattr(LocalStore, "list", failing(list_keys))
+    monkeypatch.setattr(LocalStore, "get", failing(get))
+
+    class Trigger(FreezeLimitTrigger):
+        def open_watch(self, spec: Any, resolver: Any) -> FreezeWatch:
+            watches.append(FreezeWatch.open(spec, resolver))
+            return watches[-1]
+
+    monkeypatch.setattr(Migration, "_now", staticmethod(clock.now))
+
+    async def sleep(seconds: float) -> None:
+        nonlocal is_away
+        is_away = True
+        looks.append(seconds)
+        clock.sleep(seconds)
+
+    monkeypatch.setattr(drain_trigger.asyncio, "sleep", sleep)
+
+    async def first_event() -> Any:
+        async for event in Trigger(spec=context.spec.model_dump(mode="json"), poll_seconds=2.0).run():
+            return event
+        raise AssertionError
+
+    event = asyncio.run(first_event()).payload
+    assert event["status"] == "ready", "the task has to look, and says what a person must do"
+    assert "was to end at" in event["summary"]
+    assert len(watches) > 2, "or this test proves nothing"
+    limit = context.spec.cutover.max_producer_freeze.total_seconds() + freeze_limit.LATE_SECONDS
+    assert limit < sum(looks) <= limit + FreezeLimitTrigger.longest_pause_seconds

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from phase_support import Clock, make_context
 
+from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     DrainTimeout,
     FreezeFailed,
     Interrupted,
     StillFrozen,
+    StorageUnavailable,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_by_hand, frozen
+from airflow_provider_kafka_migration.phases import cutover_freeze, freeze_by_hand, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.freeze_patience import PAUSES, FreezePatience
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -41,13 +43,14 @@ class Lab:
         self.pauses.append(seconds)
         self.clock.sleep(seconds)
 
-    def patience(self, open_context: Any = None) -> FreezePatience:
+    def patience(self, open_context: Any = None, **more: Any) -> FreezePatience:
         return FreezePatience(
             self.context.spec,
             open_context or (lambda: self.context),
             self.told.append,
             sleep=self.sleep,
             now=self.clock.now,
+            **more,
         )
 
 
@@ -184,5 +187,105 @@ def test_instructions_are_complete_sentences_without_secrets(tmp_path: Path, met
     ).spec
     text = freeze_by_hand.instructions(spec, method=method, deadline=None, acls=[])
     assert "s3cret" not in text
-    assert "Do not do it if cutover.floor_guard has ended well" in text
+    assert "Do not do it if the journal has the step ready_for_client_switch" in text
     assert "kafka-migration rollback" in text
+
+
+def _loses_the_lift(lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseException, *, times: int = 1) -> list[str]:
+    """From the first unfreeze on the journal's store fails so many times to write; the actions on producers."""
+    actions: list[str] = []
+    left = [times]
+    step = lab.context.journal.step
+
+    def unfreeze(*_: Any) -> dict[str, Any]:
+        actions.append("unfreeze")
+        return {}
+
+    def failing_step(name: str, *args: Any, **more: Any) -> Any:
+        if actions and left[0]:
+            left[0] -= 1
+            raise error
+        return step(name, *args, **more)
+
+    monkeypatch.setattr("airflow_provider_kafka_migration.phases.freeze_methods.unfreeze", unfreeze)
+    monkeypatch.setattr(lab.context.journal, "step", failing_step)
+    return actions
+
+
+def test_a_lift_that_cannot_be_journaled_never_lets_the_step_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers are free by then: a step that ran again could end READY for a source that is written to."""
+    lab = Lab(tmp_path)
+    actions = _loses_the_lift(lab, monkeypatch, StorageUnavailable("503"))
+    tries: list[int] = []
+
+    def step() -> PhaseResult:
+        tries.append(1)
+        if len(tries) > 1:
+            return PhaseResult("cutover", "done")
+        attempt = frozen.current_attempt(lab.context)
+        assert attempt is not None
+        with frozen.lifting(lab.context, attempt):
+            raise DrainTimeout("the target is not there yet")
+        raise AssertionError
+
+    with pytest.raises(FreezeFailed, match="is lifted now"):
+        lab.patience().run(step)
+    assert tries == [1]
+    assert actions == ["unfreeze", "unfreeze"], "asked again: nobody knows what became of the first one"
+    assert lab.context.journal.tip_state is State.TAIL
+
+
+def test_killed_between_unfreeze_and_journal_the_migration_is_out_of_the_cutover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path)
+    journal = lab.context.journal
+    attempt = frozen.current_attempt(lab.context)
+    assert attempt is not None
+    result = FreezeResult(
+        migration_id="m1",
+        attempt=1,
+        method="manual",
+        requested_at=iso(lab.clock.now()),
+        verified_at=iso(lab.clock.now()),
+        deadline=iso(attempt.deadline),
+        ends={},
+    )
+    journal.step(frozen.VERIFIED, key="1", details={"result": result.model_dump(mode="json")})
+    _loses_the_lift(lab, monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        frozen.lift(lab.context, attempt, reason="too slow")
+    assert journal.tip_state is State.TAIL
+    # Approved again while the old limit is not over yet: the old freeze must not pass for a freeze in force.
+    journal.transition(State.DRAIN_READY, "test")
+    journal.transition(State.CUTOVER, "test")
+    with pytest.raises(FreezeFailed, match="was lifted"):
+        frozen.verified_attempt(lab.context, "cutover.sentinels")
+    with pytest.raises(FreezeFailed, match="is lifted now"):
+        cutover_freeze.run(lab.context)
+    ended = frozen.current_attempt(lab.context)
+    assert ended is not None
+    assert ended.lifted
+    assert journal.tip_state is State.TAIL
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unread", "read-before"])
+def test_the_last_step_never_tells_anybody_to_free_producers_while_the_journal_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """READY may be journaled, and its answer lost."""
+    lab = Lab(tmp_path)
+    away = StorageUnavailable("503")
+
+    def unreadable(*_: Any, **__: Any) -> Any:
+        raise away
+
+    if known:
+        monkeypatch.setattr(lab.context.journal, "check_holds", unreadable)
+    patience = lab.patience(None if known else unreadable, may_be_ready=True)
+    with pytest.raises(StillFrozen) as caught:
+        patience.run(failing(away))
+    assert caught.value.next_step.startswith("do not free the producers")
+    assert "clear cutover.floor_guard" in caught.value.next_step

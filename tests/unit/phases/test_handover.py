@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from phase_support import Clock, approval, make_context
 
-from airflow_provider_kafka_migration.errors import ApprovalRefused, FreezeFailed
+from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, FreezeFailed, StorageUnavailable
 from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phases import answers, approvals, frozen, handover, one_task, tail
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.timing import iso, words
+from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
 
@@ -185,3 +187,74 @@ def test_a_tail_that_does_not_end_lifts_the_freeze(tmp_path: Path) -> None:
 def test_nothing_is_waited_for_when_nothing_is_frozen(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.AWAITING_CLIENT_SWITCH)
     one_task.wait_for_tail(context, sleep=lambda _: pytest.fail("it waited"))
+
+
+def _cutover(context: PhaseContext, clock: Clock, monkeypatch: pytest.MonkeyPatch, sleep: Any) -> list[str]:
+    """A process that runs the cutover in one task, whose steps do nothing: the steps that were run."""
+    migration = Migration(context.spec, Owner("cli", "tester", "tester"), Resolver())
+    migration.__dict__["context"] = context
+    migration._sleep, migration._now = sleep, clock.now  # type: ignore[method-assign]
+    steps: list[str] = []
+
+    def run(self: Migration, phase: str, **_: Any) -> PhaseResult:
+        steps.append(phase)
+        return PhaseResult("cutover", phase)
+
+    monkeypatch.setattr(Migration, "run", run)
+    migration.run_cutover()
+    return steps
+
+
+def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, clock = frozen_now(tmp_path)
+    refresh, failures = context.journal.refresh, [StorageUnavailable("503")]
+    waits: list[float] = []
+
+    def failing() -> None:
+        if waits and failures:
+            raise failures.pop()
+        refresh()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.sleep(seconds)
+        if len(waits) == 4:
+            context.journal.step(tail.DONE, details={})
+
+    monkeypatch.setattr(context.journal, "refresh", failing)
+    assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
+    assert failures == []
+    assert len(waits) == 4
+    attempt = frozen.current_attempt(context)
+    assert attempt is not None
+    assert attempt.is_open
+
+
+def test_a_tail_that_failed_is_waited_for_until_it_has_been_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, clock = frozen_now(tmp_path)
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.sleep(seconds)
+        if len(waits) == 1:
+            context.journal.fail(CopyFailed("a partition"))
+        if len(waits) == 3:
+            context.journal.transition(State.CUTOVER, "tail is run again")
+            context.journal.step(tail.DONE, details={})
+
+    assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
+    assert len(waits) == 3, "groups are not committed before the tail has ended"
+
+
+def test_a_tail_that_failed_for_good_lifts_the_freeze_at_its_limit(tmp_path: Path) -> None:
+    context, clock = frozen_now(tmp_path)
+    context.journal.fail(CopyFailed("a partition"))
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        one_task.wait_for_tail(context, sleep=clock.sleep)
+    assert context.journal.find_step(frozen.LIFTED, "1") is not None
+    assert context.journal.tip_state is State.TAIL

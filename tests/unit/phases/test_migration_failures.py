@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,18 +11,24 @@ from phase_support import make_context
 
 from airflow_provider_kafka_migration.errors import (
     CopyFailed,
+    FingerprintChanged,
     FreezeFailed,
     IllegalTransition,
     Interrupted,
+    StorageUnavailable,
     WaitsForOperator,
 )
 from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phases import frozen
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.replication.claim_watch import claim_key
+from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import ResumeAction, State
+from airflow_provider_kafka_migration.storage.local import LocalStore
 
 
 def _migration(context: PhaseContext, monkeypatch: pytest.MonkeyPatch, phase: str, run: Any) -> Migration:
@@ -83,3 +90,48 @@ def test_after_a_lifted_freeze_it_failed_in_the_tail(tmp_path: Path, monkeypatch
     with pytest.raises(IllegalTransition):
         migration.run("cutover.sentinels")
     assert context.journal.tip_state is State.TAIL
+
+
+def _opened(context: PhaseContext, **changes: Any) -> Migration:
+    """The migration of a context in a process of its own, which has not claimed it yet."""
+    spec = parse_spec({**context.spec.model_dump(mode="json"), **changes})
+    migration = Migration(spec, Owner("cli", "tester", "tester"), Resolver())
+    for name, cluster_id in (("source", "source-id"), ("target", "target-id")):
+        config = SimpleNamespace(bootstrap_servers=name)
+        cluster = SimpleNamespace(cluster_id=cluster_id, config=config, close=lambda: None)
+        migration.__dict__[name] = cluster
+    return migration
+
+
+def test_a_retry_in_the_same_process_meets_the_spec_guard_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Migration, "_fingerprint", lambda _: Fingerprint("source-id", "target-id"))
+    context = make_context(tmp_path, state=State.TAIL)
+    with _opened(context) as migration:
+        assert migration.context.journal.exists
+    topics = {**context.spec.model_dump(mode="json")["topics"], "include": ["others-.*"]}
+    with _opened(context, topics=topics) as migration:
+        for _ in range(2):
+            with pytest.raises(FingerprintChanged, match="topics"):
+                _ = migration.context
+
+
+def test_a_retry_in_the_same_process_publishes_the_claim_that_could_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Migration, "_fingerprint", lambda _: Fingerprint("source-id", "target-id"))
+    context = make_context(tmp_path, state=State.TAIL)
+    put, failures = LocalStore.put, [StorageUnavailable("503")]
+
+    def failing(self: LocalStore, key: str, data: bytes, *args: Any, **more: Any) -> Any:
+        if key == claim_key("m1") and failures:
+            raise failures.pop()
+        return put(self, key, data, *args, **more)
+
+    monkeypatch.setattr(LocalStore, "put", failing)
+    with _opened(context) as migration:
+        with pytest.raises(StorageUnavailable):
+            _ = migration.context
+        assert migration.context.journal.generation
+        assert context.journal_store.get(claim_key("m1")) is not None, "or copiers of a former owner would go on"

@@ -65,6 +65,22 @@ def test_a_store_that_does_not_answer_changes_nothing(local_store: LocalStore, m
     assert watch.bytes_per_second == 100
 
 
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"migration_id": "m1", "rates": {"tail": "fast"}}', b"\xff"])
+def test_a_document_that_cannot_be_read_changes_nothing_and_is_named(
+    local_store: LocalStore, caplog: pytest.LogCaptureFixture, data: bytes
+) -> None:
+    put(local_store, tail=100)
+    watch = RateWatch(job([], "tail"), local_store)
+    watch.poll()
+    local_store.put(rates.rates_key("m1"), data)
+    watch.poll()
+    assert watch.bytes_per_second == 100
+    assert "m1/control/rates.json" in caplog.text
+    put(local_store, tail=7)
+    watch.poll()
+    assert watch.bytes_per_second == 7, "setting it again heals the document"
+
+
 def test_a_pause_of_the_old_rate_ends_when_the_rate_changes(
     local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
