@@ -233,8 +233,11 @@ def _plans(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing, top
 def _wanted(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:
     """Everything that the source still has, for all topics that ever were of the migration, held back or not."""
     topics = context.ever_planned()
-    granted = make_plans(context.spec, acls, target, topics, writes_granted=True)
-    plans = [*_plans(context, acls, target, topics), *granted]
+    plans = make_plans(context.spec, acls, target, topics, writes_granted=True)
+    if context.spec.acls.write_grants == "at_cutover":
+        # READ that was given until ALL is granted stays beside it. Planned for a target that has neither: one that has
+        # ALL gets no READ any more.
+        plans += make_plans(context.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
     return {target_acl(item) for item in plans if item.action != "target_only"}
 
 

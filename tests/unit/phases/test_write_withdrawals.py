@@ -15,7 +15,13 @@ from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin_quotas import Quota, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential, ScramUser
-from airflow_provider_kafka_migration.phases import created_access, freeze_methods, take_over_drift, validate_drift
+from airflow_provider_kafka_migration.phases import (
+    created_access,
+    freeze_methods,
+    take_over_drift,
+    validate_drift,
+    write_grants,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.source_drift import ACCESS_COPIED, SourceDrift
 from airflow_provider_kafka_migration.phases.write_withdrawals import split, without_open_doors
@@ -212,6 +218,24 @@ def test_what_keeps_producers_from_the_source_after_the_switch_is_a_warning(tmp_
     # All other changes of rights still fail.
     source(context).acls |= {right("READ", "DENY", who="bob")}
     assert validate_drift.check(context).outcome is Outcome.FAILED
+
+
+def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Path) -> None:
+    """With ``write_grants: at_cutover`` ALL is READ until the switch; READ stays on the target beside ALL."""
+    context = copied(tmp_path, "manual")
+    section = context.spec.acls.model_copy(update={"write_grants": "at_cutover"})
+    context.spec = context.spec.model_copy(update={"acls": section})
+    source(context).acls |= {right("ALL", who="owner")}
+    assert len(take_over_drift.follow(context)) == 1
+    assert right("READ", who="owner") in target(context).acls
+    assert validate_drift.check(context).outcome is Outcome.PASSED
+    write_grants.grant(context)
+    assert right("ALL", who="owner") in target(context).acls
+    check = validate_drift.check(context)
+    assert (check.outcome, check.findings) == (Outcome.PASSED, [])
+    source(context).acls -= {right("ALL", who="owner")}
+    check = validate_drift.check(context)
+    assert len(check.findings) == 2, "neither is there for good"
 
 
 def test_a_policy_that_refuses_changes_refuses_these_too(tmp_path: Path) -> None:
