@@ -25,7 +25,8 @@ _PER_ENTRY = 200
 QuotaKey = tuple[QuotaEntity, str]
 
 
-def _row(acl: Acl) -> list[str]:
+def row(acl: Acl) -> list[str]:
+    """A binding as it is journaled: the arguments of :class:`Acl`."""
     return [
         acl.resource_type,
         acl.resource_name,
@@ -42,7 +43,7 @@ def create_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemErr
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
         context.journal.step(
-            ACLS_CREATING, details={"acls": [_row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
+            ACLS_CREATING, details={"acls": [row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
         )
         results |= context.target.admin.create_acls(batch)
     return results
@@ -56,7 +57,7 @@ def remove_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemErr
         done = [acl for acl in batch if answers[acl] is None]
         if done:
             context.journal.step(
-                ACLS_REMOVED, details={"acls": [_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
+                ACLS_REMOVED, details={"acls": [row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
             )
         results |= answers
     return results

@@ -14,7 +14,15 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal
-from airflow_provider_kafka_migration.phases import approvals, drain, follow, freeze_methods, frozen, take_over_drift
+from airflow_provider_kafka_migration.phases import (
+    approvals,
+    drain,
+    follow,
+    freeze_methods,
+    frozen,
+    take_over_drift,
+    write_grants,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.migrated import (
@@ -130,6 +138,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     answers = approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
     follow.check_all_followed(context)
     take_over_drift.check_before_freeze(context)
+    write_grants.remember(context)
     status = drain.small_again(context)
     worst = status.worst
     if worst is not None and not status.is_small:

@@ -134,6 +134,11 @@ def planned_acls(context: PhaseContext, attempt: str) -> list[Acl]:
     return [Acl(*fields) for fields in entry.details["acls"]] if entry else []
 
 
+def all_planned_acls(context: PhaseContext) -> set[Acl]:
+    """The DENY bindings of all attempts, from the journal as it is known."""
+    return {Acl(*fields) for entry in context.journal.steps(ACLS_PLANNED) for fields in entry.details["acls"]}
+
+
 def _remove_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
     bindings = planned_acls(context, attempt)
     if bindings:

@@ -2,12 +2,13 @@
 
 The target is compared with what the source has now. What cannot be read raises or is named; it never means "nothing has
 changed". An ACL that is missing on the source counts as removed only if all of its brokers say so, and nothing counts
-as removed on the word of a list that is empty altogether: a broker that has just started may answer so, too.
+as removed on the word of a list that is empty altogether: a broker that has just started may answer so, too. The DENY
+bindings of the migration's own freeze (``cutover.freeze: acl``) are not looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.plan import AclPlan, Plan, TopicPlan, UserPlan
@@ -18,7 +19,7 @@ from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
-from airflow_provider_kafka_migration.phases import access, created_access, probe, topology_settings
+from airflow_provider_kafka_migration.phases import access, created_access, freeze_methods, probe, topology_settings
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.plan_access import plan_users
 from airflow_provider_kafka_migration.phases.plan_acls import make_plans, target_acl, writes_granted
@@ -202,16 +203,23 @@ def _acls(context: PhaseContext, plan: Plan) -> tuple[set[Acl], set[Acl]]:
     source, target = context.source.admin.describe_acls(), context.target.admin.describe_acls()
     if plan.source.authorizer and not source.authorizer:
         raise _none_at_all(context, "ACLs")
-    missing = {
-        target_acl(item) for item in _plans(context, source.acls, target, _names(plan)) if item.action == "create"
-    }
+    on_source = _without_freeze(context, source.acls)
+    missing = {target_acl(item) for item in _plans(context, on_source, target, _names(plan)) if item.action == "create"}
     ours = created_access.created_acls(context) & set(target.acls)
-    surplus = ours - _wanted(context, source.acls, target) if ours else set()
-    if surplus and not source.acls:
+    surplus = ours - _wanted(context, on_source, target) if ours else set()
+    if surplus and not on_source:
         raise _none_at_all(context, "ACLs")
     if surplus:
         surplus -= _wanted(context, _of_all_brokers(context), target)
     return missing, surplus
+
+
+def _without_freeze(context: PhaseContext, acls: Iterable[Acl]) -> tuple[Acl, ...]:
+    """All but the DENY bindings that the migration itself has put to stop producers; they stay after READY."""
+    # They are journaled before they are put, so a journal that is read after the brokers knows all that were seen.
+    context.journal.refresh()
+    own = freeze_methods.all_planned_acls(context)
+    return tuple(sorted(acl for acl in acls if acl not in own))
 
 
 def _names(plan: Plan) -> set[str]:
@@ -225,8 +233,11 @@ def _plans(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing, top
 def _wanted(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:
     """Everything that the source still has, for all topics that ever were of the migration, held back or not."""
     topics = context.ever_planned()
-    granted = make_plans(context.spec, acls, target, topics, writes_granted=True)
-    plans = [*_plans(context, acls, target, topics), *granted]
+    plans = make_plans(context.spec, acls, target, topics, writes_granted=True)
+    if context.spec.acls.write_grants == "at_cutover":
+        # READ that was given until ALL is granted stays beside it. Planned for a target that has neither: one that has
+        # ALL gets no READ any more.
+        plans += make_plans(context.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
     return {target_acl(item) for item in plans if item.action != "target_only"}
 
 
@@ -236,7 +247,7 @@ def _of_all_brokers(context: PhaseContext) -> tuple[Acl, ...]:
     found: set[Acl] = set()
     for broker in admin.facts().brokers:
         found |= set(admin.describe_acls(broker_id=broker).acls)
-    return tuple(sorted(found))
+    return _without_freeze(context, found)
 
 
 # -- quotas ----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ Order of a pass, with what a crash in between leaves:
 1. changed topic configs become a supplement of the plan, journaled: from then on the two steps back use them. Copy-time
    settings of these topics are made again in each pass, so a crash before that is healed by the next one;
 2. ACLs, users and quotas: what is to be created is journaled first (:mod:`~.created_access`), and each pass compares
-   both sides again. DENY is created first and removed last, so no door is open in between.
+   both sides again. DENY is created first and removed last, so no door is open in between. What takes write access away
+   (:mod:`~.write_withdrawals`) is held back and named where it may be how producers are stopped for the cutover.
 
 Nothing is changed from the moment a freeze is requested until it is lifted.
 """
@@ -39,6 +40,7 @@ from airflow_provider_kafka_migration.phases import (
     topology,
     topology_settings,
     topology_topics,
+    write_withdrawals,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.source_drift import SourceDrift
@@ -51,6 +53,11 @@ PHASE = "tail"
 FOLLOWED = "source_drift_followed"
 NAMED = "source_drift_named"
 STEPS = (FOLLOWED, NAMED)
+_HELD = (
+    "it takes write access away, as stopping producers by hand does, so it is not taken over; if it is meant for good, "
+    "change the target by hand, too"
+)
+_OPENS = "without what is held back of the same principal it would give more than on the source: change both by hand"
 _MAX_LINES = 200
 
 
@@ -68,6 +75,8 @@ def follow(context: PhaseContext) -> list[str]:
         _name(context, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
         return []
     _name(context, drift.named)
+    if _may_be_stopped_by_hand(context):
+        drift, _ = _hold_back(context, drift)
     lines = list(drift.config_lines)
     if drift.configs:
         _supplement(context, drift.configs)
@@ -88,6 +97,23 @@ def _access_follows(context: PhaseContext) -> bool:
     section = context.spec.acls
     follows = context.spec.topology.on_source_drift == "follow"
     return follows and section.policy != "refuse" and section.quotas != "refuse"
+
+
+def _may_be_stopped_by_hand(context: PhaseContext) -> bool:
+    """Whether a withdrawal of write access at any time may be how a person stops producers.
+
+    A webhook's receiver does it only from the request in the journal on, and from then on the tail changes nothing.
+    """
+    return _access_follows(context) and context.spec.cutover.freeze == "manual"
+
+
+def _hold_back(context: PhaseContext, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
+    """Name what takes write access away: (what may be taken over, what must not be without the former)."""
+    rest, withdrawn = write_withdrawals.split(drift)
+    rest, opening = write_withdrawals.without_open_doors(rest, withdrawn)
+    _name(context, dict.fromkeys(withdrawn.lines, _HELD))
+    _name(context, dict.fromkeys(opening.lines, _OPENS))
+    return rest, opening.lines
 
 
 def _may_change(context: PhaseContext) -> bool:
@@ -232,6 +258,9 @@ def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyR
 def check_before_freeze(context: PhaseContext) -> None:
     """Look again right before producers are stopped. Access is taken over here and now; configs need a new approval.
 
+    What takes write access away is taken over only if the migration itself stops the producers (``freeze: acl``): else
+    producers may be stopped by it already, and they are to write to the target.
+
     :raises FreezeFailed: something has changed that the target does not have; nothing was frozen.
     :raises MigrationError: something cannot be read; never taken for "nothing has changed".
     """
@@ -245,7 +274,10 @@ def check_before_freeze(context: PhaseContext) -> None:
     _name(context, drift.named)
     lines = drift.lines
     if _access_follows(context):
-        lines = drift.config_lines
+        opening: list[str] = []
+        if context.spec.cutover.freeze != "acl":
+            drift, opening = _hold_back(context, drift)
+        lines = drift.config_lines + opening
         if drift.acl_lines or drift.other_lines:
             _take_access(context, drift)
     if lines:
@@ -269,11 +301,17 @@ def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
 def facts(context: PhaseContext) -> list[list[str]]:
     """Rows for an approval: what was taken over, what was named, and what differs at this moment."""
     rows = [["taken over", line] for entry in context.journal.steps(FOLLOWED) for line in entry.details["changes"]]
-    rows += [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
+    named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
     try:
         drift = source_drift.look(context, context.load_plan())
     except (ClaimHeld, ClaimLost, JournalTampered):
         raise
     except MigrationError as error:
-        return [*rows, ["could not be looked at", error.what]]
+        return [*rows, *named, ["could not be looked at", error.what]]
+    held: list[list[str]] = []
+    if _may_be_stopped_by_hand(context):
+        drift, withdrawn = write_withdrawals.split(drift)
+        held = [["held back", f"{line}: {_HELD}"] for line in withdrawn.lines]
+    shown = {text for _, text in held}
+    rows += [row for row in named if row[1] not in shown] + held
     return rows + [["not on the target yet", line] for line in drift.lines]

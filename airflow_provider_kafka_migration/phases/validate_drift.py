@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, worst
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.phases import source_drift
+from airflow_provider_kafka_migration.phases import source_drift, write_withdrawals
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 
 _FIX = "make both clusters equal, or set topology.on_source_drift: ignore"
+_WITHDRAWN = "it takes write access away on the source; if it is meant for the target, too, change that by hand"
 
 
 def check(context: PhaseContext) -> CheckResult:
     """Configs and ACLs that differ are failures, users and quotas warnings; with ``ignore`` all are warnings.
 
+    What takes write access away is a warning, too: producers are stopped by it, or kept from the source for good after
+    the switch, and on the target they are to write. What changed before the freeze was looked at there.
     What cannot be read is a failure, too: nobody knows whether it has changed.
     """
     serious = Outcome.WARNING if context.spec.topology.on_source_drift == "ignore" else Outcome.FAILED
@@ -22,7 +25,9 @@ def check(context: PhaseContext) -> CheckResult:
     except Terminal as error:
         finding = f"the source's changes could not be looked at: {error.what}; {error.next_step}"
         return CheckResult(name="source_drift", outcome=serious, summary="not checked", findings=[finding])
+    drift, withdrawn = write_withdrawals.split(drift)
     rows = [{"what": line, "outcome": serious.value} for line in (*drift.config_lines, *drift.acl_lines)]
+    rows += [{"what": f"{line}: {_WITHDRAWN}", "outcome": Outcome.WARNING.value} for line in withdrawn.lines]
     rows += [{"what": line, "outcome": Outcome.WARNING.value} for line in drift.other_lines]
     rows += [{"what": f"{what}: {why}", "outcome": Outcome.WARNING.value} for what, why in sorted(drift.named.items())]
     findings = [f"{row['what']} ({_FIX})" if row["outcome"] == Outcome.FAILED else row["what"] for row in rows]

@@ -1,10 +1,16 @@
-"""WRITE on the target for producers, given when clients may switch (``acls.write_grants: at_cutover``)."""
+"""WRITE on the target for producers, given when clients may switch (``acls.write_grants: at_cutover``).
+
+What is to be given is journaled before the freeze: a webhook's receiver may stop producers by taking their rights on
+the source away, and then the source does not say any more who may write.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.phases import created_access
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
@@ -12,6 +18,35 @@ from airflow_provider_kafka_migration.phases.plan_acls import plan_acls, target_
 
 #: Name of the journal step; ``plan_acls`` defers nothing any more once it is there.
 STEP = "write_grants"
+#: What was held back when the freeze began.
+HELD = "write_grants_held"
+
+
+def _is_held_back(context: PhaseContext) -> bool:
+    return context.spec.acls.write_grants == "at_cutover" and context.spec.acls.target_auth == "kafka"
+
+
+def _plans(context: PhaseContext) -> list[AclPlan]:
+    return plan_acls(context, {topic for topic, _ in migrated_partitions(context)})
+
+
+def _deferred(plans: list[AclPlan]) -> set[Acl]:
+    return {target_acl(plan) for plan in plans if plan.action == "deferred"}
+
+
+def remember(context: PhaseContext) -> None:
+    """Journal what is held back at this moment, before producers are stopped by others than the migration itself."""
+    if _is_held_back(context) and context.spec.cutover.freeze != "acl":
+        rows = [created_access.row(acl) for acl in sorted(_deferred(_plans(context)))]
+        context.journal.step(HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch")
+
+
+def _remembered(context: PhaseContext, plans: list[AclPlan]) -> set[Acl]:
+    """What was held back before the freeze and is not on the target yet."""
+    if context.spec.cutover.freeze == "acl" or not (steps := context.journal.steps(HELD)):
+        return set()
+    there = {target_acl(plan) for plan in plans if plan.action in ("exists", "target_only")}
+    return {Acl(*row) for row in steps[-1].details["acls"]} - there
 
 
 def grant(context: PhaseContext) -> dict[str, Any]:
@@ -19,13 +54,13 @@ def grant(context: PhaseContext) -> dict[str, Any]:
 
     :raises TopologyRefused: some could not be created; all are listed.
     """
-    if context.spec.acls.write_grants == "at_once" or context.spec.acls.target_auth != "kafka":
+    if not _is_held_back(context):
         return {"granted": 0}
     entry = context.journal.find_step(STEP)
     if entry is not None:
         return dict(entry.details)
-    plans = plan_acls(context, {topic for topic, _ in migrated_partitions(context)})
-    bindings = sorted({target_acl(plan) for plan in plans if plan.action == "deferred"})
+    plans = _plans(context)
+    bindings = sorted(_deferred(plans) | _remembered(context, plans))
     context.journal.check_holds()
     results = created_access.create_acls(context, bindings)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]

@@ -44,7 +44,13 @@ def begin(make_control: Callable[..., Control], stem: str) -> Callable[..., tupl
 
     def make(acls_section: dict[str, Any] | None = None, **topology_section: Any) -> tuple[Control, PhaseContext]:
         only_mine = {"exclude_principals": [f"User:(?!{stem}).*"]}
-        control = make_control(f"{stem}.", acls={**only_mine, **(acls_section or {})}, topology=topology_section)
+        control = make_control(
+            f"{stem}.",
+            acls={**only_mine, **(acls_section or {})},
+            topology=topology_section,
+            # The migration stops the producers itself, so nothing that takes rights away is held back.
+            cutover={"freeze": "acl"},
+        )
         control.source_cluster.create_topic(f"{stem}.orders", 1, {"retention.ms": "86400000"})
         return control, control.context()
 

@@ -24,12 +24,14 @@ from airflow_provider_kafka_migration.documents.copy_job import StopAt
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, DrainTimeout, FreezeFailed
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.phases import (
+    acls,
     cutover_final_drain,
     cutover_freeze,
     cutover_sentinels,
     evidence_bundle,
     freeze_limit,
     frozen,
+    validate_drift,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
@@ -410,12 +412,16 @@ def test_the_deadline_counts_from_the_request(make_lab: MakeLab, fill: Fill, uni
         assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
 
 
-def test_write_is_granted_on_the_target_when_clients_may_switch(acl_lab: Lab) -> None:
+def test_write_is_granted_when_clients_may_switch_and_our_denials_stay_on_the_source(acl_lab: Lab) -> None:
     lab = acl_lab
     topic = lab.topics[0]
-    section = lab.spec.acls.model_copy(update={"policy": "merge", "write_grants": "at_cutover"})
+    only_alice = ["User:(?!alice$).*"]
+    section = lab.spec.acls.model_copy(
+        update={"policy": "merge", "write_grants": "at_cutover", "exclude_principals": only_alice}
+    )
     lab.spec = lab.spec.model_copy(update={"acls": section})
     context = lab.begin()
+    acls.run(context)
     lab.start_tail()
     assert not may_write(lab.target_cluster, "alice", topic)
     lab.enter_cutover(context)
@@ -430,4 +436,12 @@ def test_write_is_granted_on_the_target_when_clients_may_switch(acl_lab: Lab) ->
     CUTOVER_STEPS[5](again)
     assert again.journal.find_step("write_grants") is not None
     wait_for(lambda: may_write(lab.target_cluster, "alice", topic))
+    # What stops producers stays on the source; it is no right that the target lacks.
+    again.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
+    lab.advance(again)
+    assert again.journal.tip_state is State.FINALIZED
+    assert denials(lab.source_cluster, again, topic) == ["User:alice"]
+    on_target = [acl for acl in again.target.admin.describe_acls().acls if acl.resource_name == topic]
+    assert {acl.permission for acl in on_target} == {"ALLOW"}
+    assert [finding for finding in validate_drift.check(again).findings if "ACL" in finding] == []
     assert CUTOVER_STEPS[5](lab.context()).already_done
