@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.errors import SourceGap
+from airflow_provider_kafka_migration.errors import OutsideOfLog
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batches
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.content_joined import joined
@@ -135,7 +135,7 @@ def _epoch_at(wire: Wire, key: TopicPartition, offset: int) -> int | None:
     """Leader epoch of the batch that covers an offset; None if there is none."""
     try:
         batches, _ = read_batches(fetch_span(wire, key, offset, isolation=0, max_bytes=1).records)
-    except SourceGap:
+    except OutsideOfLog:
         return None
     if not batches or not isinstance(batches[0], RawBatch) or batches[0].base_offset > offset:
         return None
