@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.content import content_job
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -94,7 +94,7 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) 
     for key in sorted(positions.keys() & partitions.keys()):
         start, position = partitions[key].source_start_offset, max(positions[key], partitions[key].source_start_offset)
         document = documents.get(key)
-        found = document.proven if document is not None else None
+        found = _trusted(document)
         if found is not None and found.source_start_offset != start:
             found = None
         until = start if found is None else min(found.source_end_offset, position)
@@ -111,6 +111,12 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) 
     digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
     total = len(positions.keys() & partitions.keys())
     return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest)
+
+
+def _trusted(document: ProvenPartition | None) -> ProvenRange | None:
+    """The range that is proven; none if it does not say of which topic: whoever compares begins again then."""
+    found = None if document is None else document.proven
+    return found if found is not None and found.target_topic_id else None
 
 
 def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
@@ -219,5 +225,5 @@ def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> str:
 
 
 def _left(document: ProvenPartition | None, compared: ContentRange) -> int:
-    found = document.proven if document is not None else None
+    found = _trusted(document)
     return compared.source_end_offset - (compared.source_start_offset if found is None else found.source_end_offset)

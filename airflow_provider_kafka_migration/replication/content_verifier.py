@@ -159,13 +159,13 @@ class ContentChecker:
         """Compare what is not proven yet; what is found equal is proven from then on."""
         offset_map = self._offset_map(compared)
         document = load_proven(self._store, self._job.migration_id, compared)
+        target_key = (compared.target_topic, compared.partition)
+        anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
         former = self._usable(document.proven, compared, offset_map)
         piece = rest_of(compared, former)
         if piece is None:
             assert former is not None
             return former.content
-        target_key = (compared.target_topic, compared.partition)
-        anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
         target, source = self._target_log(compared, offset_map), self._source_log(compared)
         content = self._compare(piece, offset_map, target, source)
         update: dict[str, object]

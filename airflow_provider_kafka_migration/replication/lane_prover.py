@@ -83,8 +83,6 @@ class _Known:
     """What this slice knows of a partition."""
 
     document: ProvenPartition
-    #: whether the anchor was looked at in this slice
-    checked: bool = False
     #: it differed in this slice: looked at again in the next one
     differed: bool = False
     compared_at: float = 0.0
@@ -214,14 +212,14 @@ class LaneProver:
         known = self._known.get(spec.key)
         if known is None:
             known = self._known[spec.key] = _Known(load_proven(self._store, self._job.migration_id, whole))
+        # Before anything is looked at: what is written again meanwhile has another epoch when the range is used.
+        anchor = Anchor.below(self._wire("target"), (spec.target_topic, spec.partition), target_end)
         former = self._usable(known, whole, offset_map)
         piece = rest_of(whole, former)
         known.compared_at = time.monotonic()
         known.target_end_offset = target_end
         if piece is None:
             return False
-        # Both before anything is read: what is written again meanwhile has another epoch when the range is used.
-        anchor = Anchor.below(self._wire("target"), (spec.target_topic, spec.partition), target_end)
         stretch, log_starts = self._compare(piece, offset_map)
         self._take_in(known, former, stretch, anchor, log_starts)
         return True
@@ -230,11 +228,9 @@ class LaneProver:
         proven = known.document.proven
         if proven is None or not fits(proven, whole, offset_map):
             return None
-        if not known.checked:
-            if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
-                log.warning("%s-%d: the target's log was written again, so it is compared again", *whole.key)
-                return None
-            known.checked = True
+        if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
+            log.warning("%s-%d: the target's log was written again, so it is compared again", *whole.key)
+            return None
         return proven
 
     def _waits(self, spec: CopyPartition, target_end: int) -> bool:
@@ -282,7 +278,6 @@ class LaneProver:
         if content.is_equal:
             proven = grown(former, stretch.compared, content, anchor, log_starts)
             update = {"proven": proven, "differing": None, "differed_times": 0, "postponed": "", "postponed_at": ""}
-            known.checked = True
             # What was copied since is compared at its next turn; what this piece was cut short of, at once.
             known.target_end_offset = stretch.compared.target_end_offset
         else:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from phase_support import approval
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentDifference, PartitionContent
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approvals, proof
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
+from airflow_provider_kafka_migration.phases import approvals, follow, proof, topology_missing
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.replication.proven import proven_key, store_proven
 
@@ -36,6 +41,7 @@ def prove(context: PhaseContext, partition: int, until: int, **changes: Any) -> 
         source_end_offset=until,
         target_start_offset=0,
         target_end_offset=until,
+        target_topic_id=changes.pop("target_topic_id", "id 1"),
         content=content(partition, until - changes.get("lost", 0), uncompared_records=changes.pop("lost", 0)),
     )
     document = ProvenPartition(
@@ -90,6 +96,42 @@ def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     prove(context, 0, 100)
     context.journal_store.put(proven_key("m1", "orders", 0), b"{}")
     assert proof.read_status(context, {("orders", 0): 100}).proven == 0
+
+
+def test_a_range_that_names_no_target_topic_proves_nothing(tmp_path: Path) -> None:
+    """Written by an older release: the topic may have been deleted and made again since."""
+    context = ready(tmp_path)
+    prove(context, 0, 100, target_topic_id="")
+    status = proof.read_status(context, {("orders", 0): 100})
+    assert (status.proven, status.is_complete) == (0, False)
+
+
+def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    missing = TopicFacts("orders", error=ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "x", "gone"))
+    monkeypatch.setattr(context.target.admin, "describe_topics", lambda names: {"orders": missing}, raising=False)
+    monkeypatch.setattr(topology_missing, "_STATES", {context.journal.working_state})
+    seen: list[int] = []
+
+    def made(*_: Any) -> None:
+        seen.append(proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}).proven)
+
+    monkeypatch.setattr(follow, "make", made)
+    partitions = [
+        CopyPartition(
+            topic="orders",
+            target_topic="orders",
+            partition=number,
+            source_start_offset=0,
+            target_start_offset=0,
+            verdict=Verdict.EQUAL,
+        )
+        for number in range(2)
+    ]
+    topology_missing.make_missing(context, "seed", SimpleNamespace(partitions=partitions))  # type: ignore[arg-type]
+    assert seen == [0], "before there is a topic again"
 
 
 def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> None:

@@ -22,10 +22,14 @@ KEY = ("orders", 0)
 class FakeTarget:
     """One partition of a target: batches of one record, each with the epoch of the leader that took it."""
 
-    def __init__(self, epochs: list[int], *, start_offset: int = 0) -> None:
+    def __init__(self, epochs: list[int], *, start_offset: int = 0, topic_id: str = "id 1") -> None:
         self.config = SimpleNamespace(name="target")
         self.start_offset = start_offset
         self.epochs = epochs
+        self.topic_id = topic_id
+
+    def metadata(self, topics: list[str]) -> dict[str, Any]:
+        return {topic: SimpleNamespace(topic_id=self.topic_id, error_code=0) for topic in topics}
 
     def retrying(self, attempt: Callable[[], Any]) -> Any:
         return attempt()
@@ -76,8 +80,19 @@ def test_a_range_holds_as_long_as_the_log_is_the_same() -> None:
         FakeTarget([3] * 24),  # the log ends below the anchor
         FakeTarget([3] * 10),  # far below it: the broker answers OFFSET_OUT_OF_RANGE
         FakeTarget([]),  # emptied
+        FakeTarget([3] * 60, topic_id="id 2"),  # deleted and made again: its epochs begin at 0 again
+        FakeTarget([3] * 60, start_offset=40, topic_id="id 2"),
+        FakeTarget([3] * 60, topic_id=""),  # the topic is gone, or the broker does not tell
     ],
-    ids=["another epoch", "ends at the anchor", "ends below the anchor", "emptied"],
+    ids=[
+        "another epoch",
+        "ends at the anchor",
+        "ends below the anchor",
+        "emptied",
+        "new topic",
+        "new topic, cut",
+        "no id",
+    ],
 )
 def test_a_range_does_not_hold_for_a_log_that_was_cut_or_written_again(now: FakeTarget) -> None:
     assert not holds(now, proven(FakeTarget([3] * 60), 25))
@@ -85,6 +100,15 @@ def test_a_range_does_not_hold_for_a_log_that_was_cut_or_written_again(now: Fake
 
 def test_a_range_without_an_anchor_holds_only_if_it_is_empty() -> None:
     wire = FakeTarget([3] * 60)
-    empty = grown(None, content_range(0, 0), compare(log_of(1), log_of(1), content_range(0, 0)), Anchor(), (0, 0))
+    empty = grown(
+        None, content_range(0, 0), compare(log_of(1), log_of(1), content_range(0, 0)), Anchor(topic_id="id 1"), (0, 0)
+    )
     assert holds(wire, empty.model_copy(update={"target_end_offset": 0})) is True
     assert holds(wire, proven(wire, 25).model_copy(update={"anchor_offset": -1})) is False
+
+
+def test_a_range_of_an_older_release_names_no_topic_and_is_not_trusted() -> None:
+    wire = FakeTarget([3] * 60)
+    assert holds(wire, proven(wire, 25).model_copy(update={"target_topic_id": ""})) is False
+    nameless = FakeTarget([3] * 60, topic_id="")
+    assert holds(nameless, proven(nameless, 25)) is False, "no id is not the same id"
