@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.proven import proven_prefix
+from airflow_provider_kafka_migration.replication.proven import forget_proven, proven_prefix, still_holds
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Journal step: what the comparisons before the client switch have proven. Keyed by when it was looked at.
@@ -48,6 +48,7 @@ class ProofStatus:
     :param uncompared_records: records of the target that the source had deleted before anybody compared them.
     :param differing: name of each partition that differs, with what was seen.
     :param waiting: of partitions that are not complete, why, where that is known.
+    :param unchecked: partitions whose target log could not be looked at since they were proven.
     """
 
     copied: int
@@ -59,11 +60,13 @@ class ProofStatus:
     differing: dict[str, str]
     waiting: dict[str, str]
     digest: str
+    unchecked: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Everything is proven, and of nothing it is unknown whether it is equal."""
-        return self.complete == self.partitions and not self.differing and not self.uncompared_records
+        is_known = not self.uncompared_records and not self.unchecked
+        return self.complete == self.partitions and not self.differing and is_known
 
     def as_dict(self) -> dict[str, Any]:
         """The status as data, for approvals and journal."""
@@ -77,15 +80,17 @@ class ProofStatus:
             "differing": dict(list(self.differing.items())[:100]),
             "differing_partitions": len(self.differing),
             "waiting": dict(list(self.waiting.items())[:100]),
+            "unchecked_partitions": self.unchecked,
             "is_complete": self.is_complete,
             "digest": self.digest,
         }
 
 
-def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) -> ProofStatus:
+def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], *, unchecked: int = 0) -> ProofStatus:
     """What is proven, by the stored documents. Asks no cluster.
 
     :param positions: exclusive source offset up to which each partition is copied.
+    :param unchecked: see :class:`ProofStatus`.
     """
     partitions = migrated_partitions(context)
     documents = _documents(context)
@@ -110,7 +115,7 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) 
             waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
     digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
     total = len(positions.keys() & partitions.keys())
-    return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest)
+    return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest, unchecked)
 
 
 def _trusted(document: ProvenPartition | None) -> ProvenRange | None:
@@ -187,30 +192,74 @@ class _ReadingClients(Clients):
         return self._context.journal_store if is_journal else self._context.archive_store
 
 
-def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> str:
-    """Compare what is left between what the tail has proven and the boundary, for a bounded time.
+class Rest(NamedTuple):
+    """What became of the attempt to prove what is left.
 
-    What it does not get to is compared by the validation; so is what cannot be read now.
-
-    :returns: why something is left, for people; empty if nothing stood in the way.
+    :param why: something is left, for people; empty if nothing stood in the way.
+    :param unchecked: partitions whose target log could not be looked at.
     """
-    documents = _documents(context)
-    small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
-    if not small:
-        return ""
-    spec, plan = context.spec, context.load_plan()
+
+    why: str = ""
+    unchecked: int = 0
+
+
+def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> Rest:
+    """Look again at what is proven, and compare what is left of it up to the boundary, for a bounded time.
+
+    A range whose log was written again on the target is taken back. What is not compared in time is compared by the
+    validation; so is what cannot be read now.
+    """
     until = time.monotonic() + REST_SECONDS
+    documents = _documents(context)
+    with _ReadingClients(context) as clients:
+        proven = [(item, found) for item in ranges if (found := _trusted(documents.get(item.key))) is not None]
+        unchecked = _look_again(context, clients, proven, until)
+        documents = _documents(context)
+        small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
+        return Rest(_compare(context, clients, small, until) if small else "", unchecked)
+
+
+def _look_again(
+    context: PhaseContext, clients: Clients, proven: list[tuple[ContentRange, ProvenRange]], until: float
+) -> int:
+    """Take back what does not hold any more; of how many partitions that could not be found out."""
+
+    def look(part: list[tuple[ContentRange, ProvenRange]]) -> int:
+        done = 0
+        try:
+            wire = clients.wire("target", read_only=True)
+            for item, found in part:
+                if time.monotonic() >= until:
+                    break
+                if not still_holds(wire, found, item.target_topic, item.partition):
+                    log.warning("%s-%d: the target's log was written again: nothing of it is proven", *item.key)
+                    forget_proven(context.journal_store, context.migration_id, *item.key)
+                done += 1
+        except MigrationError as error:
+            log.warning("What is proven could not be looked at again before the client switch: %s", error)
+        return len(part) - done
+
+    if not proven:
+        return 0
+    with ThreadPoolExecutor(_READERS, "proven") as pool:
+        return sum(pool.map(look, [proven[first::_READERS] for first in range(min(_READERS, len(proven)))]))
+
+
+def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange], until: float) -> str:
+    """Compare ranges until a moment; why something is left."""
+    spec, plan = context.spec, context.load_plan()
     try:
         job = content_job(
             plan,
-            small,
+            ranges,
             delete_retention_ms=delete_retention_of(context, plan),
             journal_location=spec.storage.journal,
             timestamps=spec.offsets.timestamps,
+            # Not one of the validation's attempts: its results are not the validation's.
+            attempt=0,
             archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
         )
-        with _ReadingClients(context) as clients:
-            found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
+        found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
     except Interrupted:
         return f"it was not compared within {REST_SECONDS:.0f} s"
     except MigrationError as error:

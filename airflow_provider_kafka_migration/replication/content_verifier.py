@@ -129,14 +129,16 @@ class ContentChecker:
         return self._wires[role]
 
     def check(self, compared: ContentRange) -> PartitionContent:
-        """Compare a partition and store the result; one that this job has already found equal is not read again.
+        """Compare a partition and store the result; what is found equal already is not read again.
 
-        A partition that cannot be compared is a result with ``error``.
+        Where that is kept as proven ranges, each is used only after a look at its anchor: the result of a job says
+        nothing of what has become of the target's log since. A partition that cannot be compared is a result with
+        ``error``.
 
         :raises Interrupted: told to stop.
         :raises StorageUnavailable: the result cannot be stored.
         """
-        known = self._results.read(compared)
+        known = None if self._job.start_from_proven else self._results.read(compared)
         if known is not None and known.is_equal:
             return known
         try:

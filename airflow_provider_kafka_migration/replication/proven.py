@@ -159,6 +159,22 @@ def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: i
     return _epoch_at(wire, key, proven.anchor_offset) == proven.anchor_epoch
 
 
+def is_another_log(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
+    """Whether the target's log is certainly not the one that was read: another topic, a lower end, another epoch.
+
+    Where configs that compact may be back already, the batch at the anchor may be gone; that says nothing.
+    """
+    key = (target_topic, partition)
+    if proven.target_topic_id and _topic_id(wire, target_topic) != proven.target_topic_id:
+        return True
+    if proven.anchor_offset < 0 or wire.list_offsets([key], "earliest")[key] > proven.anchor_offset:
+        return False
+    if wire.list_offsets([key], "log_end")[key] <= proven.anchor_offset:
+        return True
+    epoch = _epoch_at(wire, key, proven.anchor_offset)
+    return epoch is not None and epoch != proven.anchor_epoch
+
+
 def _topic_id(wire: Wire, topic: str) -> str:
     """The id of a topic; empty if it is not there, or its brokers do not tell."""
     found = wire.metadata([topic]).get(topic)

@@ -10,16 +10,32 @@ import pytest
 from phase_support import approval
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
-from airflow_provider_kafka_migration.documents.validation import ContentDifference, PartitionContent
-from airflow_provider_kafka_migration.errors import ApprovalRefused
+from airflow_provider_kafka_migration.documents.validation import (
+    CheckResult,
+    ContentDifference,
+    ContentRange,
+    Outcome,
+    PartitionContent,
+)
+from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
-from airflow_provider_kafka_migration.phases import approvals, follow, proof, topology_missing
+from airflow_provider_kafka_migration.phases import (
+    approval_text,
+    approvals,
+    follow,
+    passed_content,
+    proof,
+    topology,
+    topology_missing,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.passed_content import load_passed, save_passed
 from airflow_provider_kafka_migration.replication.proven import proven_key, store_proven
 
 
@@ -132,6 +148,91 @@ def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, mon
     ]
     topology_missing.make_missing(context, "seed", SimpleNamespace(partitions=partitions))  # type: ignore[arg-type]
     assert seen == [0], "before there is a topic again"
+
+
+class _Reading:
+    """In place of the clients of the comparison: the clusters are not asked."""
+
+    def __init__(self, _context: PhaseContext) -> None:
+        self.asked: list[str] = []
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def wire(self, name: str, **_: Any) -> str:
+        return name
+
+
+RANGES = [
+    ContentRange(
+        topic="orders",
+        target_topic="orders",
+        partition=number,
+        verdict=Verdict.EQUAL,
+        source_start_offset=0,
+        source_end_offset=until,
+        target_start_offset=0,
+        target_end_offset=until,
+    )
+    for number, until in ((0, 100), (1, 50))
+]
+
+
+def test_before_the_switch_what_is_proven_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    jobs: list[ContentJob] = []
+    monkeypatch.setattr(proof, "_ReadingClients", _Reading)
+    monkeypatch.setattr(proof, "delete_retention_of", lambda *_: {})
+    monkeypatch.setattr(proof, "still_holds", lambda wire, found, topic, partition: partition != 0)
+    monkeypatch.setattr(proof.LocalContentRunner, "run", lambda self, job: jobs.append(job) or [])
+    assert proof.prove_rest(context, RANGES) == ("", 0)
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    assert (status.proven, status.is_complete) == (50, False)
+    assert [item.partition for item in jobs[0].ranges] == [0]
+    assert jobs[0].attempt == 0, "the validation's results are its own"
+
+
+def test_what_could_not_be_looked_at_again_is_not_shown_as_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+
+    def fail(*_: Any) -> bool:
+        raise BrokerBusy("nobody answers", next_step="-")
+
+    monkeypatch.setattr(proof, "_ReadingClients", _Reading)
+    monkeypatch.setattr(proof, "still_holds", fail)
+    assert proof.prove_rest(context, RANGES).unchecked == 2
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}, unchecked=2)
+    assert (status.complete, status.is_complete) == (2, False)
+    spec = context.spec
+    lines = "\n".join(approval_text._proof(spec, {"proof": status.as_dict()}, "up to the boundary"))
+    assert "All content" not in lines
+    assert "2 partitions could not be looked at" in lines
+
+
+def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    sentinels = CheckResult(name="sentinels", outcome=Outcome.PASSED, summary="-")
+    passed = save_passed(context, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
+    replaced = [False]
+    monkeypatch.setattr(passed_content, "is_another_log", lambda *_: replaced[0])
+    assert load_passed(context, RANGES) == passed
+    replaced[0] = True
+    assert load_passed(context, RANGES) is None
+    context.journal.step(topology.DELETING_RESTORED)
+    assert load_passed(context, RANGES) == passed, "log starts move, and nothing could be compared any more"
 
 
 def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> None:
