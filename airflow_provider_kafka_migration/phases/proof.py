@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.documents.content import content_job
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
-from airflow_provider_kafka_migration.documents.validation import ContentRange
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
@@ -43,7 +43,7 @@ class ProofStatus:
     """What is proven of all partitions, in source offsets (holes count).
 
     :param copied: offsets that are on the target.
-    :param proven: of these, those that were compared and are equal or explained.
+    :param proven: of these, those that were compared and are equal or explained; not those that the source had deleted.
     :param partitions: all; ``complete`` those of which everything copied is proven.
     :param uncompared_records: records of the target that the source had deleted before anybody compared them.
     :param differing: name of each partition that differs, with what was seen.
@@ -104,8 +104,9 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], 
             found = None
         until = start if found is None else min(found.source_end_offset, position)
         copied += position - start
-        proven += until - start
-        complete += until == position
+        why = "" if found is None else _not_proven(found.content)
+        proven += until - start - (0 if found is None else _unproven_offsets(found.content, start, until))
+        complete += until == position and not why
         if found is not None:
             records += found.content.compared
             uncompared += found.content.uncompared_records
@@ -113,6 +114,8 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], 
             differing[partition_name(key)] = _difference(document)
         elif until < position:
             waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
+        elif why:
+            waiting[partition_name(key)] = why
     digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
     total = len(positions.keys() & partitions.keys())
     return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest, unchecked)
@@ -122,6 +125,24 @@ def _trusted(document: ProvenPartition | None) -> ProvenRange | None:
     """The range that is proven; none if it does not say of which topic: whoever compares begins again then."""
     found = None if document is None else document.proven
     return found if found is not None and found.target_topic_id else None
+
+
+def _not_proven(content: PartitionContent) -> str:
+    """Why a comparison that found no difference is no proof of the whole range, for people; empty if it is one."""
+    if content.is_proven:
+        return ""
+    if content.uncompared:
+        first, until = content.uncompared[0]
+        more = f" and {len(content.uncompared) - 1} more ranges" if len(content.uncompared) > 1 else ""
+        return f"source offsets {first}..{until - 1}{more} were deleted on the source before they were compared"
+    return f"none of its {content.target_records} records could be compared: all are explained"
+
+
+def _unproven_offsets(content: PartitionContent, start: int, until: int) -> int:
+    """Of the source offsets of a range: those that nobody has compared."""
+    if not content.uncompared and not content.is_proven:
+        return until - start
+    return sum(max(0, min(last, until) - max(first, start)) for first, last in content.uncompared)
 
 
 def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:

@@ -103,8 +103,35 @@ def test_records_that_nobody_compared_are_no_proof(tmp_path: Path) -> None:
     prove(context, 0, 100, lost=10)
     prove(context, 1, 50)
     status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
-    assert (status.complete, status.uncompared_records, status.is_complete) == (2, 10, False)
+    assert (status.uncompared_records, status.is_complete) == (10, False)
     assert "**10 records were deleted on the source before" in approvals.make_facts(context, "cutover").body
+
+
+@pytest.mark.parametrize(
+    ("changes", "proven", "why"),
+    [
+        ({}, 150, ""),
+        # Only holes on the target, or its records were deleted, too: no record tells of it.
+        ({"uncompared": [(90, 100)]}, 140, "source offsets 90..99 were deleted on the source before"),
+        ({"compared": 0, "explained": {"compacted": 100}}, 50, "none of its 100 records could be compared"),
+    ],
+)
+def test_what_nobody_compared_is_not_shown_as_proven(
+    tmp_path: Path, changes: dict[str, Any], proven: int, why: str
+) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    document = proof._documents(context)["orders", 0]
+    assert document.proven is not None
+    found = document.proven.model_copy(update={"content": document.proven.content.model_copy(update=changes)})
+    store_proven(context.journal_store, document.model_copy(update={"proven": found}))
+    prove(context, 1, 50)
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    assert (status.proven, status.complete, status.is_complete) == (proven, 1 if why else 2, not why)
+    assert why in status.waiting.get("orders-0", "")
+    lines = "\n".join(approval_text._proof(context.spec, {"proof": status.as_dict()}, "up to the boundary"))
+    assert ("All content up to the boundary is proven" in lines) is not bool(why)
+    assert ("100 %" in lines) is False
 
 
 def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
