@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLan
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
@@ -56,6 +56,10 @@ _IDLE_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 #: The end of a slice does not wait longer for this thread: it can do no harm when it is left behind.
 _JOIN_SECONDS = 0.2
+#: The comparisons that run in this process, by migration and lane. One that was left behind ends at its next batch;
+#: until then no other one begins.
+_running: dict[tuple[str, int], threading.Thread] = {}
+_running_lock = threading.Lock()
 #: Of a slice's time, what is left for judging and storing the last piece.
 _RESERVE = 0.25
 
@@ -98,6 +102,7 @@ class LaneProver:
 
     def __init__(self, job: CopyJob, lane: CopyLane, clients: Clients, store: ObjectStore, deadline: float) -> None:
         self._job = job
+        self._lane = (job.migration_id, lane.lane)
         self._settings = job.proof or ProofSettings()
         self._clients = clients
         self._store = store
@@ -107,6 +112,8 @@ class LaneProver:
         self._specs = self._in_turn([spec for spec in lane.partitions if spec.verdict is not Verdict.TRANSACTIONAL])
         self._known: dict[tuple[str, int], _Known] = {}
         self._stop = threading.Event()
+        #: the slice is over: nothing is stored any more, another slice may know better by then
+        self._is_left = threading.Event()
         self._pace = Pace(self._settings.max_bytes_per_second, self._stop.wait)
         self._wires: dict[str, Wire] = {}
         wanted = job.proof is not None and job.name == "tail" and bool(self._specs)
@@ -126,8 +133,16 @@ class LaneProver:
         return [*ordered[first:], *ordered[:first]]
 
     def __enter__(self) -> LaneProver:
-        if self._thread is not None:
-            self._thread.start()
+        if self._thread is None:
+            return self
+        with _running_lock:
+            former = _running.get(self._lane)
+            if former is not None and former.is_alive():
+                log.warning("Nothing is compared in the background: the comparison of the slice before has not ended")
+                self._thread = None
+            else:
+                _running[self._lane] = self._thread
+                self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,6 +151,7 @@ class LaneProver:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
+        self._is_left.set()
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -299,7 +315,7 @@ class LaneProver:
     def _postpone(self, spec: CopyPartition) -> None:
         """A piece did not fit into the slice. One of a compacted topic never may: keys are looked for up to the end."""
         known = self._known.get(spec.key)
-        if known is None or not self._settings.rules(spec.topic).compacted:
+        if known is None or self._is_left.is_set() or not self._settings.rules(spec.topic).compacted:
             return
         if time.monotonic() - known.compared_at < PIECE_SECONDS:
             return  # the slice has ended early
@@ -309,6 +325,10 @@ class LaneProver:
         self._save(known.document)
 
     def _save(self, document: ProvenPartition) -> None:
+        if self._is_left.is_set():
+            raise Interrupted(
+                "the slice is over", where=Where(topic=document.topic, partition=document.partition), next_step="-"
+            )
         store_proven(self._store, document)
 
     def _offset_map(self, spec: CopyPartition) -> PartitionMap:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from content_support import COMPACTED, MemoryLog, content_range, copy_of, log_of, rewrite
+from fake_partition import FakeClients, FakePartition
 
+from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.copy_job import (
     CopyJob,
     CopyLane,
@@ -15,8 +20,13 @@ from airflow_provider_kafka_migration.documents.copy_job import (
     ProofSettings,
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition
+from airflow_provider_kafka_migration.documents.validation import ContentRange
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch
+from airflow_provider_kafka_migration.replication import lane_prover
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.lane_prover import LaneProver, Pace
+from airflow_provider_kafka_migration.replication.proven import load_proven
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 
@@ -50,6 +60,28 @@ def test_without_a_limit_nobody_waits() -> None:
     Pace(None, never)(10**12)
 
 
+def tail_job(verdict: Verdict = Verdict.EQUAL, rules: TopicRules | None = None) -> CopyJob:
+    spec = CopyPartition(
+        topic="orders",
+        target_topic="orders",
+        partition=0,
+        source_start_offset=0,
+        target_start_offset=0,
+        verdict=verdict,
+    )
+    return CopyJob(
+        migration_id="m1",
+        name="tail",
+        generation=1,
+        journal_location="file:///tmp",
+        archive_location="file:///tmp",
+        via="direct",
+        producers=ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0),
+        lanes=[CopyLane(lane=0, transactional_id="x", partitions=[spec])],
+        proof=ProofSettings(topics={"orders": rules} if rules else {}),
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
@@ -66,21 +98,9 @@ def test_only_a_tail_that_is_told_to_compares(
         def wire(self, name: str, **_: Any) -> Any:
             raise AssertionError(f"{name} was opened")
 
-    spec = CopyPartition(
-        topic="t", target_topic="t", partition=0, source_start_offset=0, target_start_offset=0, verdict=verdict
-    )
-    lane = CopyLane(lane=0, transactional_id="x", partitions=[spec])
-    job = CopyJob(
-        migration_id="m1",
-        name="tail",
-        generation=1,
-        journal_location="file:///tmp",
-        archive_location="file:///tmp",
-        via="direct",
-        producers=ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0),
-        lanes=[lane],
-        proof=ProofSettings(),
-    ).model_copy(update=changes)
+    job = tail_job(verdict).model_copy(update=changes)
+    (lane,) = job.lanes
+    (spec,) = lane.partitions
     prover = LaneProver(job, lane, Nothing({}), local_store, time.monotonic() + 60)
     assert prover.runs is False
     with prover:
@@ -92,3 +112,109 @@ def test_only_a_tail_that_is_told_to_compares(
         local_store,
         time.monotonic() + 60,
     ).runs
+
+
+# -- compacted partitions --------------------------------------------------------------------------------------------
+
+
+def stored(store: ObjectStore) -> ProvenPartition:
+    compared: ContentRange = content_range(0, 60)
+    return load_proven(store, "m1", compared)
+
+
+def prover_of(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, source: MemoryLog, target: MemoryLog, rules: TopicRules
+) -> LaneProver:
+    """A prover over logs in memory; nothing runs by itself."""
+    job = tail_job(rules=rules)
+    clients = FakeClients(FakePartition([1] * 60), FakePartition([3] * 60), store)
+    monkeypatch.setattr(lane_prover, "KafkaLog", lambda wire, *_: target if wire is clients.sides["target"] else source)
+    return LaneProver(job, job.lanes[0], clients, store, time.monotonic() + 600)
+
+
+class LookedUp(MemoryLog):
+    """A source that tells when it is read once more: for later records of keys."""
+
+    def __init__(self, log: MemoryLog, then: Callable[[], None]) -> None:
+        super().__init__(log.stored, log.log_start)
+        self.then = then
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        for number, batch in enumerate(super().batches(start_offset, stop_offset)):
+            if self.reads == 2 and number == 1:
+                self.then()
+            yield batch
+
+
+def compacted() -> tuple[MemoryLog, MemoryLog]:
+    """The source has lost older records of keys since, the target has them."""
+    log = log_of(60, key_every=20)
+    return rewrite(log, dict.fromkeys(range(20))), copy_of(log)
+
+
+def test_looking_for_later_records_ends_with_the_slice(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = compacted()
+    monkeypatch.setattr(lane_prover, "PIECE_SECONDS", 0.0)
+
+    def slice_ends() -> None:
+        prover._deadline = time.monotonic()
+
+    looked_up = LookedUp(source, slice_ends)
+    prover = prover_of(local_store, monkeypatch, looked_up, target, COMPACTED)
+    monkeypatch.setattr(prover, "_enough", lambda: False)
+    assert prover._round()
+    assert looked_up.reads == 2
+    found = stored(local_store)
+    assert (found.proven, found.differing) == (None, None)
+    assert "takes longer than a slice" in found.postponed
+    assert not prover._prove(prover._specs[0], 60), "left alone for a while"
+
+
+def test_looking_for_later_records_keeps_the_pace(local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = compacted()
+    paced: list[int] = []
+    prover = prover_of(local_store, monkeypatch, source, target, COMPACTED)
+    monkeypatch.setattr(prover, "_pace", paced.append)
+    assert prover._round()
+    assert source.reads == 2
+    assert sum(paced) == source.read_bytes + target.read_bytes
+    found = stored(local_store)
+    assert found.proven is not None
+    assert found.proven.content.explained == {"compacted": 20}
+
+
+def test_a_comparison_that_was_left_behind_stores_nothing(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(60)
+    prover = prover_of(local_store, monkeypatch, log, copy_of(log), TopicRules(compacted=False))
+    prover._thread = None
+    prover.__exit__()
+    monkeypatch.setattr(prover, "_deadline", time.monotonic() + 600)
+    monkeypatch.setattr(prover, "_enough", lambda: False)
+    prover._round()
+    assert list(local_store.list("m1/proven/")) == []
+
+
+def test_no_second_comparison_begins_while_one_was_left_behind(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = log_of(60)
+    go_on = threading.Event()
+    monkeypatch.setattr(LaneProver, "_run", lambda self: go_on.wait(60))
+    first, second, third = (
+        prover_of(local_store, monkeypatch, log, copy_of(log), TopicRules(compacted=False)) for _ in range(3)
+    )
+    try:
+        with first:
+            left_behind = first._thread
+        assert left_behind is not None
+        with second:
+            assert not second.runs
+    finally:
+        go_on.set()
+    left_behind.join(60)
+    with third:
+        assert third.runs
