@@ -52,6 +52,11 @@ REST_SECONDS = 10.0
 LITTLE_OFFSETS = 10_000
 #: A compacted partition whose comparison does not fit into a slice is left alone for so long.
 POSTPONE = timedelta(minutes=10)
+_TOO_LONG = "the source has compacted it since, and looking for later records of its keys takes longer than a slice"
+_CUT = (
+    "the source has compacted it since, and what only the target has may have been deleted by tombstones behind the "
+    "piece that fits into a slice"
+)
 _IDLE_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 #: The end of a slice does not wait longer for this thread: it can do no harm when it is left behind.
@@ -237,8 +242,26 @@ class LaneProver:
         if piece is None:
             return False
         stretch, log_starts = self._compare(piece, offset_map)
-        self._take_in(known, former, stretch, anchor, log_starts)
+        if self._may_be_explained_later(piece, stretch):
+            self._leave_alone(known, _CUT)
+        else:
+            self._take_in(known, former, stretch, anchor, log_starts)
         return True
+
+    def _may_be_explained_later(self, piece: ContentRange, stretch: Stretch) -> bool:
+        """Whether what only the target has may go back to a tombstone that lies behind the cut.
+
+        The source drops a record when a tombstone of its key comes, and the tombstone some time later. The target has
+        both, but the comparison has not seen the second one.
+        """
+        content = stretch.content
+        return (
+            stretch.compared != piece
+            and not content.is_equal
+            and self._settings.rules(piece.topic).compacted
+            and content.error is None
+            and all(item.kind == "extra" for item in content.differences)
+        )
 
     def _usable(self, known: _Known, whole: ContentRange, offset_map: PartitionMap) -> ProvenRange | None:
         proven = known.document.proven
@@ -319,8 +342,10 @@ class LaneProver:
             return
         if time.monotonic() - known.compared_at < PIECE_SECONDS:
             return  # the slice has ended early
+        self._leave_alone(known, _TOO_LONG)
+
+    def _leave_alone(self, known: _Known, why: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        why = "the source has compacted it since, and looking for later records of its keys takes longer than a slice"
         known.document = known.document.model_copy(update={"postponed": why, "postponed_at": now})
         self._save(known.document)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from content_support import COMPACTED, MemoryLog, content_range, copy_of, log_of, rewrite
+from content_support import COMPACTED, NOW_MS, MemoryLog, content_range, copy_of, log_of, rewrite
 from fake_partition import FakeClients, FakePartition
 
 from airflow_provider_kafka_migration.documents.content import TopicRules
@@ -22,7 +24,7 @@ from airflow_provider_kafka_migration.documents.copy_job import (
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
 from airflow_provider_kafka_migration.documents.validation import ContentRange
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, Record
 from airflow_provider_kafka_migration.replication import lane_prover
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.lane_prover import LaneProver, Pace
@@ -218,3 +220,65 @@ def test_no_second_comparison_begins_while_one_was_left_behind(
     left_behind.join(60)
     with third:
         assert third.runs
+
+
+def with_tombstone() -> tuple[MemoryLog, MemoryLog]:
+    """A value at 5, its tombstone at 35; the source has dropped both, the target has them."""
+    log = rewrite(
+        log_of(60),
+        {5: Record(5, NOW_MS - 60_000, b"gone", b"v", []), 35: Record(35, NOW_MS - 60_000, b"gone", None, [])},
+    )
+    return rewrite(log, {5: None, 35: None}), copy_of(log)
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [({}, False), ({7: None}, True), ({7: Record(7, NOW_MS, b"k", b"other", [])}, True)],
+    ids=["a later tombstone", "missing", "changed"],
+)
+def test_a_piece_that_was_cut_before_a_tombstone_does_not_differ(
+    local_store: ObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    change: dict[int, Record | None],
+    *,
+    differs: bool,
+) -> None:
+    source, target = with_tombstone()
+    target = rewrite(target, change)
+    prover = prover_of(local_store, monkeypatch, source, target, COMPACTED)
+    monkeypatch.setattr(lane_prover, "PIECE_SECONDS", 0.0)
+    compare = lane_prover.compare_stretch
+    two_batches = sum(batch.size_bytes for batch in target.stored[:2])
+
+    def cut_at_30(*arguments: Any) -> Any:
+        options = dataclasses.replace(arguments[5], enough=lambda: target.read_bytes > two_batches)
+        stretch = compare(*arguments[:5], options)
+        assert 10 <= stretch.compared.source_end_offset <= 35
+        return stretch
+
+    monkeypatch.setattr(lane_prover, "compare_stretch", cut_at_30)
+    prover._round()
+    found = stored(local_store)
+    assert found.proven is None
+    assert (found.differing is not None) is differs
+    assert ("tombstones behind the piece" in found.postponed) is not differs
+    if not differs:
+        monkeypatch.setattr(lane_prover, "compare_stretch", compare)
+        monkeypatch.setattr(lane_prover, "PIECE_SECONDS", 60.0)
+        monkeypatch.setattr(lane_prover, "POSTPONE", timedelta(0))
+        prover._known.clear()
+        prover._round()
+        healed = stored(local_store)
+        assert healed.proven is not None, "all of it together is equal"
+        assert (healed.proven.source_end_offset, healed.postponed) == (60, "")
+
+
+def test_what_only_the_target_has_is_a_difference_if_nothing_may_go(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = with_tombstone()
+    prover = prover_of(local_store, monkeypatch, source, target, TopicRules(compacted=False))
+    prover._round()
+    found = stored(local_store)
+    assert found.differing is not None
+    assert not found.postponed
