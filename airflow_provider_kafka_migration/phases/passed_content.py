@@ -15,7 +15,13 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.documents.proven import PassedContent
 from airflow_provider_kafka_migration.documents.validation import CheckResult, ContentRange, PartitionContent
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, by_name, get_result, put_result
+from airflow_provider_kafka_migration.phases.migrated import (
+    TopicPartition,
+    by_name,
+    get_result,
+    partition_name,
+    put_result,
+)
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.topology import DELETING_RESTORED
 from airflow_provider_kafka_migration.replication.proven import is_another_log, load_proven
@@ -58,6 +64,25 @@ def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool
             log.warning("%s-%d: the target's log was written again, so everything is compared again", *item.key)
             return True
     return False
+
+
+def compared_log_starts(
+    context: PhaseContext, ranges: Sequence[ContentRange], passed: PassedContent | None
+) -> dict[TopicPartition, int]:
+    """By source partition: the target's log start as it was seen after the comparison; only those that are known.
+
+    The lowest that was seen: all that lay above it was there for the whole comparison.
+    """
+    known: dict[TopicPartition, int] = {}
+    for item in ranges:
+        found = load_proven(context.journal_store, context.migration_id, item).proven
+        seen = [] if found is None else [found.target_log_start_offset]
+        if passed is not None:
+            seen.append(passed.target_log_starts.get(partition_name((item.target_topic, item.partition)), -1))
+        seen = [offset for offset in seen if offset >= 0]
+        if seen:
+            known[item.key] = min(seen)
+    return known
 
 
 def save_passed(

@@ -35,7 +35,7 @@ from airflow_provider_kafka_migration.phases import (
     topology_missing,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.passed_content import load_passed, save_passed
+from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.replication.proven import proven_key, store_proven
 
 
@@ -253,6 +253,9 @@ def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
     prove(context, 1, 50)
     sentinels = CheckResult(name="sentinels", outcome=Outcome.PASSED, summary="-")
     passed = save_passed(context, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
+    assert compared_log_starts(context, RANGES, None) == {}
+    with_starts = passed.model_copy(update={"target_log_starts": {"orders-0": 7}})
+    assert compared_log_starts(context, RANGES, with_starts) == {("orders", 0): 7}
     replaced = [False]
     monkeypatch.setattr(passed_content, "is_another_log", lambda *_: replaced[0])
     assert load_passed(context, RANGES) == passed
