@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, Mig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.archive_log import ArchiveLog
 from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
+from airflow_provider_kafka_migration.replication.content_archive import compare_deleted, is_final
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
 from airflow_provider_kafka_migration.replication.content_joined import joined
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog, KafkaLog
@@ -170,6 +170,8 @@ class ContentChecker:
             return former.content
         target, source = self._target_log(compared, offset_map), self._source_log(compared)
         content = self._compare(piece, offset_map, target, source)
+        if content.is_equal and not is_final(content):
+            return content if former is None else joined(former.content, content)
         update: dict[str, object]
         if content.is_equal:
             log_starts = (source.log_start_offset(), target.log_start_offset())

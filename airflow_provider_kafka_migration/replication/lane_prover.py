@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.documents.validation import ContentRange, 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
+from airflow_provider_kafka_migration.replication.content_archive import compare_deleted, is_final
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, Stretch, compare_stretch
 from airflow_provider_kafka_migration.replication.content_log import KafkaLog
 from airflow_provider_kafka_migration.replication.maps import base_run
@@ -244,6 +244,8 @@ class LaneProver:
         stretch, log_starts = self._compare(piece, offset_map)
         if self._may_be_explained_later(piece, stretch):
             self._leave_alone(known, _CUT)
+        elif stretch.content.is_equal and not is_final(stretch.content):
+            self._leave_alone(known, f"the archive cannot be used: {stretch.content.uncompared_reason}")
         else:
             self._take_in(known, former, stretch, anchor, log_starts)
         return True

@@ -13,7 +13,7 @@ import pytest
 from content_support import COMPACTED, NOW_MS, MemoryLog, content_range, copy_of, log_of, rewrite
 from fake_partition import FakeClients, FakePartition
 
-from airflow_provider_kafka_migration.documents.content import TopicRules
+from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
 from airflow_provider_kafka_migration.documents.copy_job import (
     CopyJob,
     CopyLane,
@@ -23,10 +23,11 @@ from airflow_provider_kafka_migration.documents.copy_job import (
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
-from airflow_provider_kafka_migration.documents.validation import ContentRange
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, Record
-from airflow_provider_kafka_migration.replication import lane_prover
+from airflow_provider_kafka_migration.replication import content_verifier, lane_prover
 from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.replication.content_archive import NOT_ARCHIVED
 from airflow_provider_kafka_migration.replication.lane_prover import LaneProver, Pace
 from airflow_provider_kafka_migration.replication.proven import load_proven
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -282,3 +283,50 @@ def test_what_only_the_target_has_is_a_difference_if_nothing_may_go(
     found = stored(local_store)
     assert found.differing is not None
     assert not found.postponed
+
+
+@pytest.mark.parametrize(
+    ("reason", "grows"), [("access to the archive is denied", False), (NOT_ARCHIVED, True)], ids=["denied", "ended"]
+)
+def test_what_the_archive_could_not_tell_is_asked_again(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, reason: str, *, grows: bool
+) -> None:
+    """Else the range would be taken for what can be known, and no validation would ask the archive again."""
+    log = log_of(60)
+    source, target = MemoryLog(log.stored, log_start=20), copy_of(log)
+    prover = prover_of(local_store, monkeypatch, source, target, TopicRules(compacted=False))
+    prover._settings = prover._settings.model_copy(update={"archive_of_deleted": "file:///archive"})
+    monkeypatch.setattr(
+        lane_prover, "compare_deleted", lambda found, *_: found.model_copy(update={"uncompared_reason": reason})
+    )
+    prover._round()
+    found = stored(local_store)
+    assert found.differing is None
+    assert (found.proven is not None) is grows
+    assert (reason in found.postponed) is not grows
+
+
+@pytest.mark.parametrize("is_denied", [True, False])
+def test_a_validation_asks_the_archive_again(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, *, is_denied: bool
+) -> None:
+    source, target = FakePartition([1] * 30, start_offset=10), FakePartition([3] * 30)
+    reason = "access denied" if is_denied else NOT_ARCHIVED
+    asked: list[int] = []
+
+    def from_archive(found: PartitionContent, *_: Any) -> PartitionContent:
+        asked.append(1)
+        return found.model_copy(update={"uncompared_reason": reason})
+
+    monkeypatch.setattr(content_verifier, "compare_deleted", from_archive)
+    job = ContentJob(
+        migration_id="m1",
+        journal_location="file:///tmp",
+        start_from_proven=True,
+        archive_of_deleted="file:///archive",
+        ranges=[content_range(0, 30)],
+    )
+    with content_verifier.ContentChecker(job, FakeClients(source, target, local_store), local_store) as checker:
+        for _ in range(2):
+            assert checker.check(content_range(0, 30)).uncompared == [(0, 10)]
+    assert len(asked) == (2 if is_denied else 1)
