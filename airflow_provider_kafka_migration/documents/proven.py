@@ -20,7 +20,8 @@ class ProvenRange(Part):
 
     The anchor is what tells later whether the target's log is still the one that was read: Kafka gives each leader of
     a partition an epoch, and writes it into each batch. The same epoch at the same offset means the same log below
-    it. After an unclean election whatever was lost is written again under a newer epoch.
+    it. After an unclean election whatever was lost is written again under a newer epoch. Epochs of a topic that was
+    deleted and made again begin at 0 again, so the id of the topic belongs to the anchor.
     """
 
     source_start_offset: int
@@ -29,6 +30,9 @@ class ProvenRange(Part):
     target_end_offset: int
     anchor_offset: int = Field(-1, description="target offset whose leader epoch was seen; -1: the range has none")
     anchor_epoch: int = -1
+    target_topic_id: str = Field(
+        "", description="of the topic that was read; empty (older releases did not write it): the range is not trusted"
+    )
     source_log_start_offset: int = Field(-1, description="of the source when the last piece was compared")
     target_log_start_offset: int = Field(-1, description="of the target when the last piece was compared")
     content: PartitionContent = Field(description="figures and digests of the whole range")

@@ -174,6 +174,12 @@ def _proof(spec: MigrationSpec, facts: dict[str, Any], what: str) -> list[str]:
             "",
             f"**{proof['uncompared_records']} records were deleted on the source before they were compared.**",
         ]
+    if proof.get("unchecked_partitions"):
+        lines += [
+            "",
+            f"**The target's log of {proof['unchecked_partitions']} partitions could not be looked at since they were "
+            "compared**: validate does it.",
+        ]
     if proof["differing"]:
         policy = "the approval is refused" if spec.validation.on_difference == "block" else "this is only shown"
         lines += ["", f"**{proof['differing_partitions']} partitions DIFFER**: {policy}.", ""]

@@ -87,21 +87,28 @@ def _prove_rest(context: PhaseContext) -> None:
     document = load_document(context)
     if document is None or not context.spec.validation.before_cutover:
         return
-    why = proof.prove_rest(context, content_ranges(document))
-    status = _proof_to_boundary(context)
+    rest = proof.prove_rest(context, content_ranges(document))
+    status = _proof_to_boundary(context, rest.unchecked)
     if status is not None:
         proof.journal_status(context, "client_switch", status)
-    if why:
-        log.warning("Not all content up to the boundary is proven: %s", why)
+    if rest.why:
+        log.warning("Not all content up to the boundary is proven: %s", rest.why)
 
 
-def _proof_to_boundary(context: PhaseContext) -> proof.ProofStatus | None:
-    """What is proven up to the boundary of the cutover; None before there is one, or if nothing is compared."""
+def _proof_to_boundary(context: PhaseContext, unchecked: int | None = None) -> proof.ProofStatus | None:
+    """What is proven up to the boundary of the cutover; None before there is one, or if nothing is compared.
+
+    :param unchecked: partitions whose target log could not be looked at; None: as it was journaled last.
+    """
     document = load_document(context)
     if document is None or not context.spec.validation.before_cutover:
         return None
     ends = {(item.topic, item.partition): item.source_end_offset or 0 for item in document.partitions}
-    return proof.read_status(context, ends)
+    if unchecked is None:
+        looked = context.journal.find_step(proof.STEP, "client_switch")
+        # Nobody has looked at any of them yet.
+        unchecked = len(ends) if looked is None else int(looked.details.get("unchecked_partitions", len(ends)))
+    return proof.read_status(context, ends, unchecked=unchecked)
 
 
 def code_of(binding: dict[str, Any]) -> str:

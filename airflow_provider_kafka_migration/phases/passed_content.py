@@ -15,8 +15,16 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.documents.proven import PassedContent
 from airflow_provider_kafka_migration.documents.validation import CheckResult, ContentRange, PartitionContent
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, by_name, get_result, put_result
+from airflow_provider_kafka_migration.phases.migrated import (
+    TopicPartition,
+    by_name,
+    get_result,
+    partition_name,
+    put_result,
+)
 from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases.topology import DELETING_RESTORED
+from airflow_provider_kafka_migration.replication.proven import is_another_log, load_proven
 
 STEP = "content_passed"
 RESULT = "content-passed"
@@ -38,7 +46,43 @@ def load_passed(context: PhaseContext, ranges: Sequence[ContentRange]) -> Passed
     wanted = sorted(ranges, key=lambda item: item.key)
     if entry.details.get("digest") != found.digest() or found.ranges != wanted:
         return None
+    if context.journal.find_step(DELETING_RESTORED) is None and _was_replaced(context, found.ranges):
+        return None
     return found
+
+
+def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
+    """Whether the target has another log of some partition than the one that passed.
+
+    Looked at as long as retention is not known to be back, that is, where comparing again can still do some good.
+
+    :raises MigrationError: the target cannot be asked.
+    """
+    for item in ranges:
+        found = load_proven(context.journal_store, context.migration_id, item).proven
+        if found is not None and is_another_log(context.target.wire, found, item.target_topic, item.partition):
+            log.warning("%s-%d: the target's log was written again, so everything is compared again", *item.key)
+            return True
+    return False
+
+
+def compared_log_starts(
+    context: PhaseContext, ranges: Sequence[ContentRange], passed: PassedContent | None
+) -> dict[TopicPartition, int]:
+    """By source partition: the target's log start as it was seen after the comparison; only those that are known.
+
+    The lowest that was seen: all that lay above it was there for the whole comparison.
+    """
+    known: dict[TopicPartition, int] = {}
+    for item in ranges:
+        found = load_proven(context.journal_store, context.migration_id, item).proven
+        seen = [] if found is None else [found.target_log_start_offset]
+        if passed is not None:
+            seen.append(passed.target_log_starts.get(partition_name((item.target_topic, item.partition)), -1))
+        seen = [offset for offset in seen if offset >= 0]
+        if seen:
+            known[item.key] = min(seen)
+    return known
 
 
 def save_passed(

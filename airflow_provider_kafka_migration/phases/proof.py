@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,8 +15,8 @@ from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.content import content_job
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition
-from airflow_provider_kafka_migration.documents.validation import ContentRange
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.proven import proven_prefix
+from airflow_provider_kafka_migration.replication.proven import forget_proven, proven_prefix, still_holds
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Journal step: what the comparisons before the client switch have proven. Keyed by when it was looked at.
@@ -43,11 +43,12 @@ class ProofStatus:
     """What is proven of all partitions, in source offsets (holes count).
 
     :param copied: offsets that are on the target.
-    :param proven: of these, those that were compared and are equal or explained.
+    :param proven: of these, those that were compared and are equal or explained; not those that the source had deleted.
     :param partitions: all; ``complete`` those of which everything copied is proven.
     :param uncompared_records: records of the target that the source had deleted before anybody compared them.
     :param differing: name of each partition that differs, with what was seen.
     :param waiting: of partitions that are not complete, why, where that is known.
+    :param unchecked: partitions whose target log could not be looked at since they were proven.
     """
 
     copied: int
@@ -59,11 +60,13 @@ class ProofStatus:
     differing: dict[str, str]
     waiting: dict[str, str]
     digest: str
+    unchecked: int = 0
 
     @property
     def is_complete(self) -> bool:
         """Everything is proven, and of nothing it is unknown whether it is equal."""
-        return self.complete == self.partitions and not self.differing and not self.uncompared_records
+        is_known = not self.uncompared_records and not self.unchecked
+        return self.complete == self.partitions and not self.differing and is_known
 
     def as_dict(self) -> dict[str, Any]:
         """The status as data, for approvals and journal."""
@@ -77,15 +80,17 @@ class ProofStatus:
             "differing": dict(list(self.differing.items())[:100]),
             "differing_partitions": len(self.differing),
             "waiting": dict(list(self.waiting.items())[:100]),
+            "unchecked_partitions": self.unchecked,
             "is_complete": self.is_complete,
             "digest": self.digest,
         }
 
 
-def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) -> ProofStatus:
+def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], *, unchecked: int = 0) -> ProofStatus:
     """What is proven, by the stored documents. Asks no cluster.
 
     :param positions: exclusive source offset up to which each partition is copied.
+    :param unchecked: see :class:`ProofStatus`.
     """
     partitions = migrated_partitions(context)
     documents = _documents(context)
@@ -94,13 +99,14 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) 
     for key in sorted(positions.keys() & partitions.keys()):
         start, position = partitions[key].source_start_offset, max(positions[key], partitions[key].source_start_offset)
         document = documents.get(key)
-        found = document.proven if document is not None else None
+        found = _trusted(document)
         if found is not None and found.source_start_offset != start:
             found = None
         until = start if found is None else min(found.source_end_offset, position)
         copied += position - start
-        proven += until - start
-        complete += until == position
+        why = "" if found is None else _not_proven(found.content)
+        proven += until - start - (0 if found is None else _unproven_offsets(found.content, start, until))
+        complete += until == position and not why
         if found is not None:
             records += found.content.compared
             uncompared += found.content.uncompared_records
@@ -108,9 +114,35 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int]) 
             differing[partition_name(key)] = _difference(document)
         elif until < position:
             waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
+        elif why:
+            waiting[partition_name(key)] = why
     digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
     total = len(positions.keys() & partitions.keys())
-    return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest)
+    return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest, unchecked)
+
+
+def _trusted(document: ProvenPartition | None) -> ProvenRange | None:
+    """The range that is proven; none if it does not say of which topic: whoever compares begins again then."""
+    found = None if document is None else document.proven
+    return found if found is not None and found.target_topic_id else None
+
+
+def _not_proven(content: PartitionContent) -> str:
+    """Why a comparison that found no difference is no proof of the whole range, for people; empty if it is one."""
+    if content.is_proven:
+        return ""
+    if content.uncompared:
+        first, until = content.uncompared[0]
+        more = f" and {len(content.uncompared) - 1} more ranges" if len(content.uncompared) > 1 else ""
+        return f"source offsets {first}..{until - 1}{more} were deleted on the source before they were compared"
+    return f"none of its {content.target_records} records could be compared: all are explained"
+
+
+def _unproven_offsets(content: PartitionContent, start: int, until: int) -> int:
+    """Of the source offsets of a range: those that nobody has compared."""
+    if not content.uncompared and not content.is_proven:
+        return until - start
+    return sum(max(0, min(last, until) - max(first, start)) for first, last in content.uncompared)
 
 
 def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
@@ -181,30 +213,74 @@ class _ReadingClients(Clients):
         return self._context.journal_store if is_journal else self._context.archive_store
 
 
-def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> str:
-    """Compare what is left between what the tail has proven and the boundary, for a bounded time.
+class Rest(NamedTuple):
+    """What became of the attempt to prove what is left.
 
-    What it does not get to is compared by the validation; so is what cannot be read now.
-
-    :returns: why something is left, for people; empty if nothing stood in the way.
+    :param why: something is left, for people; empty if nothing stood in the way.
+    :param unchecked: partitions whose target log could not be looked at.
     """
-    documents = _documents(context)
-    small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
-    if not small:
-        return ""
-    spec, plan = context.spec, context.load_plan()
+
+    why: str = ""
+    unchecked: int = 0
+
+
+def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> Rest:
+    """Look again at what is proven, and compare what is left of it up to the boundary, for a bounded time.
+
+    A range whose log was written again on the target is taken back. What is not compared in time is compared by the
+    validation; so is what cannot be read now.
+    """
     until = time.monotonic() + REST_SECONDS
+    documents = _documents(context)
+    with _ReadingClients(context) as clients:
+        proven = [(item, found) for item in ranges if (found := _trusted(documents.get(item.key))) is not None]
+        unchecked = _look_again(context, clients, proven, until)
+        documents = _documents(context)
+        small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
+        return Rest(_compare(context, clients, small, until) if small else "", unchecked)
+
+
+def _look_again(
+    context: PhaseContext, clients: Clients, proven: list[tuple[ContentRange, ProvenRange]], until: float
+) -> int:
+    """Take back what does not hold any more; of how many partitions that could not be found out."""
+
+    def look(part: list[tuple[ContentRange, ProvenRange]]) -> int:
+        done = 0
+        try:
+            wire = clients.wire("target", read_only=True)
+            for item, found in part:
+                if time.monotonic() >= until:
+                    break
+                if not still_holds(wire, found, item.target_topic, item.partition):
+                    log.warning("%s-%d: the target's log was written again: nothing of it is proven", *item.key)
+                    forget_proven(context.journal_store, context.migration_id, *item.key)
+                done += 1
+        except MigrationError as error:
+            log.warning("What is proven could not be looked at again before the client switch: %s", error)
+        return len(part) - done
+
+    if not proven:
+        return 0
+    with ThreadPoolExecutor(_READERS, "proven") as pool:
+        return sum(pool.map(look, [proven[first::_READERS] for first in range(min(_READERS, len(proven)))]))
+
+
+def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange], until: float) -> str:
+    """Compare ranges until a moment; why something is left."""
+    spec, plan = context.spec, context.load_plan()
     try:
         job = content_job(
             plan,
-            small,
+            ranges,
             delete_retention_ms=delete_retention_of(context, plan),
             journal_location=spec.storage.journal,
             timestamps=spec.offsets.timestamps,
+            # Not one of the validation's attempts: its results are not the validation's.
+            attempt=0,
             archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
         )
-        with _ReadingClients(context) as clients:
-            found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
+        found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
     except Interrupted:
         return f"it was not compared within {REST_SECONDS:.0f} s"
     except MigrationError as error:
@@ -219,5 +295,5 @@ def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> str:
 
 
 def _left(document: ProvenPartition | None, compared: ContentRange) -> int:
-    found = document.proven if document is not None else None
+    found = _trusted(document)
     return compared.source_end_offset - (compared.source_start_offset if found is None else found.source_end_offset)

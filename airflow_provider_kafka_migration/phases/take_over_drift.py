@@ -34,6 +34,7 @@ from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.phases import (
     access,
+    copy_jobs,
     created_access,
     frozen,
     source_drift,
@@ -43,6 +44,7 @@ from airflow_provider_kafka_migration.phases import (
     write_withdrawals,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.source_drift import SourceDrift
 from airflow_provider_kafka_migration.state import State
 
@@ -80,6 +82,7 @@ def follow(context: PhaseContext) -> list[str]:
     lines = list(drift.config_lines)
     if drift.configs:
         _supplement(context, drift.configs)
+    _refresh_proof(context, context.load_plan())
     _set_copy_time(context, context.load_plan())
     context.journal.refresh()
     if not _access_follows(context) or not _may_change(context):
@@ -158,6 +161,25 @@ def _supplement(context: PhaseContext, changed: Mapping[str, ConfigChange]) -> N
         details={"document": name, "digest": digest, "partitions": [], "configs": sorted(changed)},
         reason=f"configs of {len(changed)} topics have changed on the source",
     )
+
+
+def _refresh_proof(context: PhaseContext, plan: Plan) -> None:
+    """The tail's job tells by which rules it compares in the background: those of the configs as they are now.
+
+    Looked at in each pass once configs have changed, so a crash before that is healed by the next one.
+    """
+    job = load_job(context, PHASE) if any(item.configs for item in context.supplements()) else None
+    if job is None or job.proof is None or job.generation != context.journal.generation:
+        return
+    proof = copy_jobs.proof_settings(context, plan)
+    if proof is None or proof == job.proof:
+        return
+    context.journal.refresh()
+    if not _may_change(context):
+        return
+    context.journal.check_holds()
+    changed = job.model_copy(update={"proof": proof})
+    context.journal_store.put(copy_jobs.job_key(context, PHASE), changed.canonical())
 
 
 def _set_copy_time(context: PhaseContext, plan: Plan) -> None:

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.phases import follow
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.replication.proven import forget_proven
 from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
@@ -50,7 +51,11 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     if missing:
         context.journal.step(STEP, key=phase, details={"topics": sorted(missing)}, reason=reason)
     sources = {by_target[name] for name in todo}
-    follow.make(context, context.load_plan(), {item.key for item in job.partitions if item.topic in sources})
+    keys = {item.key for item in job.partitions if item.topic in sources}
+    # What was proven, was so of the topic that is gone.
+    for topic, partition in sorted(keys):
+        forget_proven(context.journal_store, context.migration_id, topic, partition)
+    follow.make(context, context.load_plan(), keys)
     context.journal.step(DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics are there again")
     return todo
 

@@ -35,7 +35,7 @@ from airflow_provider_kafka_migration.phases.evidence import publish_failure
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
-from airflow_provider_kafka_migration.phases.passed_content import load_passed, save_passed
+from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.validate_late import with_late_partitions
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
@@ -116,7 +116,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
     passed = load_passed(context, ranges)
     contents = passed.contents if passed is not None else compare(context, document)
     content = checks.check_content(contents, list(ends))
-    counts = _counts(context, document, ends, contents)
+    counts = _counts(context, document, ends, contents, compared_log_starts(context, ranges, passed))
     sentinels = passed.sentinels if passed is not None else _sentinels(context, document, boundary)
     if passed is None and worst([content.outcome, sentinels.outcome]) is not Outcome.FAILED:
         # Before anything may be deleted: a run that dies from here on is completed by one that need not read again.
@@ -183,6 +183,7 @@ def _counts(
     document: OffsetMapDocument,
     ends: Mapping[TopicPartition, int],
     contents: Sequence[PartitionContent],
+    compared_starts: Mapping[TopicPartition, int],
 ) -> CheckResult:
     section = context.spec.validation
     target_keys = [(item.target_topic, item.partition) for item in document.partitions]
@@ -194,6 +195,7 @@ def _counts(
         # Whoever lets producers go on after the freeze has accepted that what they write is left behind.
         on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
         retention_is_back=context.journal.find_step(topology.DELETING_RESTORED) is not None,
+        compared_log_starts=compared_starts,
     )
     return checks.check_counts(
         document,

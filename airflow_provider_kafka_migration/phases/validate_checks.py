@@ -85,12 +85,14 @@ class CountRules:
     :param late_writes: by source partition, what was written to the source after the boundary, for people.
     :param on_late_writes: whether that fails the check.
     :param retention_is_back: configs that delete data are in force on the target again, so log starts may move.
+    :param compared_log_starts: by source partition, the target's log start that was seen after the comparison.
     """
 
     tolerance: int = 0
     late_writes: Mapping[TopicPartition, str] = field(default_factory=dict)
     on_late_writes: Literal["fail", "warn"] = "fail"
     retention_is_back: bool = False
+    compared_log_starts: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 def check_counts(
@@ -154,9 +156,13 @@ def _moved_start(
         return [text], []
     if rules.retention_is_back:
         return [], []
-    if not content.is_proven:
+    since = "somebody has deleted it on the target since (DeleteRecords)"
+    if content.is_proven:
+        return [], [f"{text}: all of it was compared before; {since}"]
+    seen = rules.compared_log_starts.get((item.topic, item.partition))
+    if seen is None or seen > first:
         return [text], []
-    return [], [f"{text}: all of it was compared before; somebody has deleted it on the target since (DeleteRecords)"]
+    return [], [f"{text}: it was all there when it was compared, as far as the source still had it; {since}"]
 
 
 def _target_problems(item: MappedPartition, target: Ends, first: int, last: int) -> list[str]:

@@ -17,6 +17,8 @@ from airflow_provider_kafka_migration.replication.content_spans import Spans
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex
 
+#: The reason where nothing is wrong with the archive: it ends before what was deleted.
+NOT_ARCHIVED = "the archive does not have it"
 _NOTHING_MAY_GO = TopicRules(compacted=False, delete_retention_ms=None)
 
 
@@ -29,6 +31,14 @@ def place_of(offset_map: PartitionMap, compared: ContentRange, source_offset: in
     found = offset_map.translate(source_offset).target_offset
     assert found is not None
     return max(compared.target_start_offset, min(found, compared.target_end_offset))
+
+
+def is_final(content: PartitionContent) -> bool:
+    """Whether comparing again would find no more: the archive could be asked for all that the source had deleted.
+
+    Where it could not be used (access denied, a broken segment), a later comparison has to ask it again.
+    """
+    return content.uncompared_reason in ("", NOT_ARCHIVED)
 
 
 def compare_deleted(
@@ -59,7 +69,7 @@ def compare_deleted(
             reach, reason = from_offset, error.what
         if reach < until_offset:
             left.add(reach, until_offset)
-            reason = reason or "the archive does not have it"
+            reason = reason or NOT_ARCHIVED
     return found.model_copy(update={"uncompared": left.ranges(), "uncompared_reason": reason if left else ""})
 
 

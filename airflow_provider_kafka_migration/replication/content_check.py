@@ -186,6 +186,10 @@ class _Comparison:
             self._options.pace(batch.size_bytes)
             yield batch
 
+    def _read_again(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """The source once more, for later records of keys: that may be all of it, so it can be stopped and slowed."""
+        return self._read(self._source_log, start_offset, stop_offset)
+
     def _read_source(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
         """The source's batches; notes what it had deleted. The batch that the log start lies in comes as a whole."""
         seen = len(log.skipped)
@@ -379,7 +383,9 @@ class _Comparison:
     def _result(self) -> PartitionContent:
         options = self._options
         now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
-        judged = self._target_only.judge(self._source_log, self._rules, now_ms=now_ms, keep=options.keep)
+        judged = self._target_only.judge(
+            self._source_log, self._rules, self._read_again, now_ms=now_ms, keep=options.keep
+        )
         self._deleted.update(judged.deleted)
         for difference in judged.differences:
             self._chains.only("target", b"extra", struct.pack(">q", difference.target_offset or 0))

@@ -12,15 +12,18 @@ import hashlib
 import struct
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.validation import ContentDifference
-from airflow_provider_kafka_migration.kafka.batches import Record
+from airflow_provider_kafka_migration.kafka.batches import AnyBatch, Record
 from airflow_provider_kafka_migration.replication.content_cursor import Cursor, key_of_body
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog
 from airflow_provider_kafka_migration.replication.content_spans import Spans
+
+#: Batches between two offsets.
+Reader = Callable[[int, int], Iterator[AnyBatch]]
 
 #: source offset, target offset, timestamp, flags, digest of the key
 _ENTRY = struct.Struct(">qqqB16s")
@@ -108,9 +111,10 @@ class TargetOnly:
             for fields in _ENTRY.iter_unpack(data):
                 yield _Entry(*fields)
 
-    def judge(self, source: CommittedLog, rules: TopicRules, *, now_ms: int, keep: int) -> Judgement:
+    def judge(self, source: CommittedLog, rules: TopicRules, read: Reader, *, now_ms: int, keep: int) -> Judgement:
         """Why the source does not have these records.
 
+        :param read: reads the source, between two offsets; whoever compares stops and slows down there.
         :param now_ms: milliseconds since 1970.
         :param keep: how many differences are kept.
         """
@@ -127,7 +131,7 @@ class TargetOnly:
             judge = _Judge(rules, log_start, now_ms)
             if rules.compacted:
                 judge.learn(self._bucket(number, passes))
-                judge.look_for_later_records(source, max(self._first_source_offset or 0, log_start))
+                judge.look_for_later_records(source, read, max(self._first_source_offset or 0, log_start))
             found: list[ContentDifference] = []
             for entry in self._bucket(number, passes):
                 reason = judge.reason(entry)
@@ -172,12 +176,12 @@ class _Judge:
                 if self._is_expired(entry):
                     self._last_expired[entry.key] = entry.source_offset
 
-    def look_for_later_records(self, source: CommittedLog, from_offset: int) -> None:
+    def look_for_later_records(self, source: CommittedLog, read: Reader, from_offset: int) -> None:
         """Read the source to its present end, behind the compared range too: those records compact as well."""
         if not self._last_on_source:
             return
         end = source.last_stable_offset()
-        cursor = Cursor(source.batches(from_offset, end), from_offset, end, "raw", lambda _batch, _error: None)
+        cursor = Cursor(read(from_offset, end), from_offset, end, "raw", lambda _batch, _error: None)
         known = self._last_on_source
         while cursor.low is not None:
             columns = cursor.open()

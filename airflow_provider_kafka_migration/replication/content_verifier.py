@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, Mig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.archive_log import ArchiveLog
 from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
+from airflow_provider_kafka_migration.replication.content_archive import compare_deleted, is_final
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
 from airflow_provider_kafka_migration.replication.content_joined import joined
 from airflow_provider_kafka_migration.replication.content_log import CommittedLog, KafkaLog
@@ -129,14 +129,16 @@ class ContentChecker:
         return self._wires[role]
 
     def check(self, compared: ContentRange) -> PartitionContent:
-        """Compare a partition and store the result; one that this job has already found equal is not read again.
+        """Compare a partition and store the result; what is found equal already is not read again.
 
-        A partition that cannot be compared is a result with ``error``.
+        Where that is kept as proven ranges, each is used only after a look at its anchor: the result of a job says
+        nothing of what has become of the target's log since. A partition that cannot be compared is a result with
+        ``error``.
 
         :raises Interrupted: told to stop.
         :raises StorageUnavailable: the result cannot be stored.
         """
-        known = self._results.read(compared)
+        known = None if self._job.start_from_proven else self._results.read(compared)
         if known is not None and known.is_equal:
             return known
         try:
@@ -159,15 +161,17 @@ class ContentChecker:
         """Compare what is not proven yet; what is found equal is proven from then on."""
         offset_map = self._offset_map(compared)
         document = load_proven(self._store, self._job.migration_id, compared)
+        target_key = (compared.target_topic, compared.partition)
+        anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
         former = self._usable(document.proven, compared, offset_map)
         piece = rest_of(compared, former)
         if piece is None:
             assert former is not None
             return former.content
-        target_key = (compared.target_topic, compared.partition)
-        anchor = Anchor.below(self._wire("target"), target_key, compared.target_end_offset)
         target, source = self._target_log(compared, offset_map), self._source_log(compared)
         content = self._compare(piece, offset_map, target, source)
+        if content.is_equal and not is_final(content):
+            return content if former is None else joined(former.content, content)
         update: dict[str, object]
         if content.is_equal:
             log_starts = (source.log_start_offset(), target.log_start_offset())

@@ -195,7 +195,11 @@ class JobCoordinator:
             log.warning("The job could not be read again: %s", error)
             return
         job = self.job if data is None else CopyJob.parse(data)
-        if job.generation != self.job.generation or job.lanes == self.job.lanes:
+        if job.generation != self.job.generation:
+            return
+        if job.lanes == self.job.lanes:
+            # What the source may do to its records follows its configs: the next slices compare by the new rules.
+            self.job = self.job.model_copy(update={"proof": job.proof})
             return
         standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
         log.info("The job has %d partitions now, before %d", len(standing), len(self._standing))

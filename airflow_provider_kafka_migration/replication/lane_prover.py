@@ -21,10 +21,10 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLan
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
+from airflow_provider_kafka_migration.replication.content_archive import compare_deleted, is_final
 from airflow_provider_kafka_migration.replication.content_check import ContentOptions, Stretch, compare_stretch
 from airflow_provider_kafka_migration.replication.content_log import KafkaLog
 from airflow_provider_kafka_migration.replication.maps import base_run
@@ -52,10 +52,19 @@ REST_SECONDS = 10.0
 LITTLE_OFFSETS = 10_000
 #: A compacted partition whose comparison does not fit into a slice is left alone for so long.
 POSTPONE = timedelta(minutes=10)
+_TOO_LONG = "the source has compacted it since, and looking for later records of its keys takes longer than a slice"
+_CUT = (
+    "the source has compacted it since, and what only the target has may have been deleted by tombstones behind the "
+    "piece that fits into a slice"
+)
 _IDLE_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 #: The end of a slice does not wait longer for this thread: it can do no harm when it is left behind.
 _JOIN_SECONDS = 0.2
+#: The comparisons that run in this process, by migration and lane. One that was left behind ends at its next batch;
+#: until then no other one begins.
+_running: dict[tuple[str, int], threading.Thread] = {}
+_running_lock = threading.Lock()
 #: Of a slice's time, what is left for judging and storing the last piece.
 _RESERVE = 0.25
 
@@ -83,8 +92,6 @@ class _Known:
     """What this slice knows of a partition."""
 
     document: ProvenPartition
-    #: whether the anchor was looked at in this slice
-    checked: bool = False
     #: it differed in this slice: looked at again in the next one
     differed: bool = False
     compared_at: float = 0.0
@@ -100,6 +107,7 @@ class LaneProver:
 
     def __init__(self, job: CopyJob, lane: CopyLane, clients: Clients, store: ObjectStore, deadline: float) -> None:
         self._job = job
+        self._lane = (job.migration_id, lane.lane)
         self._settings = job.proof or ProofSettings()
         self._clients = clients
         self._store = store
@@ -109,6 +117,8 @@ class LaneProver:
         self._specs = self._in_turn([spec for spec in lane.partitions if spec.verdict is not Verdict.TRANSACTIONAL])
         self._known: dict[tuple[str, int], _Known] = {}
         self._stop = threading.Event()
+        #: the slice is over: nothing is stored any more, another slice may know better by then
+        self._is_left = threading.Event()
         self._pace = Pace(self._settings.max_bytes_per_second, self._stop.wait)
         self._wires: dict[str, Wire] = {}
         wanted = job.proof is not None and job.name == "tail" and bool(self._specs)
@@ -128,8 +138,16 @@ class LaneProver:
         return [*ordered[first:], *ordered[:first]]
 
     def __enter__(self) -> LaneProver:
-        if self._thread is not None:
-            self._thread.start()
+        if self._thread is None:
+            return self
+        with _running_lock:
+            former = _running.get(self._lane)
+            if former is not None and former.is_alive():
+                log.warning("Nothing is compared in the background: the comparison of the slice before has not ended")
+                self._thread = None
+            else:
+                _running[self._lane] = self._thread
+                self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,6 +156,7 @@ class LaneProver:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)
+        self._is_left.set()
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -214,27 +233,45 @@ class LaneProver:
         known = self._known.get(spec.key)
         if known is None:
             known = self._known[spec.key] = _Known(load_proven(self._store, self._job.migration_id, whole))
+        # Before anything is looked at: what is written again meanwhile has another epoch when the range is used.
+        anchor = Anchor.below(self._wire("target"), (spec.target_topic, spec.partition), target_end)
         former = self._usable(known, whole, offset_map)
         piece = rest_of(whole, former)
         known.compared_at = time.monotonic()
         known.target_end_offset = target_end
         if piece is None:
             return False
-        # Both before anything is read: what is written again meanwhile has another epoch when the range is used.
-        anchor = Anchor.below(self._wire("target"), (spec.target_topic, spec.partition), target_end)
         stretch, log_starts = self._compare(piece, offset_map)
-        self._take_in(known, former, stretch, anchor, log_starts)
+        if self._may_be_explained_later(piece, stretch):
+            self._leave_alone(known, _CUT)
+        elif stretch.content.is_equal and not is_final(stretch.content):
+            self._leave_alone(known, f"the archive cannot be used: {stretch.content.uncompared_reason}")
+        else:
+            self._take_in(known, former, stretch, anchor, log_starts)
         return True
+
+    def _may_be_explained_later(self, piece: ContentRange, stretch: Stretch) -> bool:
+        """Whether what only the target has may go back to a tombstone that lies behind the cut.
+
+        The source drops a record when a tombstone of its key comes, and the tombstone some time later. The target has
+        both, but the comparison has not seen the second one.
+        """
+        content = stretch.content
+        return (
+            stretch.compared != piece
+            and not content.is_equal
+            and self._settings.rules(piece.topic).compacted
+            and content.error is None
+            and all(item.kind == "extra" for item in content.differences)
+        )
 
     def _usable(self, known: _Known, whole: ContentRange, offset_map: PartitionMap) -> ProvenRange | None:
         proven = known.document.proven
         if proven is None or not fits(proven, whole, offset_map):
             return None
-        if not known.checked:
-            if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
-                log.warning("%s-%d: the target's log was written again, so it is compared again", *whole.key)
-                return None
-            known.checked = True
+        if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
+            log.warning("%s-%d: the target's log was written again, so it is compared again", *whole.key)
+            return None
         return proven
 
     def _waits(self, spec: CopyPartition, target_end: int) -> bool:
@@ -282,7 +319,6 @@ class LaneProver:
         if content.is_equal:
             proven = grown(former, stretch.compared, content, anchor, log_starts)
             update = {"proven": proven, "differing": None, "differed_times": 0, "postponed": "", "postponed_at": ""}
-            known.checked = True
             # What was copied since is compared at its next turn; what this piece was cut short of, at once.
             known.target_end_offset = stretch.compared.target_end_offset
         else:
@@ -304,16 +340,22 @@ class LaneProver:
     def _postpone(self, spec: CopyPartition) -> None:
         """A piece did not fit into the slice. One of a compacted topic never may: keys are looked for up to the end."""
         known = self._known.get(spec.key)
-        if known is None or not self._settings.rules(spec.topic).compacted:
+        if known is None or self._is_left.is_set() or not self._settings.rules(spec.topic).compacted:
             return
         if time.monotonic() - known.compared_at < PIECE_SECONDS:
             return  # the slice has ended early
+        self._leave_alone(known, _TOO_LONG)
+
+    def _leave_alone(self, known: _Known, why: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        why = "the source has compacted it since, and looking for later records of its keys takes longer than a slice"
         known.document = known.document.model_copy(update={"postponed": why, "postponed_at": now})
         self._save(known.document)
 
     def _save(self, document: ProvenPartition) -> None:
+        if self._is_left.is_set():
+            raise Interrupted(
+                "the slice is over", where=Where(topic=document.topic, partition=document.partition), next_step="-"
+            )
         store_proven(self._store, document)
 
     def _offset_map(self, spec: CopyPartition) -> PartitionMap:

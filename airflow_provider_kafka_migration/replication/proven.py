@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.errors import SourceGap
+from airflow_provider_kafka_migration.errors import OutsideOfLog
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batches
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.content_joined import joined
@@ -65,6 +65,23 @@ def store_proven(store: ObjectStore, document: ProvenPartition) -> None:
     store.put(proven_key(document.migration_id, *document.key), document.canonical())
 
 
+def forget_proven(store: ObjectStore, migration_id: str, topic: str, partition: int) -> bool:
+    """Take back what was proven of a partition, because its target topic is another one now; whether there was any."""
+    key = proven_key(migration_id, topic, partition)
+    data = store.get(key)
+    if data is None:
+        return False
+    try:
+        found = ProvenPartition.parse(data)
+    except ValidationError:
+        return False  # nobody takes it for a proof
+    if found.proven is None and found.differing is None:
+        return False
+    nothing = {"proven": None, "differing": None, "differed_times": 0, "postponed": "", "postponed_at": ""}
+    store_proven(store, found.model_copy(update=nothing))
+    return True
+
+
 def _begins(proven: ProvenRange, compared: ContentRange) -> bool:
     return (proven.source_start_offset, proven.target_start_offset) == (
         compared.source_start_offset,
@@ -100,30 +117,41 @@ def rest_of(compared: ContentRange, proven: ProvenRange | None) -> ContentRange 
 
 
 class Anchor:
-    """The leader epoch at a target offset: below it, the same epoch means the same log.
+    """The leader epoch at a target offset: below it, in the same topic, the same epoch means the same log.
 
     :param offset: -1 where nothing was written yet.
+    :param topic_id: of the target topic; empty where its brokers do not tell it, and then nothing stays proven.
     """
 
-    def __init__(self, offset: int = -1, epoch: int = -1) -> None:
+    def __init__(self, offset: int = -1, epoch: int = -1, topic_id: str = "") -> None:
         self.offset = offset
         self.epoch = epoch
+        self.topic_id = topic_id
 
     @classmethod
     def below(cls, wire: Wire, key: TopicPartition, target_end_offset: int) -> Anchor:
-        """The anchor of all that lies below an offset. To be taken before the log is read."""
+        """The anchor of all that lies below an offset.
+
+        To be taken before the log is read, and before a range that is to grow is looked at by :func:`still_holds`:
+        whatever is written again after that has another epoch or topic id than the anchor.
+        """
+        topic_id = _topic_id(wire, key[0])
         if target_end_offset <= 0:
-            return cls()
+            return cls(topic_id=topic_id)
         epoch = _epoch_at(wire, key, target_end_offset - 1)
-        return cls() if epoch is None else cls(target_end_offset - 1, epoch)
+        return cls(topic_id=topic_id) if epoch is None else cls(target_end_offset - 1, epoch, topic_id)
 
 
 def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
     """Whether the target's log is still the one that was read, up to the anchor.
 
     A log start that has moved behind the anchor says nothing against it: what was deleted there was proven before.
+    A topic that was deleted and made again begins with the same epochs, so its id has to be the same, too. A range
+    without an id (an older release has written it) is not trusted.
     """
     key = (target_topic, partition)
+    if not proven.target_topic_id or _topic_id(wire, target_topic) != proven.target_topic_id:
+        return False
     if proven.anchor_offset < 0:
         return proven.target_end_offset <= proven.target_start_offset
     if wire.list_offsets([key], "earliest")[key] > proven.anchor_offset:
@@ -131,11 +159,33 @@ def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: i
     return _epoch_at(wire, key, proven.anchor_offset) == proven.anchor_epoch
 
 
+def is_another_log(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
+    """Whether the target's log is certainly not the one that was read: another topic, a lower end, another epoch.
+
+    Where configs that compact may be back already, the batch at the anchor may be gone; that says nothing.
+    """
+    key = (target_topic, partition)
+    if proven.target_topic_id and _topic_id(wire, target_topic) != proven.target_topic_id:
+        return True
+    if proven.anchor_offset < 0 or wire.list_offsets([key], "earliest")[key] > proven.anchor_offset:
+        return False
+    if wire.list_offsets([key], "log_end")[key] <= proven.anchor_offset:
+        return True
+    epoch = _epoch_at(wire, key, proven.anchor_offset)
+    return epoch is not None and epoch != proven.anchor_epoch
+
+
+def _topic_id(wire: Wire, topic: str) -> str:
+    """The id of a topic; empty if it is not there, or its brokers do not tell."""
+    found = wire.metadata([topic]).get(topic)
+    return "" if found is None or found.error_code else found.topic_id
+
+
 def _epoch_at(wire: Wire, key: TopicPartition, offset: int) -> int | None:
     """Leader epoch of the batch that covers an offset; None if there is none."""
     try:
         batches, _ = read_batches(fetch_span(wire, key, offset, isolation=0, max_bytes=1).records)
-    except SourceGap:
+    except OutsideOfLog:
         return None
     if not batches or not isinstance(batches[0], RawBatch) or batches[0].base_offset > offset:
         return None
@@ -170,6 +220,7 @@ def grown(
             "target_end_offset": piece.target_end_offset,
             "anchor_offset": anchor.offset,
             "anchor_epoch": anchor.epoch,
+            "target_topic_id": anchor.topic_id,
             "source_log_start_offset": log_starts[0],
             "target_log_start_offset": log_starts[1],
             "content": content if former is None else joined(former.content, content),

@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from phase_support import approval
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.documents.content import ContentJob
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
-from airflow_provider_kafka_migration.documents.validation import ContentDifference, PartitionContent
-from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approvals, proof
+from airflow_provider_kafka_migration.documents.validation import (
+    CheckResult,
+    ContentDifference,
+    ContentRange,
+    Outcome,
+    PartitionContent,
+)
+from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
+from airflow_provider_kafka_migration.phases import (
+    approval_text,
+    approvals,
+    follow,
+    passed_content,
+    proof,
+    topology,
+    topology_missing,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.replication.proven import proven_key, store_proven
 
 
@@ -36,6 +57,7 @@ def prove(context: PhaseContext, partition: int, until: int, **changes: Any) -> 
         source_end_offset=until,
         target_start_offset=0,
         target_end_offset=until,
+        target_topic_id=changes.pop("target_topic_id", "id 1"),
         content=content(partition, until - changes.get("lost", 0), uncompared_records=changes.pop("lost", 0)),
     )
     document = ProvenPartition(
@@ -81,8 +103,35 @@ def test_records_that_nobody_compared_are_no_proof(tmp_path: Path) -> None:
     prove(context, 0, 100, lost=10)
     prove(context, 1, 50)
     status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
-    assert (status.complete, status.uncompared_records, status.is_complete) == (2, 10, False)
+    assert (status.uncompared_records, status.is_complete) == (10, False)
     assert "**10 records were deleted on the source before" in approvals.make_facts(context, "cutover").body
+
+
+@pytest.mark.parametrize(
+    ("changes", "proven", "why"),
+    [
+        ({}, 150, ""),
+        # Only holes on the target, or its records were deleted, too: no record tells of it.
+        ({"uncompared": [(90, 100)]}, 140, "source offsets 90..99 were deleted on the source before"),
+        ({"compared": 0, "explained": {"compacted": 100}}, 50, "none of its 100 records could be compared"),
+    ],
+)
+def test_what_nobody_compared_is_not_shown_as_proven(
+    tmp_path: Path, changes: dict[str, Any], proven: int, why: str
+) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    document = proof._documents(context)["orders", 0]
+    assert document.proven is not None
+    found = document.proven.model_copy(update={"content": document.proven.content.model_copy(update=changes)})
+    store_proven(context.journal_store, document.model_copy(update={"proven": found}))
+    prove(context, 1, 50)
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    assert (status.proven, status.complete, status.is_complete) == (proven, 1 if why else 2, not why)
+    assert why in status.waiting.get("orders-0", "")
+    lines = "\n".join(approval_text._proof(context.spec, {"proof": status.as_dict()}, "up to the boundary"))
+    assert ("All content up to the boundary is proven" in lines) is not bool(why)
+    assert ("100 %" in lines) is False
 
 
 def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
@@ -90,6 +139,130 @@ def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     prove(context, 0, 100)
     context.journal_store.put(proven_key("m1", "orders", 0), b"{}")
     assert proof.read_status(context, {("orders", 0): 100}).proven == 0
+
+
+def test_a_range_that_names_no_target_topic_proves_nothing(tmp_path: Path) -> None:
+    """Written by an older release: the topic may have been deleted and made again since."""
+    context = ready(tmp_path)
+    prove(context, 0, 100, target_topic_id="")
+    status = proof.read_status(context, {("orders", 0): 100})
+    assert (status.proven, status.is_complete) == (0, False)
+
+
+def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    missing = TopicFacts("orders", error=ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "x", "gone"))
+    monkeypatch.setattr(context.target.admin, "describe_topics", lambda names: {"orders": missing}, raising=False)
+    monkeypatch.setattr(topology_missing, "_STATES", {context.journal.working_state})
+    seen: list[int] = []
+
+    def made(*_: Any) -> None:
+        seen.append(proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}).proven)
+
+    monkeypatch.setattr(follow, "make", made)
+    partitions = [
+        CopyPartition(
+            topic="orders",
+            target_topic="orders",
+            partition=number,
+            source_start_offset=0,
+            target_start_offset=0,
+            verdict=Verdict.EQUAL,
+        )
+        for number in range(2)
+    ]
+    topology_missing.make_missing(context, "seed", SimpleNamespace(partitions=partitions))  # type: ignore[arg-type]
+    assert seen == [0], "before there is a topic again"
+
+
+class _Reading:
+    """In place of the clients of the comparison: the clusters are not asked."""
+
+    def __init__(self, _context: PhaseContext) -> None:
+        self.asked: list[str] = []
+
+    def __enter__(self) -> _Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def wire(self, name: str, **_: Any) -> str:
+        return name
+
+
+RANGES = [
+    ContentRange(
+        topic="orders",
+        target_topic="orders",
+        partition=number,
+        verdict=Verdict.EQUAL,
+        source_start_offset=0,
+        source_end_offset=until,
+        target_start_offset=0,
+        target_end_offset=until,
+    )
+    for number, until in ((0, 100), (1, 50))
+]
+
+
+def test_before_the_switch_what_is_proven_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    jobs: list[ContentJob] = []
+    monkeypatch.setattr(proof, "_ReadingClients", _Reading)
+    monkeypatch.setattr(proof, "delete_retention_of", lambda *_: {})
+    monkeypatch.setattr(proof, "still_holds", lambda wire, found, topic, partition: partition != 0)
+    monkeypatch.setattr(proof.LocalContentRunner, "run", lambda self, job: jobs.append(job) or [])
+    assert proof.prove_rest(context, RANGES) == ("", 0)
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    assert (status.proven, status.is_complete) == (50, False)
+    assert [item.partition for item in jobs[0].ranges] == [0]
+    assert jobs[0].attempt == 0, "the validation's results are its own"
+
+
+def test_what_could_not_be_looked_at_again_is_not_shown_as_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+
+    def fail(*_: Any) -> bool:
+        raise BrokerBusy("nobody answers", next_step="-")
+
+    monkeypatch.setattr(proof, "_ReadingClients", _Reading)
+    monkeypatch.setattr(proof, "still_holds", fail)
+    assert proof.prove_rest(context, RANGES).unchecked == 2
+    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}, unchecked=2)
+    assert (status.complete, status.is_complete) == (2, False)
+    spec = context.spec
+    lines = "\n".join(approval_text._proof(spec, {"proof": status.as_dict()}, "up to the boundary"))
+    assert "All content" not in lines
+    assert "2 partitions could not be looked at" in lines
+
+
+def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ready(tmp_path)
+    prove(context, 0, 100)
+    prove(context, 1, 50)
+    sentinels = CheckResult(name="sentinels", outcome=Outcome.PASSED, summary="-")
+    passed = save_passed(context, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
+    assert compared_log_starts(context, RANGES, None) == {}
+    with_starts = passed.model_copy(update={"target_log_starts": {"orders-0": 7}})
+    assert compared_log_starts(context, RANGES, with_starts) == {("orders", 0): 7}
+    replaced = [False]
+    monkeypatch.setattr(passed_content, "is_another_log", lambda *_: replaced[0])
+    assert load_passed(context, RANGES) == passed
+    replaced[0] = True
+    assert load_passed(context, RANGES) is None
+    context.journal.step(topology.DELETING_RESTORED)
+    assert load_passed(context, RANGES) == passed, "log starts move, and nothing could be compared any more"
 
 
 def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> None:

@@ -131,6 +131,27 @@ def test_a_log_start_may_move_once_retention_is_back() -> None:
     assert check_counts(*args, {}, rules).outcome is Outcome.FAILED, "nothing was compared"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"uncompared": [(10, 20)]}, {"compared": 0, "explained": {"compacted": 80}, "source_records": 0}],
+    ids=["uncompared", "all explained"],
+)
+@pytest.mark.parametrize(
+    ("seen", "outcome"), [(10, Outcome.WARNING), (9, Outcome.WARNING), (11, Outcome.FAILED), (None, Outcome.FAILED)]
+)
+def test_a_log_start_that_moved_after_the_comparison_is_no_loss(
+    changes: dict[str, Any], seen: int | None, outcome: Outcome
+) -> None:
+    rules = CountRules(compared_log_starts={} if seen is None else {KEY: seen})
+    found = check_counts(
+        document(), {KEY: 100}, {KEY: Ends(10, 100)}, {KEY: Ends(15, 100)}, {KEY: content(**changes)}, rules
+    )
+    assert found.outcome is outcome, found.findings
+    differing = content(**changes, difference_count=1)
+    failed = check_counts(document(), {KEY: 100}, {KEY: Ends(10, 100)}, {KEY: Ends(15, 100)}, {KEY: differing}, rules)
+    assert failed.outcome is Outcome.FAILED
+
+
 def test_a_boundary_other_than_the_maps_end_fails() -> None:
     ends = {KEY: Ends(10, 100)}
     result = check_counts(document(), {KEY: 90}, {KEY: Ends(10, 90)}, ends, {KEY: content()}, CountRules())

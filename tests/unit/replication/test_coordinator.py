@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.copy_job import (
     BACKUP_LANES,
     CopyJob,
@@ -15,6 +16,7 @@ from airflow_provider_kafka_migration.documents.copy_job import (
     CopyPartition,
     PartitionResult,
     ProducerIds,
+    ProofSettings,
     halves,
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -135,6 +137,12 @@ def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monk
     assert (progress["partitions_total"], progress["records"]) == (2, 7), "what was counted stays"
     driver.record([result(first, "b", 0, records=9)])
     assert driver.progress()["records"] == 7, "a slice of before the change may still speak of it"
+    # Rules of the comparison in the background follow the source's configs.
+    proof = ProofSettings(topics={"a": TopicRules(compacted=True, delete_retention_ms=5)})
+    local_store.put("m1/jobs/tail.json", job([changed]).model_copy(update={"proof": proof}).canonical())
+    driver.refresh_job()
+    assert driver.job.proof == proof
+    assert driver.progress()["records"] == 7
     # Another owner's job is not ours.
     other = job([first]).model_copy(update={"generation": 2})
     local_store.put("m1/jobs/tail.json", other.canonical())

@@ -104,6 +104,10 @@ def test_documents_of_version_1_are_read() -> None:
     assert found.key == ("orders", 0)
     assert found.proven is not None
     assert (found.proven.source_end_offset, found.proven.anchor_epoch, found.proven.content.compared) == (25, 3, 25)
+    assert found.proven.target_topic_id == "", "of an older release: read, and not trusted"
+    later = ProvenPartition.parse((CASES / "partition-topic-id.json").read_bytes())
+    assert later.proven is not None
+    assert later.proven.target_topic_id == "0e7d4b52-5d0f-4c09-a7a6-0a4f4bb7d1a3"
     passed = PassedContent.parse((CASES / "content-passed.json").read_bytes())
     assert [item.key for item in passed.ranges] == [("orders", 0)]
     assert passed.sentinels.name == "sentinels"
