@@ -375,7 +375,12 @@ class Migration:
             if entry.state is not State.CUTOVER:
                 return step()
             patience = FreezePatience(
-                self.spec, lambda: self.journal_context, self._progress, sleep=self._sleep, now=self._now
+                self.spec,
+                lambda: self.journal_context,
+                self._progress,
+                sleep=self._sleep,
+                now=self._now,
+                may_be_ready=entry is PHASES["cutover.floor_guard"],
             )
             return patience.run(step)
         except MigrationError as error:

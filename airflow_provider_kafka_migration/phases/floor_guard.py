@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.cutover import FrozenTime
+from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
 from airflow_provider_kafka_migration.phases import (
@@ -168,9 +168,31 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
     if context.journal.is_past(State.CUTOVER):
         # Clients may write by now: whoever was not fenced before they were told stays so, and is named.
         fenced = dict(frozen.step_done(context, attempt, fence.STEP) or {})
+        bypasses = []
     else:
+        # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers.
+        bypasses = _check_still_frozen(context, attempt)
         fenced = fence.run(context, attempt, document)
-    return PhaseResult(PHASE, f"{READY_MESSAGE} (again)", {"frozen": details, "fence": fenced}, already_done=True)
+    found = {"frozen": details, "fence": fenced, "bypasses": [item.model_dump(mode="json") for item in bypasses]}
+    return PhaseResult(PHASE, f"{READY_MESSAGE} (again)", found, already_done=True)
+
+
+def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[Bypass]:
+    """Whether the source still ends where the cutover's boundary is; those who wrote, with ``on_bypass: continue``.
+
+    :raises FreezeFailed: it does not; the freeze is not lifted, since READY is journaled.
+    """
+    try:
+        return cutover_freeze.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+    except FreezeFailed as error:
+        raise FreezeFailed(
+            f"{frozen.READY} is journaled, and clients must not be told to switch: {error.what}",
+            where=error.where,
+            next_step="stop these producers again: the freeze is not lifted and nothing can be rolled back any more. "
+            "The records named here are on the source only: have them sent again to the target after the switch, then "
+            "set cutover.on_bypass: continue and clear cutover.floor_guard, which names them and goes on",
+            details=error.details,
+        ) from error
 
 
 def _document(context: PhaseContext) -> OffsetMapDocument:

@@ -35,11 +35,24 @@ def still_frozen(
     )
 
 
+def maybe_ready(spec: MigrationSpec, cause: MigrationError, *, method: str, deadline: datetime | None) -> StillFrozen:
+    """The error of the cutover's last step with the journal away: READY may be in it, so nobody frees producers."""
+    return StillFrozen(
+        "the journal cannot be read or written, and it may have ready_for_client_switch already: producers stay "
+        f"stopped: {cause.what}",
+        where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
+        next_step="do not free the producers by hand: make the journal's storage reachable, then clear "
+        "cutover.floor_guard. It goes on if ready_for_client_switch is journaled; if it is not, the freeze is lifted",
+        details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
+    )
+
+
 def instructions(spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl]) -> str:
     """Sentences for the person who has to free the producers."""
     how = {"webhook": _webhook, "manual": _manual, "acl": _acl}[method](spec, deadline, acls)
     return (
-        f"{how} Do not do it if cutover.floor_guard has ended well: clients may be on the target already. "
+        f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
+        "or red: clients may be on the target already; nor if floor_guard has begun and the journal cannot be read. "
         "The migration goes on trying while cutover.freeze_limit or the command line runs; "
         "`kafka-migration rollback FILE` lifts the freeze as soon as it can, too"
     )

@@ -24,6 +24,12 @@ LATE_SECONDS = 5.0
 
 REASON = "max_producer_freeze is over, and no step of the cutover has lifted the freeze"
 
+#: While the last step has not ended: it fences the copiers, and only then clients may be told.
+_READY_TEXT = (
+    f"producers stay stopped: {frozen.READY} is journaled, so the freeze is not lifted any more; "
+    "if cutover.floor_guard has failed, clear it"
+)
+
 
 def look(context: PhaseContext) -> dict[str, Any]:
     """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
@@ -37,6 +43,8 @@ def look(context: PhaseContext) -> dict[str, Any]:
     attempt = frozen.current_attempt(context)
     if _is_over(context):
         return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
+    if attempt is not None and attempt.ready:
+        return {"ready": False, "summary": _READY_TEXT}
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
     left = frozen.seconds_left(context, attempt)
@@ -75,6 +83,8 @@ def run(context: PhaseContext) -> PhaseResult:
     if _is_over(context):
         return _result(f"nothing is frozen any more: {context.journal.tip_state}", watch=False)
     attempt = frozen.current_attempt(context)
+    if attempt is not None and attempt.ready:
+        return _result(_READY_TEXT, watch=True)
     if attempt is None or not attempt.is_open or not _overdue(context, attempt):
         return _result("no freeze is overdue", watch=True)
     try:
@@ -82,7 +92,7 @@ def run(context: PhaseContext) -> PhaseResult:
         frozen.back_to_tail(context, REASON, unless_ready=attempt)
     except PhaseOver:
         # READY_FOR_CLIENT_SWITCH was reached in this very moment: from there on nobody unfreezes the source.
-        return _result("the cutover is done", watch=True)
+        return _result(_READY_TEXT, watch=True)
     details = frozen.lift(context, attempt, reason=REASON)
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",

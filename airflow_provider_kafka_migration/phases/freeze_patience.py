@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     MigrationError,
     StillFrozen,
+    StorageUnavailable,
     Transient,
 )
 from airflow_provider_kafka_migration.phases import freeze_by_hand, frozen
@@ -45,6 +46,7 @@ class FreezePatience:
 
     :param open_context: a context that needs nothing but the journal; called again when it failed.
     :param show: told of each failed try.
+    :param may_be_ready: the step journals READY: while the journal is away it may be in it, with its answer lost.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class FreezePatience:
         *,
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], datetime] = _utc_now,
+        may_be_ready: bool = False,
     ) -> None:
+        self._may_be_ready = may_be_ready
         self._spec = spec
         self._open_context = open_context
         self._show = show
@@ -131,8 +135,8 @@ class FreezePatience:
         try:
             context = self._open_context()
             details = frozen.lift(context, self._attempt, reason=reason)
-        except StillFrozen:
-            raise
+        except StillFrozen as problem:
+            raise self._still_frozen(problem) from error
         except Transient as problem:
             raise self._unknown(problem) from error
         raise FreezeFailed(
@@ -161,7 +165,7 @@ class FreezePatience:
         try:
             frozen.lift(self._open_context(), attempt, reason="a step of the cutover failed for good")
         except StillFrozen as problem:
-            return problem
+            return self._still_frozen(problem)
         except Transient as problem:
             return self._unknown(problem)
         raise self._lifted_meanwhile(error) from error
@@ -175,9 +179,18 @@ class FreezePatience:
             details={"cause": error.as_dict()},
         )
 
+    def _still_frozen(self, error: StillFrozen) -> StillFrozen:
+        """The error of a lift; where the journal is what is away, it must not tell anybody to free producers."""
+        cause = error.__cause__
+        return self._unknown(cause) if self._may_be_ready and isinstance(cause, StorageUnavailable) else error
+
     def _unknown(self, cause: MigrationError) -> StillFrozen:
         """The journal is out of reach: nobody knows whether producers may be freed."""
         attempt = self._attempt
+        if self._may_be_ready:
+            method = attempt.method if attempt else self._spec.cutover.freeze
+            deadline = attempt.deadline if attempt else None
+            return freeze_by_hand.maybe_ready(self._spec, cause, method=method, deadline=deadline)
         return freeze_by_hand.still_frozen(
             self._spec,
             "the journal cannot be read or written, so the migration must not free producers by itself"

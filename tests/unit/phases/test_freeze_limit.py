@@ -101,6 +101,10 @@ def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
         frozen.back_to_tail(context, "late", unless_ready=attempt)
     assert freeze_limit.run(context).details == {"watch": True}
     assert context.journal.tip_state is State.CUTOVER
+    assert "nothing is frozen" not in freeze_limit.look(context)["summary"]
+    for summary in (freeze_limit.look(context)["summary"], freeze_limit.run(context).summary):
+        assert "producers stay stopped" in summary
+        assert "clear it" in summary, "floor_guard died behind READY: only it goes on from there"
 
 
 def test_ready_is_refused_when_the_freeze_was_given_up_first(tmp_path: Path) -> None:

@@ -43,13 +43,14 @@ class Lab:
         self.pauses.append(seconds)
         self.clock.sleep(seconds)
 
-    def patience(self, open_context: Any = None) -> FreezePatience:
+    def patience(self, open_context: Any = None, **more: Any) -> FreezePatience:
         return FreezePatience(
             self.context.spec,
             open_context or (lambda: self.context),
             self.told.append,
             sleep=self.sleep,
             now=self.clock.now,
+            **more,
         )
 
 
@@ -186,7 +187,7 @@ def test_instructions_are_complete_sentences_without_secrets(tmp_path: Path, met
     ).spec
     text = freeze_by_hand.instructions(spec, method=method, deadline=None, acls=[])
     assert "s3cret" not in text
-    assert "Do not do it if cutover.floor_guard has ended well" in text
+    assert "Do not do it if the journal has the step ready_for_client_switch" in text
     assert "kafka-migration rollback" in text
 
 
@@ -268,3 +269,23 @@ def test_killed_between_unfreeze_and_journal_the_migration_is_out_of_the_cutover
     assert ended is not None
     assert ended.lifted
     assert journal.tip_state is State.TAIL
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unread", "read-before"])
+def test_the_last_step_never_tells_anybody_to_free_producers_while_the_journal_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """READY may be journaled, and its answer lost."""
+    lab = Lab(tmp_path)
+    away = StorageUnavailable("503")
+
+    def unreadable(*_: Any, **__: Any) -> Any:
+        raise away
+
+    if known:
+        monkeypatch.setattr(lab.context.journal, "check_holds", unreadable)
+    patience = lab.patience(None if known else unreadable, may_be_ready=True)
+    with pytest.raises(StillFrozen) as caught:
+        patience.run(failing(away))
+    assert caught.value.next_step.startswith("do not free the producers")
+    assert "clear cutover.floor_guard" in caught.value.next_step

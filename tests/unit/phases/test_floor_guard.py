@@ -1,0 +1,81 @@
+"""``floor_guard`` that died between READY and its end, and is cleared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from phase_support import make_context
+
+from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
+from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.phases import cutover_sentinels, fence, floor_guard, frozen
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.migrated import by_name, put_result
+from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.state import State
+
+ENDS = {("orders", 0): 100, ("orders", 1): 50}
+
+
+def ready_context(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str) -> tuple[PhaseContext, FreezeAttempt]:
+    """READY is journaled, and the migration still in ``cutover``; both sides end at the boundary."""
+    context = make_context(folder, state=State.CUTOVER, cutover={"freeze": "manual", "on_bypass": on_bypass})
+    now = iso(context.now())
+    context.journal.step(frozen.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
+    context.journal.step(frozen.READY, "1", {})
+    boundary = cutover_sentinels.Boundary(
+        migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS)
+    )
+    put_result(context, "boundary", boundary)
+    document = OffsetMapDocument(
+        migration_id="m1",
+        partitions=[
+            MappedPartition(
+                topic=topic,
+                target_topic=topic,
+                partition=partition,
+                verdict="equal",
+                target_start_offset=0,
+                target_end_offset=end,
+            )
+            for (topic, partition), end in ENDS.items()
+        ],
+    )
+    monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
+    monkeypatch.setattr(fence, "run", lambda *_: {"summary": "fenced"})
+    for side in (context.source, context.target):
+        side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
+    attempt = frozen.current_attempt(context)
+    assert attempt is not None
+    return context, attempt
+
+
+def test_a_source_that_stood_still_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, attempt = ready_context(tmp_path, monkeypatch, "fail")
+    assert floor_guard._already_ready(context, attempt).already_done
+
+
+def test_a_source_that_was_written_to_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, attempt = ready_context(tmp_path, monkeypatch, "fail")
+    context.source.wire.offsets["latest"][("orders", 1)] = 53  # type: ignore[attr-defined]
+    with pytest.raises(FreezeFailed, match="orders-1 got offsets 50 to 52") as caught:
+        floor_guard._already_ready(context, attempt)
+    assert "approve the cutover again" not in caught.value.next_step, "there is no way back from READY"
+    assert "on_bypass: continue" in caught.value.next_step
+    assert context.journal.find_step(frozen.LIFTED) is None
+
+
+def test_a_person_may_go_on_with_what_was_written_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, attempt = ready_context(tmp_path, monkeypatch, "continue")
+    context.source.wire.offsets["latest"][("orders", 1)] = 53  # type: ignore[attr-defined]
+    result = floor_guard._already_ready(context, attempt)
+    assert [(item["topic"], item["to_offset"]) for item in result.details["bypasses"]] == [("orders", 53)]
+
+
+def test_after_the_cutover_late_writes_are_the_validation_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, attempt = ready_context(tmp_path, monkeypatch, "fail")
+    context.journal.transition(State.AWAITING_CLIENT_SWITCH, "test")
+    context.source.wire.offsets["latest"][("orders", 1)] = 53  # type: ignore[attr-defined]
+    assert floor_guard._already_ready(context, attempt).already_done
