@@ -26,8 +26,8 @@ REASON = "max_producer_freeze is over, and no step of the cutover has lifted the
 
 #: While the last step has not ended: it fences the copiers, and only then clients may be told.
 _READY_TEXT = (
-    f"producers stay stopped: {frozen.READY} is journaled, so the freeze is not lifted any more; if "
-    "cutover.floor_guard has failed, clear it"
+    f"producers stay stopped: {frozen.READY} is journaled, so the freeze is not lifted any more; "
+    "if cutover.floor_guard has failed, clear it"
 )
 
 
