@@ -9,6 +9,7 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMiss
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.created_access import row
 from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 
@@ -122,7 +123,7 @@ def _put_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
         topics = sorted({topic for topic, _ in migrated_partitions(context)})
         bindings = deny_bindings(listing.acls, topics, own_principal(context))
         # Journaled before they are put: after a crash the journal alone knows which ones are ours.
-        entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [_as_list(acl) for acl in bindings]})
+        entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [row(acl) for acl in bindings]})
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     _raise_failures(context, context.source.admin.create_acls(bindings), "put")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
@@ -144,18 +145,6 @@ def _remove_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
     if bindings:
         _raise_failures(context, context.source.admin.delete_acls(bindings), "removed")
     return {"deny_acls_removed": len(bindings)}
-
-
-def _as_list(acl: Acl) -> list[str]:
-    return [
-        acl.resource_type,
-        acl.resource_name,
-        acl.pattern_type,
-        acl.principal,
-        acl.host,
-        acl.operation,
-        acl.permission,
-    ]
 
 
 def _raise_failures(context: PhaseContext, results: dict[Acl, ItemError | None], verb: str) -> None:
