@@ -7,11 +7,16 @@ tests have no such excuse, and a soak run that fails has found something: neithe
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from _pytest.terminal import TerminalReporter
 
 #: So many flaky tests are a noisy minute; more of them are a defect of the product or of the tests.
 MOST_FLAKY_TESTS = 3
+
+#: The whole reports of the first tries that failed, below the root of the checkout.
+FIRST_TRIES = Path("build") / "first-tries.txt"
 
 _SECOND_TRY_MARKERS = ("integration", "e2e")
 
@@ -44,19 +49,43 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
-    """Lists the flaky tests with the last line of what failed on their first try."""
-    flaky = flaky_tests(terminalreporter)
-    if not flaky:
-        return
-    first_tries = {report.nodeid: report for report in terminalreporter.stats["rerun"]}
-    terminalreporter.section("flaky tests", "=", yellow=True)
+def _lines(reporter: TerminalReporter) -> list[str]:
+    """One line for each flaky test, with what failed on its first try, and one for the run that they fail."""
+    flaky = flaky_tests(reporter)
+    first_tries = {report.nodeid: report for report in reporter.stats.get("rerun", [])}
+    lines = []
     for nodeid in flaky:
-        lines = first_tries[nodeid].longreprtext.strip().splitlines() or ["no text of the failure"]
-        errors = [line for line in lines if line.startswith("E ")]
-        terminalreporter.write_line(f"FLAKY {nodeid}: {(errors or lines)[0].removeprefix('E').strip()}")
+        text = first_tries[nodeid].longreprtext.strip().splitlines() or ["no text of the failure"]
+        errors = [line for line in text if line.startswith("E ")]
+        lines.append(f"FLAKY {nodeid}: {(errors or text)[0].removeprefix('E').strip()}")
     if len(flaky) > MOST_FLAKY_TESTS:
-        terminalreporter.write_line(
-            f"The run fails: {len(flaky)} tests passed only on their second try, and at most {MOST_FLAKY_TESTS} may.",
-            red=True,
+        lines.append(
+            f"The run fails: {len(flaky)} tests passed only on their second try, and at most {MOST_FLAKY_TESTS} may."
         )
+    return lines
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Lists the flaky tests as the last lines of the run, where nobody who looks at its end can miss them."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return
+    for line in _lines(reporter):
+        reporter.write_line(line, yellow=True)
+    _keep_first_tries(reporter, config.rootpath / FIRST_TRIES)
+
+
+def _keep_first_tries(reporter: TerminalReporter, file: Path) -> None:
+    """Writes the whole reports of all first tries that failed, logs included, into one file."""
+    reports = reporter.stats.get("rerun", [])
+    file.unlink(missing_ok=True)
+    if not reports:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for report in reports:
+        sections = "".join(f"\n--- {name}\n{text}" for name, text in report.sections)
+        texts.append(f"=== {report.nodeid} ({report.when})\n{report.longreprtext}{sections}\n")
+    file.write_text("\n".join(texts))
+    reporter.write_line(f"What failed on the first tries, in full: {file}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.second_tries import MOST_FLAKY_TESTS
+from tests.second_tries import FIRST_TRIES, MOST_FLAKY_TESTS
 
 pytest_plugins = ["pytester"]
 
@@ -83,6 +83,8 @@ def test_flaky_tests_pass_and_are_listed(run: pytest.Pytester) -> None:
     _has(result, passed=MOST_FLAKY_TESTS + 1, rerun=MOST_FLAKY_TESTS)
     result.stdout.fnmatch_lines(["FLAKY *test_flaky[[]0[]]: AssertionError: the broker was slow"])
     result.stdout.no_fnmatch_line("FLAKY *test_steady*")
+    first_tries = (run.path / FIRST_TRIES).read_text()
+    assert first_tries.count("AssertionError: the broker was slow") == MOST_FLAKY_TESTS
 
 
 def test_too_many_flaky_tests_fail_the_run_of_several_workers(run: pytest.Pytester) -> None:
