@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.storage.keys import check_key
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
 from airflow_provider_kafka_migration.storage.s3_credentials import KeysFile, live_session
 from airflow_provider_kafka_migration.storage.s3_errors import (
+    REQUEST_ERRORS,
     as_ours,
     code_of,
     is_lock_refused,
@@ -208,7 +209,7 @@ class S3Store:
         for number in range(MAX_ATTEMPTS):
             try:
                 return attempt(number)
-            except (BotoCoreError, ClientError) as error:
+            except REQUEST_ERRORS as error:
                 is_last = number + 1 == MAX_ATTEMPTS or time.monotonic() - began >= MAX_SECONDS
                 if is_last or not is_retriable(error):
                     raise as_ours(

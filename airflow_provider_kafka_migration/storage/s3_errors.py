@@ -13,6 +13,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ResponseStreamingError,
 )
+from urllib3.exceptions import HTTPError
 
 from airflow_provider_kafka_migration.errors import MigrationError, StorageRefused, StorageUnavailable, Where
 
@@ -76,8 +77,11 @@ _NEXT_STEPS = {
     "NotImplemented": "use an object store that supports If-None-Match on PutObject",
 }
 
+#: What a request may end with: botocore wraps its transport's errors, except those of reading the body of an answer.
+REQUEST_ERRORS = (BotoCoreError, ClientError, HTTPError)
+
 #: Transport errors: the request may or may not have been done.
-_TRANSPORT = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError)
+_TRANSPORT = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError, HTTPError)
 
 #: Nothing was sent: whoever gives the keys (STS, a metadata service, a file) did not answer just now.
 _NO_KEYS_NOW = (CredentialRetrievalError,)
@@ -122,7 +126,9 @@ def is_lock_refused(error: BaseException) -> bool:
     return code in ("ObjectLockConfigurationNotFoundError", "NotImplemented", "AccessDenied", "MethodNotAllowed")
 
 
-def as_ours(error: BotoCoreError | ClientError, *, bucket: str, endpoint: str | None, path: str) -> MigrationError:
+def as_ours(
+    error: BotoCoreError | ClientError | HTTPError, *, bucket: str, endpoint: str | None, path: str
+) -> MigrationError:
     """The error to raise for one of botocore's. Names the bucket, never credentials."""
     service = f" at {endpoint}" if endpoint else ""
     where = Where(path=path)

@@ -6,10 +6,11 @@ import time
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.s3 import S3Store
+from airflow_provider_kafka_migration.storage.s3_errors import REQUEST_ERRORS
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def _object_lock(store: S3Store) -> bool | None:
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         return False if "ObjectLockConfigurationNotFound" in code else None
-    except BotoCoreError:
+    except REQUEST_ERRORS:
         return None
     return answer.get("ObjectLockConfiguration", {}).get("ObjectLockEnabled") == "Enabled"
 
@@ -51,7 +52,7 @@ def _clock_skew(store: S3Store) -> float | None:
     except ClientError as error:
         # A refusal has a date, too: beyond 15 minutes S3 refuses everything, and that is when it is asked for most.
         answer = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]
-    except BotoCoreError:
+    except REQUEST_ERRORS:
         return None
     try:
         theirs = parsedate_to_datetime(answer["HTTPHeaders"]["date"]).timestamp()

@@ -63,6 +63,16 @@ def test_each_fault_is_gone_round(front: FaultyS3, faulty_store: S3Store, clear_
         faulty_store.put_new("new", b"create-only")
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_error_answer_that_ends_in_its_body_is_tried_again(
+    front: FaultyS3, faulty_store: S3Store, times: int
+) -> None:
+    """botocore reads such a body itself, and hands on what urllib3 raises then as it is."""
+    front.weather(Fault.ANSWER_TORN, hits=times)
+    assert faulty_store.get("missing") is None
+    assert front.counts.faults[Fault.ANSWER_TORN] == times
+
+
 @pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.DROPPED, Fault.ANSWER_LOST])
 def test_what_does_not_pass_ends_as_transient_and_says_what_to_do(
     front: FaultyS3, faulty_store: S3Store, fault: Fault
