@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -138,19 +139,38 @@ def _check_clearing_everything_is_quick_and_changes_nothing(lab: Lab, run: DagRu
     assert len([event for event in events if run.migration_id in event["uri"]]) == 1, "no other DAG is started again"
 
 
-def test_killed_seed_is_cleared_and_goes_on_from_the_target_s_end(lab: Lab, prefix: str, secrets_folder: Path) -> None:
-    """SIGKILL for the task's process, the Spark driver and its Python workers, in the middle of the copy."""
+def test_a_killed_seed_and_a_deleted_run_go_on(lab: Lab, prefix: str, secrets_folder: Path) -> None:
+    """SIGKILL in the middle of the copy, then Airflow's rows, XCom and state store are gone; the migration is not."""
     topics = [TopicLoad(f"{prefix}big", Kind.PLAIN, 4, 40_000, 400, "none")]
     load(lab.source, topics)
-    target = lab.target.client_config()
     # 16 MB at 2 x 0.5 MB/s: a quarter of a minute to be killed in.
     slow = {"lanes": 2, "max_bytes_per_second": "500KB", "segment_max_bytes": "256KiB"}
-    run = lab.trigger(lab.spec("killed-seed", prefix, seed=slow))
+    spec = lab.spec("deleted", prefix, seed=slow, cutover={"in_one_task": True})
+    first = lab.trigger(spec)
+    _kill_the_seed(lab, first, topics[0].name, secrets_folder)
+    first.wait("approve_cutover", "awaiting_input")
+    first.wait("tail", "running")
+    lab.airflow.delete_run(first.dag_id, first.run_id, WAIT_SECONDS)
+
+    _check_refused_without_takeover(lab, first, spec)
+    second = lab.trigger(spec, takeover=True)
+    second.finish()
+    assert "done before" in second.log("plan")
+    _check_equal(lab, topics)
+    done = json.loads(next(body for key, body in second.objects().items() if key.endswith("progress/seed.json")))
+    assert done["records"] < 40_000, "the second attempt copied everything again"
+    copied_by_all = _evidence(second)["seed"]
+    assert (copied_by_all["records"], copied_by_all["figures_of"]) == (40_000, "all runs")
+    _check_the_cutover_ran_in_one_task(second)
+
+
+def _kill_the_seed(lab: Lab, run: DagRun, topic: str, secrets_folder: Path) -> None:
+    """The task's process, the Spark driver and its Python workers are killed; cleared, the task copies the rest."""
+    target = lab.target.client_config()
     driver = run.spark_driver("seed")
 
     def copied() -> int:
-        numbers = bounds(target, [topics[0].name])[topics[0].name]
-        return sum(content.end for content in numbers.values())
+        return sum(content.end for content in bounds(target, [topic])[topic].values())
 
     wait_for("a part of the copy", lambda: copied() > 4_000, WAIT_SECONDS, every_seconds=0.2)
     killed = kill_all(driver)
@@ -162,17 +182,29 @@ def test_killed_seed_is_cleared_and_goes_on_from_the_target_s_end(lab: Lab, pref
     run.clear("seed")
     run.wait("seed", "success")
     assert copied() >= before
-    seed = [entry for entry in _journal(run) if entry["step"] == "seed_done"]
-    assert len(seed) == 1
+    assert sum(entry["step"] == "seed_done" for entry in _journal(run)) == 1
     assert not any(psutil.pid_exists(pid) and psutil.Process(pid).name() == "java" for pid in killed)
     assert not [path for path in leftover if path.exists()], "what the killed task left is removed by the next one"
 
-    run.finish()
-    _check_equal(lab, topics)
-    done = json.loads(next(body for key, body in run.objects().items() if key.endswith("progress/seed.json")))
-    assert done["records"] < 40_000, "the second attempt copied everything again"
-    copied_by_all = _evidence(run)["seed"]
-    assert (copied_by_all["records"], copied_by_all["figures_of"]) == (40_000, "all runs")
+
+def _check_refused_without_takeover(lab: Lab, first: DagRun, spec: dict[str, Any]) -> None:
+    refused = lab.trigger(spec)
+    refused.wait("plan", "failed")
+    assert "CLAIM_HELD" in refused.log("plan")
+    assert first.run_id in refused.log("plan"), "the error names the holder"
+    assert lab.airflow.task(refused.dag_id, refused.run_id, "plan")["try_number"] == 1, "nothing a retry could change"
+    assert "failed plan" in lab.told(spec["migration_id"])
+
+
+def _check_the_cutover_ran_in_one_task(run: DagRun) -> None:
+    journal = _journal(run)
+    assert sum(entry["step"] == "seed_done" for entry in journal) == 1, "nothing was copied twice"
+    assert journal[-1]["to"] == "finalized"
+    steps = [entry for entry in journal if entry["step"] in ("cutover_step", "ready_for_client_switch")]
+    assert {entry["actor"] for entry in steps} == {"cutover.freeze"}, "one process has done the whole cutover"
+    assert "All steps run in one task" in run.log("approve_cutover")
+    for task_id in ("sentinels", "final_drain", "snapshot_groups", "commit_groups", "floor_guard"):
+        assert "already done" in run.log(f"cutover.{task_id}"), task_id
 
 
 def test_abort_rolls_back(lab: Lab, prefix: str) -> None:
@@ -189,38 +221,6 @@ def test_abort_rolls_back(lab: Lab, prefix: str) -> None:
     assert {states[name] for name in states if name.startswith("cutover.") or name == "evidence"} == {"skipped"}
     assert _journal(run)[-1]["to"] == "rolled_back"
     assert any(key.endswith("rollback-report.json") for key in run.objects(EVIDENCE_BUCKET))
-
-
-def test_deleted_run_is_triggered_again_and_goes_on_from_the_journal(lab: Lab, prefix: str) -> None:
-    """Airflow's rows, XCom and state store are gone; the migration is not. Without takeover it is refused."""
-    topics = [TopicLoad(f"{prefix}small", Kind.KEYED, 2, 1_000, 100, "lz4")]
-    load(lab.source, topics)
-    spec = lab.spec("deleted", prefix, cutover={"in_one_task": True})
-    first = lab.trigger(spec)
-    first.wait("approve_cutover", "awaiting_input")
-    first.wait("tail", "running")
-    lab.airflow.delete_run(first.dag_id, first.run_id, WAIT_SECONDS)
-
-    refused = lab.trigger(spec)
-    refused.wait("plan", "failed")
-    assert "CLAIM_HELD" in refused.log("plan")
-    assert first.run_id in refused.log("plan"), "the error names the holder"
-    assert lab.airflow.task(refused.dag_id, refused.run_id, "plan")["try_number"] == 1, "nothing a retry could change"
-    assert "failed plan" in lab.told(spec["migration_id"])
-
-    second = lab.trigger(spec, takeover=True)
-    second.finish()
-    assert "done before" in second.log("plan")
-    _check_equal(lab, topics)
-    journal = _journal(second)
-    assert sum(entry["step"] == "seed_done" for entry in journal) == 1, "nothing was copied twice"
-    assert journal[-1]["to"] == "finalized"
-    steps = [entry for entry in journal if entry["step"] in ("cutover_step", "ready_for_client_switch")]
-    assert {entry["actor"] for entry in steps} == {"cutover.freeze"}, "one process has done the whole cutover"
-    shown = second.log("approve_cutover")
-    assert "All steps run in one task" in shown
-    for task_id in ("sentinels", "final_drain", "snapshot_groups", "commit_groups", "floor_guard"):
-        assert "already done" in second.log(f"cutover.{task_id}"), task_id
 
 
 @pytest.mark.soak
