@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from airflow_provider_kafka_migration.documents.copy_job import (
     CopyJob,
@@ -38,6 +39,35 @@ COPY_TIME_CONFIG = {
     "message.timestamp.before.max.ms": LONG_MAX,
     "max.message.bytes": "20000000",
 }
+
+
+class Worker(subprocess.Popen[str]):
+    """A copier process whose output goes to files: a pipe that nobody reads fills up, and the copier hangs."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        # Closed with the process object.
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        super().__init__(arguments, stdout=self._out, stderr=self._err, text=True, env=environment)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has imported everything and copies."""
+        return copy_worker.BEGUN in _whole(self._err)
+
+    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end; what it has written to stdout and to stderr."""
+        self.wait(timeout)
+        return _whole(self._out), _whole(self._err)
+
+    def tail(self) -> str:
+        """The end of what it has written to stderr so far."""
+        return _whole(self._err)[-3000:]
+
+
+def _whole(file: IO[bytes]) -> str:
+    # The process writes at the position of the description that both share, so this one reads without moving it.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 @dataclass
@@ -175,7 +205,7 @@ class Copying:
 
     def worker(
         self, lane: int = 0, name: str = "seed", *options: str, side: Literal["source", "target"] | None = None
-    ) -> subprocess.Popen[str]:
+    ) -> Worker:
         """A copier process of its own.
 
         :param side: the only cluster that it knows.
@@ -185,13 +215,7 @@ class Copying:
             file = self.folder / f"references-{side}.json"
             write_references(str(file), self.one_sided(side))
         arguments = [str(file), self.journal, self.job_key(name), str(lane), *options]
-        return subprocess.Popen(
-            [sys.executable, "-m", "harness.copy_worker", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-        )
+        return Worker([sys.executable, "-m", "harness.copy_worker", *arguments])
 
     def compare(self, **options: Any) -> Comparison:
         """Independent comparison, record by record and offset by offset."""
@@ -203,11 +227,15 @@ class Copying:
         )
 
 
-def wait_begun(worker: subprocess.Popen[str]) -> None:
+def wait_begun(worker: Worker) -> None:
     """Wait until a worker copies: the second before, it only imports, and a fault would hit nothing."""
-    assert worker.stderr is not None
-    line = worker.stderr.readline()
-    assert line.strip() == copy_worker.BEGUN, line + worker.communicate()[1]
+
+    def has_begun() -> bool:
+        ended = worker.poll() is not None
+        assert worker.has_begun or not ended, worker.communicate()[1]
+        return worker.has_begun
+
+    wait_for(has_begun, 120, "the copier begins")
 
 
 def results_of(output: str) -> list[PartitionResult]:

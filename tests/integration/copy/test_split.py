@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -18,6 +17,7 @@ from airflow_provider_kafka_migration.replication.gap_log import read_gaps
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from airflow_provider_kafka_migration.replication.segments import build_manifest
 from harness.brokers import KafkaCluster
+from harness.copying import Worker
 from harness.load import load, tiny_topics
 from harness.raw_writer import RawWriter, plain
 from tests.integration.copy.conftest import MakeCopying, kept_topic
@@ -134,10 +134,10 @@ def test_both_follow_and_are_killed_at_random(
     sides = {"backup": "source", "restore": "target"}
     for name in sides:
         copy.write_job(name)  # type: ignore[arg-type]
-    running: dict[str, subprocess.Popen[str]] = {}
+    running: dict[str, Worker] = {}
     kills = dict.fromkeys(sides, 0)
     with writing(source_cluster, live, seed):
-        while min(kills.values()) < 5:
+        while min(kills.values()) < 3:
             for name, side in sides.items():
                 if name not in running:
                     running[name] = copy.worker(0, name, side=side)  # type: ignore[arg-type]
@@ -162,7 +162,10 @@ def test_both_follow_and_are_killed_at_random(
                 assert worker.poll() is None, worker.communicate()[1][-2000:]
             return bool(target.list_offsets([(live, 0)], "log_end")[live, 0] >= goal)
 
-        wait_for(has_followed, 180, "the target follows")
+        try:
+            wait_for(has_followed, 180, "the target follows")
+        except AssertionError as error:
+            raise AssertionError("\n".join([str(error), *(running[name].tail() for name in sides)])) from None
     ends = copy.stable_ends()
     stop = StopAt(
         migration_id=copy.migration_id, offsets={f"{topic}-{number}": end for (topic, number), end in ends.items()}
