@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
 from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.topology_missing import make_missing
 from airflow_provider_kafka_migration.replication.segments import build_manifest
@@ -54,6 +55,9 @@ def _renewed(context: PhaseContext, job: CopyJob) -> CopyJob:
             "max_concurrent_partitions": section.max_concurrent_partitions,
             "slice_seconds": section.slice_seconds,
             "max_bytes_per_second": section.max_bytes_per_second,
+            # What a person has decided where a partition had stopped.
+            "on_source_gap": context.spec.offsets.on_source_gap,
+            "tombstones": tombstone_settings(context, context.load_plan(), job.tombstones),
         }
     )
 
@@ -107,6 +111,7 @@ def _details(context: PhaseContext, job: CopyJob, progress: dict[str, Any]) -> d
         "offsets": sum(until - item.source_start_offset for item, until in _spans(job)),
         "verdicts": verdicts,
         "gaps": source_gaps(context),
+        "overtaken_tombstones": overtaken_tombstones(context),
         "via": job.via,
     }
     if job.via == "s3":

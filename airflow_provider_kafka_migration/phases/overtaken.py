@@ -1,0 +1,61 @@
+"""Stretches of compacted partitions that were read so late that tombstones may have gone before, for people."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.content import DEFAULT_DELETE_RETENTION_MS, is_compacted
+from airflow_provider_kafka_migration.documents.copy_job import TombstoneSettings
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.replication.overtaken_log import read_overtaken
+from airflow_provider_kafka_migration.replication.read_watch import describe
+
+log = logging.getLogger(__name__)
+
+
+def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
+    """All of them so far, by topic, partition and offset, with their figures."""
+    # Backup lanes know no other store than the archive.
+    stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
+    return [
+        {
+            "topic": item.topic,
+            "partition": item.partition,
+            "from_offset": item.from_offset,
+            "until_offset": item.until_offset,
+            "caught_up_at": item.caught_up_at,
+            "caught_up_offset": item.caught_up_offset,
+            "read_at": item.read_at,
+            "gap_seconds": item.gap_seconds,
+            "retention_ms": item.retention_ms,
+            "what": describe(item),
+        }
+        for item in read_overtaken(stores, context.migration_id)
+    ]
+
+
+def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSettings | None = None) -> TombstoneSettings:
+    """What copiers need to know: the policy, and ``delete.retention.ms`` in force of each compacted topic.
+
+    A copy goes on without a source that answers. Of a topic whose value is not told now the one that was known last is
+    taken, else that of the plan, else Kafka's default; the precheck warns of values that the source does not tell.
+
+    :param former: of the job before this one.
+    """
+    compacted = {topic.name: topic for topic in plan.topics if is_compacted(topic)}
+    try:
+        configs = context.source.admin.topic_configs(sorted(compacted)) if compacted else {}
+        told = {name: configs[name].get("delete.retention.ms") or "" for name in compacted}
+    except MigrationError as error:
+        log.warning("delete.retention.ms cannot be read from the source now: %s", error)
+        told = {}
+    known = former.retention_ms if former is not None else {}
+    default = str(DEFAULT_DELETE_RETENTION_MS)
+    values = {}
+    for name, topic in sorted(compacted.items()):
+        planned = topic.source_configs.get("delete.retention.ms", default)
+        values[name] = int(told[name]) if told.get(name) else known.get(name, int(planned))
+    return TombstoneSettings(on_overtaken=context.spec.offsets.on_overtaken_tombstones, retention_ms=values)
