@@ -31,6 +31,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     # What a person decides when a partition has stopped for it.
     "offsets.on_source_gap": State.DRAIN_READY,
     "offsets.on_overtaken_tombstones": State.DRAIN_READY,
+    "offsets.on_source_truncation": State.DRAIN_READY,
     "topology.follow_new": State.DRAIN_READY,
     "topology.on_source_drift": State.VALIDATING,
     "topology.on_topic_deleted": State.DRAIN_READY,

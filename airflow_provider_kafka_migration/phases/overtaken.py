@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Final, Literal
 
 from airflow_provider_kafka_migration.documents.content import DEFAULT_DELETE_RETENTION_MS, is_compacted
 from airflow_provider_kafka_migration.documents.copy_job import TombstoneSettings
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.timing import parse_iso
 from airflow_provider_kafka_migration.replication.overtaken_log import read_overtaken
 from airflow_provider_kafka_migration.replication.read_watch import describe
 
 log = logging.getLogger(__name__)
+
+#: Journal step of target topics that were deleted and are made again, to be copied from the source's log start.
+MADE_AGAIN: Final = "topics_made_again"
+_COPIED_AGAIN = "; the topic was deleted on the target since, and copied again from the source's log start"
 
 
 def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
     """All of them so far, by topic, partition and offset, with their figures."""
     # Backup lanes know no other store than the archive.
     stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
+    made_again = _made_again(context)
     return [
         {
             "topic": item.topic,
@@ -31,10 +37,21 @@ def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
             "read_at": item.read_at,
             "gap_seconds": item.gap_seconds,
             "retention_ms": item.retention_ms,
-            "what": describe(item),
+            "what": describe(item) + (_COPIED_AGAIN if _is_before(item.read_at, made_again.get(item.topic)) else ""),
         }
         for item in read_overtaken(stores, context.migration_id)
     ]
+
+
+def _made_again(context: PhaseContext) -> dict[str, str]:
+    """When target topics were last made again, by source topic."""
+    entries = context.journal.steps(MADE_AGAIN)
+    names = {topic.target_name: topic.name for topic in context.load_plan().topics} if entries else {}
+    return {names[name]: entry.at for entry in entries for name in entry.details["topics"] if name in names}
+
+
+def _is_before(read_at: str, made_at: str | None) -> bool:
+    return bool(read_at and made_at) and parse_iso(read_at) < parse_iso(str(made_at))
 
 
 def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSettings | None = None) -> TombstoneSettings:
@@ -58,4 +75,6 @@ def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSetti
     for name, topic in sorted(compacted.items()):
         planned = topic.source_configs.get("delete.retention.ms", default)
         values[name] = int(told[name]) if told.get(name) else known.get(name, int(planned))
-    return TombstoneSettings(on_overtaken=context.spec.offsets.on_overtaken_tombstones, retention_ms=values)
+    # Copiers stop the partition in either case: topics are deleted between two runs of them.
+    policy: Literal["fail", "warn"] = "warn" if context.spec.offsets.on_overtaken_tombstones == "warn" else "fail"
+    return TombstoneSettings(on_overtaken=policy, retention_ms=values)

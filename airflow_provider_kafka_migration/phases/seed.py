@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings
+from airflow_provider_kafka_migration.phases.recopy import recopy
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.topology_missing import make_missing
 from airflow_provider_kafka_migration.replication.segments import build_manifest
@@ -29,6 +30,7 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises CopyFailed: with every partition that could not be copied.
     """
     job = load_job(context, PHASE) or _write_job(context)
+    recopy(context, PHASE, job)
     make_missing(context, PHASE, job)
     done = context.journal.find_step(DONE)
     if done is not None and not _behind(context, job):

@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.phases.live_offset_map import MapWriter
 from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.phases.recopy import recopy
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.topology_missing import make_missing
 from airflow_provider_kafka_migration.state import State
@@ -39,7 +40,9 @@ def run(context: PhaseContext) -> PhaseResult:
             _journal_done(context, job, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
-    make_missing(context, PHASE, _write_job(context, job))
+    written = _write_job(context, job)
+    recopy(context, PHASE, written)
+    make_missing(context, PHASE, written)
     progress, stop = _run_to_stop(context)
     job = load_job(context, PHASE)
     assert job is not None

@@ -95,6 +95,8 @@ class ReadWatch:
         self._stored: bytes | None = None
         #: partitions that this slice has read from the source already
         self._begun: set[PartitionCopy] = set()
+        #: partitions of which an answer came in this slice
+        self._answered: set[PartitionCopy] = set()
 
     # -- storage -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +180,9 @@ class ReadWatch:
         :raises TombstonesOvertaken: tombstones may have gone before they were read, and the policy is to fail.
         :raises StorageUnavailable: what has to be known of it cannot be stored.
         """
+        if copy not in self._answered:
+            self._forget_former_topic(copy)
+            self._answered.add(copy)
         retention_ms = self._retention_ms(copy)
         if retention_ms is None:
             return
@@ -189,6 +194,20 @@ class ReadWatch:
         if self._known[copy.key].mark_at < 0:
             self._set_mark(copy, answered, retention_ms)
             self._advance(copy)
+
+    def _forget_former_topic(self, copy: PartitionCopy) -> None:
+        """A copy that begins again, from the source, has read nothing yet under any epoch. What went into the archive
+        was read, and is read from there."""
+        known = self._known.get(copy.key)
+        if (
+            known is not None
+            and known.source_offset > copy.fetch_offset
+            and self._job.via == "direct"
+            and copy.is_fresh
+        ):
+            self._change(copy, source_offset=-1, source_epoch=-1)
+            copy.read_before = None
+            self._put()
 
     def _retention_ms(self, copy: PartitionCopy) -> int | None:
         settings = self._job.tombstones
@@ -357,9 +376,9 @@ def overtaken_error(migration_id: str, document: OvertakenTombstones) -> Tombsto
             offset=document.from_offset,
         ),
         next_step="to go on, set offsets.on_overtaken_tombstones: warn; the whole partition is compared again then, "
-        "and a key that lives on is a difference. To be rid of such keys, delete the target topic, and it is copied "
-        "again from the source's log start. Raise delete.retention.ms on the source until the cutover first; then "
-        "clear the task",
+        "and a key that lives on is a difference; recopy: the target topic is deleted, made again, and copied from the "
+        "source's log start (not in a seed through S3). Raise delete.retention.ms on the source until the cutover "
+        "first; then clear the task",
         details={
             "from_offset": document.from_offset,
             "until_offset": document.until_offset,

@@ -94,3 +94,15 @@ def test_the_last_known_value_counts_where_the_source_tells_none(
     assert tombstone_settings(context, plan, former) == TombstoneSettings(
         on_overtaken="fail", retention_ms={"orders": expected}
     )
+
+
+def test_a_topic_that_was_copied_again_since_is_named_as_such(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    write_overtaken(context.journal_store, MET.model_copy(update={"read_at": "2000-01-01T00:00:00.000+00:00"}))
+    assert "copied again" not in overtaken_tombstones(context)[0]["what"]
+    context.journal.step("topics_made_again", key="tail", details={"topics": ["orders"]})
+    assert overtaken_tombstones(context)[0]["what"].endswith("and copied again from the source's log start")
+    write_overtaken(
+        context.journal_store, MET.model_copy(update={"read_at": "2999-01-01T00:00:00.000+00:00", "from_offset": 11})
+    )
+    assert "copied again" not in overtaken_tombstones(context)[1]["what"]

@@ -387,3 +387,19 @@ def test_what_was_proven_before_is_not_trusted(slices: Slices) -> None:
     assert (found.postponed, found.overtaken_times) == ("", 1)
     store_proven(slices.store, found.model_copy(update={"postponed": "again"}))
     assert load_proven(slices.store, "m1", compared).postponed == "again"
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_a_copy_that_begins_again_has_read_nothing_under_any_epoch(
+    local_store: ObjectStore, *, is_compacted: bool
+) -> None:
+    """Else the source would have lost what the copy before has read."""
+    slices = Slices(local_store, **({} if is_compacted else {"tombstones": None}))
+    slices.answer(batches((0, 10)), 10)
+    slices.copy.source_epoch = 7
+    slices.end()
+    slices.begin(at=0, fresh=True)
+    assert slices.copy.read_before == (10, 7)
+    slices.answer(batches((0, 5)), 50)
+    slices.begin()  # killed
+    assert slices.copy.read_before is None
