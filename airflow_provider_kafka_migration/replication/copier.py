@@ -117,7 +117,7 @@ class LaneCopier:
             on_trouble=self._on_trouble,
             on_confirmed=self._on_confirmed,
         )
-        self._watch = ReadWatch(job, lane.lane, map_store, self.copies)
+        self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=self._check_deadline)
         self._feed = Feed(
             job,
             source,

@@ -74,6 +74,7 @@ class ReadWatch:
 
     :param store: of the journal location; of a backup half: the archive.
     :param now: seconds since 1970.
+    :param check: raises when this owner's time is over: others may have read in time what it reads too late.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class ReadWatch:
         copies: Sequence[PartitionCopy],
         *,
         now: Callable[[], float] = time.time,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._job = job
         self._lane = lane
         self._store = store
         self._copies = copies
         self._now = now
+        self._check = check
         self._prefix = f"{job.migration_id}/reading/"
         self._known: dict[tuple[str, int], PartitionReading] = {}
         self._stored: bytes | None = None
@@ -138,8 +141,10 @@ class ReadWatch:
         """Store what is known at the end of a slice. What cannot be stored is older next time, and still true."""
         try:
             for copy in self._copies:
+                # Also what nothing is known of: the next slice does not look for it in other lanes then.
+                self._change(copy)
                 self._note_epoch(copy)
-                if copy.key in self._known and copy in self._begun:
+                if copy in self._begun:
                     self._advance(copy)
             self._put()
         except MigrationError as error:
@@ -248,12 +253,16 @@ class ReadWatch:
         )
 
     def _start_anew(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
-        self._known[copy.key] = PartitionReading(
-            topic=copy.spec.topic,
-            partition=copy.spec.partition,
+        self._change(
+            copy,
             caught_up_at=answered.sent_at,
             caught_up_offset=copy.fetch_offset,
             retention_ms=retention_ms,
+            mark_at=-1.0,
+            mark_offset=-1,
+            mark_retention_ms=-1,
+            overtaken_from=-1,
+            overtaken_until=-1,
         )
 
     def _start_others(self, copy: PartitionCopy, answered: Answered) -> None:
@@ -262,7 +271,8 @@ class ReadWatch:
             return
         for other in self._copies:
             retention_ms = self._retention_ms(other)
-            if other is copy or retention_ms is None or other in self._begun or other.key in self._known:
+            known = self._known.get(other.key)
+            if retention_ms is None or other in self._begun or (known is not None and known.caught_up_at >= 0):
                 continue
             if other.phase is Phase.RUNNING and other.fetch_offset == other.spec.source_start_offset:
                 self._start_anew(other, answered, retention_ms)
@@ -328,6 +338,8 @@ class ReadWatch:
     def _write(
         self, copy: PartitionCopy, known: PartitionReading, event: Literal["met", "passed"]
     ) -> OvertakenTombstones:
+        if event == "met":
+            self._check()
         now = self._now()
         is_known = known.caught_up_at >= 0
         document = OvertakenTombstones(

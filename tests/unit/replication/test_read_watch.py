@@ -19,7 +19,12 @@ from airflow_provider_kafka_migration.documents.lane_reading import LaneReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
 from airflow_provider_kafka_migration.documents.validation import ContentRange
-from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable, TombstonesOvertaken
+from airflow_provider_kafka_migration.errors import (
+    MigrationError,
+    SliceExpired,
+    StorageUnavailable,
+    TombstonesOvertaken,
+)
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, encode_batch, read_batches
 from airflow_provider_kafka_migration.replication.overtaken_log import (
     all_times_overtaken,
@@ -338,11 +343,28 @@ def test_nothing_is_copied_that_cannot_be_named(slices: Slices, monkeypatch: pyt
         slices.answer(batches((12, 20)), 20)
 
 
+def test_a_copier_that_wakes_up_late_names_nothing(slices: Slices) -> None:
+    """Others may have read all of it in time."""
+    pause(slices, 2 * DAY)
+
+    def check() -> None:
+        raise SliceExpired("the slice has ended")
+
+    slices.watch._check = check
+    with pytest.raises(SliceExpired):
+        slices.answer(batches((12, 20)), 20)
+    assert slices.named == []
+
+
 def test_topics_that_are_not_compacted_are_not_watched(local_store: ObjectStore) -> None:
     slices = Slices(local_store, tombstones=None)
     slices.answer(batches((0, 10)), 10)
     slices.end()
-    assert slices.store.get("m1/reading/lane-000003.json") is None
+    assert slices.caught_up == (-1 - T0, -1)
+    slices.now += 3 * DAY
+    slices.begin()
+    slices.answer(batches((12, 20)), 20)
+    assert slices.named == []
 
 
 def test_the_last_leader_epoch_lasts(slices: Slices) -> None:
