@@ -8,8 +8,10 @@ from typing import Any, Final, Literal
 from airflow_provider_kafka_migration.documents.content import DEFAULT_DELETE_RETENTION_MS, is_compacted
 from airflow_provider_kafka_migration.documents.copy_job import TombstoneSettings
 from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.validation import CheckResult
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.migrated import partition_name
 from airflow_provider_kafka_migration.phases.timing import parse_iso
 from airflow_provider_kafka_migration.replication.overtaken_log import read_overtaken
 from airflow_provider_kafka_migration.replication.read_watch import describe
@@ -52,6 +54,16 @@ def _made_again(context: PhaseContext) -> dict[str, str]:
 
 def _is_before(read_at: str, made_at: str | None) -> bool:
     return bool(read_at and made_at) and parse_iso(read_at) < parse_iso(str(made_at))
+
+
+def with_overtaken(context: PhaseContext, check: CheckResult) -> CheckResult:
+    """The content check with what it had to look at again. It passes or fails by what it has seen: a comparison that
+    began before such a stretch was copied is not trusted, so all of these partitions were compared since."""
+    findings = [
+        f"{partition_name((item['topic'], item['partition']))} was compared as a whole after this: {item['what']}"
+        for item in overtaken_tombstones(context)
+    ]
+    return check.model_copy(update={"findings": [*check.findings, *findings]}) if findings else check
 
 
 def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSettings | None = None) -> TombstoneSettings:

@@ -2,7 +2,8 @@
 
 A broker keeps a tombstone for ``delete.retention.ms`` after its cleaner has first passed it, and it passes nothing that
 is not below the last stable offset. So a copy that has all that was written before a moment ``caught_up_at`` misses no
-tombstone until ``caught_up_at + delete.retention.ms``: values that it has copied since were there then. Read later,
+tombstone until ``caught_up_at + delete.retention.ms``: values that it has copied since were there then. (In the first
+pass, of tombstones that are older than it, only as long as the leader stays: each replica has a cleaner.) Read later,
 a tombstone may be gone together with the value that it deleted, and a copied value lives on for ever.
 
 Whether one is gone cannot be seen, but whether anything is: where offsets follow each other nothing was removed. So a

@@ -13,10 +13,11 @@ from test_approvals import ready
 from airflow_provider_kafka_migration.documents.copy_job import TombstoneSettings
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading
 from airflow_provider_kafka_migration.documents.overtaken_tombstones import OvertakenTombstones
+from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
 from airflow_provider_kafka_migration.phases import approvals, evidence_bundle
-from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings
+from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings, with_overtaken
 from airflow_provider_kafka_migration.replication.overtaken_log import write_overtaken
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
@@ -106,3 +107,14 @@ def test_a_topic_that_was_copied_again_since_is_named_as_such(tmp_path: Path) ->
         context.journal_store, MET.model_copy(update={"read_at": "2999-01-01T00:00:00.000+00:00", "from_offset": 11})
     )
     assert "copied again" not in overtaken_tombstones(context)[1]["what"]
+
+
+def test_the_content_check_names_them_and_passes_by_what_it_has_seen(tmp_path: Path) -> None:
+    context = ready(tmp_path)
+    check = CheckResult(name="content", outcome=Outcome.PASSED, summary="equal", findings=["one"])
+    assert with_overtaken(context, check) == check
+    write_overtaken(context.journal_store, MET)
+    found = with_overtaken(context, check)
+    assert found.outcome is Outcome.PASSED
+    assert found.findings[0] == "one"
+    assert found.findings[1].startswith("orders-1 was compared as a whole after this: the copy has all")
