@@ -270,6 +270,12 @@ class SourceTruncated(Terminal):
     code = "SOURCE_TRUNCATED"
 
 
+class TombstonesOvertaken(Terminal):
+    """A compacted partition was read so late that tombstones may have gone before: deleted keys may live on."""
+
+    code = "TOMBSTONES_OVERTAKEN"
+
+
 class OutsideOfLog(Terminal):
     """An offset that a check was to read is below the start of the log, or above its end."""
 

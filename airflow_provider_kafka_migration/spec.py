@@ -252,6 +252,17 @@ class OffsetsSection(Section):
     on_source_gap: Literal["fail", "record"] = Field(
         "fail", description="Source retention overtook the copy: fail, or record the gap (named in the evidence)."
     )
+    on_overtaken_tombstones: Literal["fail", "warn", "recopy"] = Field(
+        "fail",
+        description="A compacted partition was read so late (delete.retention.ms) that tombstones may have gone "
+        "before, and deleted keys may live on on the target: fail the partition; or go on, name it in approvals and "
+        "evidence, and compare all of it again; or fail it, and copy its topic again at the next run of the task.",
+    )
+    on_source_truncation: Literal["fail", "recopy"] = Field(
+        "fail",
+        description="The source has lost records that were copied already (unclean election): fail the partition; or "
+        "fail it, and copy its topic again at the next run of the task (the target topic is deleted and made again).",
+    )
     timestamps: Literal["visible", "raw"] = Field(
         "visible", description="LogAppendTime topics: keep the time that consumers see, or the producer's."
     )

@@ -78,6 +78,15 @@ class ProofSettings(Part):
         return self.topics.get(topic, TopicRules(compacted=False, delete_retention_ms=None))
 
 
+class TombstoneSettings(Part):
+    """What is done where compaction may have removed tombstones before they were read."""
+
+    on_overtaken: Literal["fail", "warn"] = "fail"
+    retention_ms: dict[str, int] = Field(
+        default_factory=dict, description="delete.retention.ms in force, by source topic; only compacted ones"
+    )
+
+
 class CopyJob(Document):
     """What to copy, from where, to where, and under which limits."""
 
@@ -102,6 +111,7 @@ class CopyJob(Document):
     timestamps: Literal["visible", "raw"] = "visible"
     on_mismatch: Literal["mapped", "fail"] = "mapped"
     on_source_gap: Literal["fail", "record"] = "fail"
+    tombstones: TombstoneSettings | None = Field(None, description="None: nobody looks for tombstones that have gone")
     max_markers_per_record: float = 10.0
     max_markers: int = 50_000_000
     max_fill_seconds: float = Field(3600.0, description="mapped if the rest of a partition's holes takes longer")
@@ -160,6 +170,9 @@ class PartitionResult(Part):
     done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
     verdict: Verdict
     gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")
+    overtaken: list[int] = Field(
+        default_factory=list, description="source offsets where tombstones may have gone before they were read"
+    )
     held_back: int = Field(
         0, description="records of the source above its last stable offset: an open transaction holds them back"
     )

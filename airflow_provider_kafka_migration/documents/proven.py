@@ -44,6 +44,8 @@ class ProvenRange(Part):
 class ProvenPartition(Document):
     """``<migration_id>/proven/<topic>-<partition>.json``: how far a partition is proven, and what stands in the way."""
 
+    LATER_FIELDS = ("overtaken_times",)
+
     version: int = 1
     migration_id: str
     topic: str
@@ -56,6 +58,9 @@ class ProvenPartition(Document):
     )
     differed_times: int = Field(0, description="in how many comparisons in a row")
     differed_at: str = Field("", description="when that was last seen, ISO 8601")
+    overtaken_times: int = Field(
+        0, description="objects below overtaken-tombstones/ when the range began; more by now: it is not trusted"
+    )
     postponed: str = Field("", description="why the background comparison leaves this partition to the validation")
     postponed_at: str = ""
 

@@ -28,6 +28,10 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "seed.max_concurrent_partitions": State.VALIDATING,
     "seed.slice_seconds": State.VALIDATING,
     "seed.max_bytes_per_second": State.VALIDATING,
+    # What a person decides when a partition has stopped for it.
+    "offsets.on_source_gap": State.DRAIN_READY,
+    "offsets.on_overtaken_tombstones": State.DRAIN_READY,
+    "offsets.on_source_truncation": State.DRAIN_READY,
     "topology.follow_new": State.DRAIN_READY,
     "topology.on_source_drift": State.VALIDATING,
     "topology.on_topic_deleted": State.DRAIN_READY,

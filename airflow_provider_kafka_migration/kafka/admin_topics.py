@@ -195,7 +195,7 @@ class TopicsAdmin(AdminBase):
         return MAX_RECORDS_PER_REQUEST if self.api_version(API_DESCRIBE_QUORUM) >= 0 else MAX_RECORDS_ZOOKEEPER
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, ItemError | None]:
-        """Delete topics; needs Delete on the topic. Used for scratch topics only. An absent one counts as deleted."""
+        """Delete topics; needs Delete on the topic. An absent one counts as deleted."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
             request = DeleteTopicsRequest(

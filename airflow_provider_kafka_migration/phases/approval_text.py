@@ -84,6 +84,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             for topic, item in sorted(facts["lag"].items())
         ],
     )
+    lines += _overtaken(facts)
     return lines + _proof(spec, facts, "copied so far") + _groups(facts) + _source_drift(facts) + _findings(facts)
 
 
@@ -131,7 +132,14 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             f"**{len(active)} groups still have members on the source** (policy: {spec.groups.on_active_source}): "
             + ", ".join(escape(name) for name in active[:_MAX_ROWS]),
         ]
-    return lines + _unfenced(facts) + _proof(spec, facts, "up to the boundary") + _groups(facts) + _findings(facts)
+    return (
+        lines
+        + _unfenced(facts)
+        + _overtaken(facts)
+        + _proof(spec, facts, "up to the boundary")
+        + _groups(facts)
+        + _findings(facts)
+    )
 
 
 def _unfenced(facts: dict[str, Any]) -> list[str]:
@@ -220,6 +228,18 @@ def _source_drift(facts: dict[str, Any]) -> list[str]:
     rows: list[list[object]] = [list(row) for row in facts.get("source_drift") or []]
     lines = ["", "## Changed on the source since the plan", ""]
     return lines + table(["", "what"], rows) if rows else [*lines, "Nothing that the target does not have."]
+
+
+def _overtaken(facts: dict[str, Any]) -> list[str]:
+    """Where deleted keys may live on, since the copy has read on too late."""
+    found = facts.get("overtaken_tombstones") or []
+    if not found:
+        return []
+    rows: list[list[object]] = [[f"{item['topic']}-{item['partition']}", item["what"]] for item in found]
+    note = (
+        "Everything that was proven of these partitions before is compared again: a key that lives on is a difference."
+    )
+    return ["", "## Tombstones that may have gone before they were read", "", *table(["", "what"], rows), "", note]
 
 
 def _left_out(facts: dict[str, Any]) -> list[str]:

@@ -38,6 +38,7 @@ from airflow_provider_kafka_migration.phases.group_translation import count_tran
 from airflow_provider_kafka_migration.phases.handover import Handover
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, result_data
 from airflow_provider_kafka_migration.phases.offset_maps import load_document
+from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso, words
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     code = code_of(binding)
     facts = _cutover_facts(context) if kind == "cutover" else _client_switch_facts(context)
     others = left_out.look(context, context.load_plan())
+    facts = {**facts, "overtaken_tombstones": overtaken_tombstones(context)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval_text.render(context.spec, kind, code, facts)
     return ApprovalFacts(

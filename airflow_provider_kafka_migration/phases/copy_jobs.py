@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, Progre
 from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.replication.coordinator import failure_kind
 from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 
@@ -77,8 +78,13 @@ def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition,
     ]
 
 
-def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[CopyLane]) -> CopyJob:
-    """The job document of a phase."""
+def build_job(
+    context: PhaseContext, name: Literal["seed", "tail"], lanes: list[CopyLane], former: CopyJob | None = None
+) -> CopyJob:
+    """The job document of a phase.
+
+    :param former: the job before it, of this phase or of the one before.
+    """
     spec = context.spec
     section = spec.seed if name == "seed" else spec.tail
     split = spec.seed.via == "split"
@@ -98,6 +104,7 @@ def build_job(context: PhaseContext, name: Literal["seed", "tail"], lanes: list[
         timestamps=spec.offsets.timestamps,
         on_mismatch="fail" if spec.offsets.mode == "equal" else spec.offsets.on_mismatch,
         on_source_gap=spec.offsets.on_source_gap,
+        tombstones=tombstone_settings(context, context.load_plan(), former.tombstones if former else None),
         max_markers_per_record=spec.offsets.max_markers_per_record,
         max_markers=spec.offsets.max_markers,
         max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
@@ -197,7 +204,7 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
         phase=name,
         message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
         f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}"
-        f"{_troubled(document)}",
+        f"{_overtaken(document)}{_troubled(document)}",
         done=int(document["partitions_done"]),
         total=int(document["partitions_total"]),
         unit="partitions",
@@ -215,6 +222,11 @@ def _troubled(document: dict[str, Any]) -> str:
     """Partitions that are not copied at present, for people; nothing if there are none."""
     text = describe_troubles(document)
     return f"; {text}" if text else ""
+
+
+def _overtaken(document: dict[str, Any]) -> str:
+    found = int(document.get("partitions_overtaken", 0))
+    return f", tombstones may have gone before they were read in {_count(found)}" if found else ""
 
 
 def _count(partitions: int) -> str:

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
 from airflow_provider_kafka_migration.phases.migrated import load_job, result_data
 from airflow_provider_kafka_migration.phases.offset_maps import OFFSET_MAP
+from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -175,6 +176,13 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
     found += [_left("note", "", note) for note in plan.notes]
     found += _groups_left(context)
     found += _gaps(context)
+    found += [
+        _left(
+            "overtaken_tombstones", f"{item['topic']}-{item['partition']}", item["what"],
+            offsets=[item["from_offset"], item["until_offset"]],
+        )
+        for item in overtaken_tombstones(context)
+    ]  # fmt: skip
     found += _bypassed(context)
     found += [
         _left("source_drift", str(entry.details["what"]), str(entry.details["why"]))

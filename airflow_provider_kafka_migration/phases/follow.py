@@ -45,6 +45,7 @@ from airflow_provider_kafka_migration.phases.migrated import (
     migrated_partitions,
     partition_name,
 )
+from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.phases.plan import target_topics
 from airflow_provider_kafka_migration.phases.plan_growth import why_transactional
 from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
@@ -238,7 +239,13 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     if not missing and known <= planned.keys():
         return []
     lanes = lanes_with(job, planned, missing)
-    extended = job.model_copy(update={"lanes": lanes, "proof": copy_jobs.proof_settings(context, plan)})
+    extended = job.model_copy(
+        update={
+            "lanes": lanes,
+            "proof": copy_jobs.proof_settings(context, plan),
+            "tombstones": tombstone_settings(context, plan, job.tombstones),
+        }
+    )
     context.journal.refresh()
     if is_frozen(context):
         return []

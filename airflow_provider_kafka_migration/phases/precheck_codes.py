@@ -116,7 +116,7 @@ _ALL = (
         "W068",
         "tombstones may go before they are copied",
         "raise delete.retention.ms on the source until the cutover, or copy faster: a key whose tombstone is missed "
-        "stays on the target, and the validation fails for it",
+        "stays on the target; a partition that is read too late stops (offsets.on_overtaken_tombstones)",
     ),
     # -- groups
     Code("W070", "group is active on the target", "stop its members there: their offsets cannot be set"),

@@ -24,7 +24,13 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.proven import forget_proven, proven_prefix, still_holds
+from airflow_provider_kafka_migration.replication.overtaken_log import all_times_overtaken
+from airflow_provider_kafka_migration.replication.proven import (
+    forget_proven,
+    holds_tombstones,
+    proven_prefix,
+    still_holds,
+)
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Journal step: what the comparisons before the client switch have proven. Keyed by when it was looked at.
@@ -171,7 +177,12 @@ def _documents(context: PhaseContext) -> dict[TopicPartition, ProvenPartition]:
     keys = [info.key for info in store.list(proven_prefix(context.migration_id))]
     with ThreadPoolExecutor(_READERS, "proven") as pool:
         found = [item for item in pool.map(lambda key: _document(store, key), keys) if item is not None]
-    return {item.key: item for item in found if item.migration_id == context.migration_id}
+    times = all_times_overtaken(store, context.migration_id)
+    return {
+        item.key: item if holds_tombstones(item, times[item.key]) else item.model_copy(update={"proven": None})
+        for item in found
+        if item.migration_id == context.migration_id
+    }
 
 
 def _document(store: ObjectStore, key: str) -> ProvenPartition | None:

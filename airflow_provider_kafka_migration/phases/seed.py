@@ -14,6 +14,8 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
 from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings
+from airflow_provider_kafka_migration.phases.recopy import recopy
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.topology_missing import make_missing
 from airflow_provider_kafka_migration.replication.segments import build_manifest
@@ -28,6 +30,7 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises CopyFailed: with every partition that could not be copied.
     """
     job = load_job(context, PHASE) or _write_job(context)
+    recopy(context, PHASE, job)
     make_missing(context, PHASE, job)
     done = context.journal.find_step(DONE)
     if done is not None and not _behind(context, job):
@@ -54,6 +57,9 @@ def _renewed(context: PhaseContext, job: CopyJob) -> CopyJob:
             "max_concurrent_partitions": section.max_concurrent_partitions,
             "slice_seconds": section.slice_seconds,
             "max_bytes_per_second": section.max_bytes_per_second,
+            # What a person has decided where a partition had stopped.
+            "on_source_gap": context.spec.offsets.on_source_gap,
+            "tombstones": tombstone_settings(context, context.load_plan(), job.tombstones),
         }
     )
 
@@ -107,6 +113,7 @@ def _details(context: PhaseContext, job: CopyJob, progress: dict[str, Any]) -> d
         "offsets": sum(until - item.source_start_offset for item, until in _spans(job)),
         "verdicts": verdicts,
         "gaps": source_gaps(context),
+        "overtaken_tombstones": overtaken_tombstones(context),
         "via": job.via,
     }
     if job.via == "s3":

@@ -17,6 +17,8 @@ from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.phases.live_offset_map import MapWriter
 from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.phases.recopy import recopy
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.topology_missing import make_missing
 from airflow_provider_kafka_migration.state import State
@@ -38,7 +40,9 @@ def run(context: PhaseContext) -> PhaseResult:
             _journal_done(context, job, copy_jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
-    make_missing(context, PHASE, _write_job(context, job))
+    written = _write_job(context, job)
+    recopy(context, PHASE, written)
+    make_missing(context, PHASE, written)
     progress, stop = _run_to_stop(context)
     job = load_job(context, PHASE)
     assert job is not None
@@ -83,6 +87,7 @@ def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, An
         "summary": f"tail complete: {figures['records']} records",
         **figures,
         "gaps": source_gaps(context),
+        "overtaken_tombstones": overtaken_tombstones(context),
     }
     context.journal.step(DONE, details=details)
     return details
@@ -126,7 +131,7 @@ def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
         for lane in base.lanes
         if lane.half != "backup"
     ]
-    job = copy_jobs.build_job(context, "tail", lanes)
+    job = copy_jobs.build_job(context, "tail", lanes, base)
     planned = copy_jobs.planned_partitions(context, context.load_plan())
     # What was dropped from the plan is not copied any more; what came to it is taken up by the follower.
     job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})

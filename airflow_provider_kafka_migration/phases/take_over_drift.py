@@ -45,6 +45,7 @@ from airflow_provider_kafka_migration.phases import (
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.phases.source_drift import SourceDrift
 from airflow_provider_kafka_migration.state import State
 
@@ -164,21 +165,26 @@ def _supplement(context: PhaseContext, changed: Mapping[str, ConfigChange]) -> N
 
 
 def _refresh_proof(context: PhaseContext, plan: Plan) -> None:
-    """The tail's job tells by which rules it compares in the background: those of the configs as they are now.
+    """The tail's job tells by which rules it compares in the background, and for how long tombstones stay on the
+    source: those of the configs as they are now.
 
     Looked at in each pass once configs have changed, so a crash before that is healed by the next one.
     """
     job = load_job(context, PHASE) if any(item.configs for item in context.supplements()) else None
-    if job is None or job.proof is None or job.generation != context.journal.generation:
+    if job is None or job.generation != context.journal.generation:
         return
-    proof = copy_jobs.proof_settings(context, plan)
-    if proof is None or proof == job.proof:
+    changed = job.model_copy(
+        update={
+            "proof": job.proof and (copy_jobs.proof_settings(context, plan) or job.proof),
+            "tombstones": job.tombstones and tombstone_settings(context, plan, job.tombstones),
+        }
+    )
+    if changed == job:
         return
     context.journal.refresh()
     if not _may_change(context):
         return
     context.journal.check_holds()
-    changed = job.model_copy(update={"proof": proof})
     context.journal_store.put(copy_jobs.job_key(context, PHASE), changed.canonical())
 
 

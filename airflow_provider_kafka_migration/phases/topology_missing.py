@@ -1,7 +1,7 @@
 """Target topics that somebody has deleted since topology_copy made them: made again before they are copied again.
 
-This migration deletes no topic. Whoever did it, perhaps because an error told them to, runs the phase again and means
-the topic to be copied from the source's log start.
+Whoever did it, perhaps because an error told them to, runs the phase again and means the topic to be copied from the
+source's log start. The migration itself deletes a topic only by policy (:mod:`~.recopy`).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.phases import follow
+from airflow_provider_kafka_migration.phases import follow, overtaken
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.replication.proven import forget_proven
 from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
-STEP: Final = "topics_made_again"
+STEP: Final = overtaken.MADE_AGAIN
 DONE: Final = "topics_made_again_done"
 #: Before the seed topology_copy makes topics; from the freeze on a missing topic is a failure of the cutover.
-_STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
+STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
 
 
 def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
@@ -32,7 +32,7 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
 
     :raises MigrationError: a topic cannot be made.
     """
-    if context.journal.working_state not in _STATES:
+    if context.journal.working_state not in STATES:
         return []
     by_target = {item.target_topic: item.topic for item in job.partitions}
     described = context.target.admin.describe_topics(sorted(by_target))

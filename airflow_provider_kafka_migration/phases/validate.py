@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.phases.evidence import publish_failure
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
+from airflow_provider_kafka_migration.phases.overtaken import with_overtaken
 from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.validate_late import with_late_partitions
@@ -127,7 +128,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
     results = [
         _parity(context, proven=proven),
         counts,
-        content,
+        with_overtaken(context, content),
         sentinels,
         _groups(context),
         validate_drift.check(context),

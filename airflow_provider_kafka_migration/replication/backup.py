@@ -35,6 +35,7 @@ from airflow_provider_kafka_migration.replication.feed import ARCHIVE_BUFFER_BYT
 from airflow_provider_kafka_migration.replication.gap_log import write_gap
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
+from airflow_provider_kafka_migration.replication.read_watch import ReadWatch
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, record_count
 from airflow_provider_kafka_migration.replication.topic_ids import fail_recreated
 from airflow_provider_kafka_migration.replication.trouble import is_missing, note_trouble, topic_gone
@@ -63,6 +64,7 @@ class BackupCopier:
         self._source = source
         self._archive = archive_store
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
+        self._watch = ReadWatch(job, lane.lane, archive_store, self.copies)
         self._feed = Feed(
             job,
             source,
@@ -73,6 +75,7 @@ class BackupCopier:
             wants=self._wants,
             reached=self._is_read,
             rate=limits.rate,
+            watch=self._watch,
         )
         self._poller = SocketPoller()
         self._feed.wake = self._poller.wake
@@ -86,10 +89,12 @@ class BackupCopier:
     def run(self) -> list[PartitionResult]:
         """Archive; one result per partition, whatever happened."""
         try:
+            self._watch.load()
             self._loop()
         finally:
             self._feed.close()
             self._poller.close()
+        self._watch.save()
         results = [
             copy.result(done=self._is_done(copy)).model_copy(update={"target_offset": -1}) for copy in self.copies
         ]
@@ -182,6 +187,9 @@ class BackupCopier:
                 self._on_trouble(copy, error)
                 continue
             copy.source_offset = copy.fetch_offset = position
+            if copy.read_before is not None and copy.read_before[0] == position:
+                # Asked for before the first fetch: has the source lost what was archived?
+                copy.source_epoch = max(copy.source_epoch, copy.read_before[1])
             copy.phase = Phase.RUNNING
             ready.append(copy)
         self._attach(ready)

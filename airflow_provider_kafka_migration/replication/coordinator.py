@@ -62,6 +62,7 @@ class _Standing:
     trouble: dict[str, object] | None = None
     stuck_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
+    overtaken: tuple[int, ...] = ()
     went_back: tuple[tuple[int, int], ...] = ()
     #: target log end as the last slice that took it over, maybe of an earlier driver, has left it
     end_offset: int = -1
@@ -198,8 +199,8 @@ class JobCoordinator:
         if job.generation != self.job.generation:
             return
         if job.lanes == self.job.lanes:
-            # What the source may do to its records follows its configs: the next slices compare by the new rules.
-            self.job = self.job.model_copy(update={"proof": job.proof})
+            # What the source may do to its records follows its configs: the next slices go by the new rules.
+            self.job = self.job.model_copy(update={"proof": job.proof, "tombstones": job.tombstones})
             return
         standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
         log.info("The job has %d partitions now, before %d", len(standing), len(self._standing))
@@ -253,6 +254,7 @@ class JobCoordinator:
             standing.holes += result.holes
             standing.transaction_holes += result.transaction_holes
             standing.gaps += tuple(result.gaps)
+            standing.overtaken += tuple(result.overtaken)
             if result.total_records >= 0:
                 standing.total_records, standing.total_holes = result.total_records, result.total_holes
             standing.done = result.done
@@ -333,6 +335,7 @@ class JobCoordinator:
             "partitions_done": sum(item.done for item in own),
             "partitions_failed": sum(self._failure(key) is not None for key in keys),
             "partitions_stuck": len(stuck),
+            "partitions_overtaken": len({key[:2] for key, item in self._standing.items() if item.overtaken}),
             "stuck_seconds": round(max(stuck, default=0.0), 1),
             "troubles": [item.as_dict() for item in troubles[:MAX_NAMED]],
             "records": records,
@@ -365,6 +368,7 @@ class JobCoordinator:
             "total_records": standing.total_records,
             "total_holes": standing.total_holes,
             "gaps": [list(gap) for gap in standing.gaps + backup.gaps],
+            "overtaken": sorted({*standing.overtaken, *backup.overtaken}),
             "done": standing.done,
             "source_offset": -1 if last is None else last.source_offset,
             "target_offset": standing.end_offset if last is None else last.target_offset,

@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.replication.maps import LaneMaps
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint, Sent
 from airflow_provider_kafka_migration.replication.placing import Placer
 from airflow_provider_kafka_migration.replication.polling import SocketPoller
+from airflow_provider_kafka_migration.replication.read_watch import ReadWatch
 from airflow_provider_kafka_migration.replication.resume import Resumer
 from airflow_provider_kafka_migration.replication.target_side import TargetSide
 from airflow_provider_kafka_migration.replication.topic_ids import fail_recreated
@@ -116,6 +117,7 @@ class LaneCopier:
             on_trouble=self._on_trouble,
             on_confirmed=self._on_confirmed,
         )
+        self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=self._check_deadline)
         self._feed = Feed(
             job,
             source,
@@ -126,6 +128,7 @@ class LaneCopier:
             wants=self._wants,
             reached=self._is_read,
             rate=limits.rate,
+            watch=self._watch,
         )
         self._troubles = Troubles(
             job, target, self._appender, self._feed, resuming=self._resuming, on_gap=self._record_gap
@@ -145,6 +148,8 @@ class LaneCopier:
     def run(self) -> list[PartitionResult]:
         """Copy; one result per partition, whatever happened."""
         try:
+            if self._source_wire is not None:
+                self._watch.load()
             if any(copy.fills_holes for copy in self.copies):
                 self._appender.prepare()
             self._loop()
@@ -152,6 +157,8 @@ class LaneCopier:
             log.debug("lane %s: the slice has ended", self._lane.lane)
         finally:
             self.close()
+        if self._source_wire is not None:
+            self._watch.save()
         self._troubles.close()
         results = [copy.result(done=self._is_done(copy)) for copy in self.copies]
         throttled = {

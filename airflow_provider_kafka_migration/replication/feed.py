@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
+from airflow_provider_kafka_migration.replication.read_watch import ReadWatch
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
 from airflow_provider_kafka_migration.replication.sources import PARTITION_FETCH_BYTES, KafkaSource, Reader
 from airflow_provider_kafka_migration.replication.takeover_check import ReadChunk, chunks_of_archive
@@ -83,6 +84,7 @@ class Feed:
     :param wants: whether a partition has room for more.
     :param reached: whether a partition is read up to its stop offset.
     :param rate: bytes per second that may be read at the moment; not given: those of the job.
+    :param watch: hears of each answer of the source.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Feed:
         wants: Callable[[PartitionCopy], bool],
         reached: Callable[[PartitionCopy], bool],
         rate: Callable[[], int | None] | None = None,
+        watch: ReadWatch | None = None,
     ) -> None:
         self._job = job
         self._rate = rate or (lambda: job.max_bytes_per_second)
@@ -118,6 +121,7 @@ class Feed:
                 on_trouble=on_trouble,
                 wants=self._wants,
                 partition_fetch_bytes=self._fetch_bytes,
+                watch=watch,
             )
         self._pool = ThreadPoolExecutor(ARCHIVE_THREADS, "archive") if self._archive is not None else None
         self._gathered: dict[PartitionCopy, _Gathered] = {}

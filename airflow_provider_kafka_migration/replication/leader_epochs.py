@@ -57,7 +57,7 @@ def truncated(
         where=where,
         next_step="find out from the source's brokers what was lost (an unclean leader election, or a broker that came "
         "back without its disk): the target may still have these records and the source has others in their place; "
-        "delete the target topic and start a new migration for it, or leave the topic out",
+        "to copy the topic again, set offsets.on_source_truncation: recopy and clear the task; or leave the topic out",
         details={
             "truncated_offset": offset,
             "source_offset": read.source_offset,

@@ -112,6 +112,8 @@ class PartitionCopy:
     #: leader epoch of the last source batch that was read; -1: not known. Survives resets: whatever came later than the
     #: position goes on to be compared with what the present leader has.
     source_epoch: int = -1
+    #: (source offset, leader epoch) up to where an earlier slice had read, if that is known
+    read_before: tuple[int, int] | None = None
     #: bytes read and not decided yet
     reading_bytes: int = 0
     #: last stable offset and high watermark of the source, as last seen
@@ -168,6 +170,8 @@ class PartitionCopy:
     #: of the holes: those filled by empty transactions
     transaction_holes: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
+    #: source offsets where tombstones may have gone before they were read
+    overtaken: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.verdict = self.spec.verdict
@@ -362,6 +366,7 @@ class PartitionCopy:
             done=done,
             verdict=self.verdict,
             gaps=list(self.gaps),
+            overtaken=list(self.overtaken),
             held_back=self.held_back,
             resumed_offset=self.resumed_offset,
             went_back=list(self.went_back),

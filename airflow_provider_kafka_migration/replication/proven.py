@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batche
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.content_joined import joined
 from airflow_provider_kafka_migration.replication.offset_map import How, PartitionMap
+from airflow_provider_kafka_migration.replication.overtaken_log import times_overtaken
 from airflow_provider_kafka_migration.replication.reading import fetch_span
 from airflow_provider_kafka_migration.replication.topic_key import topic_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -34,7 +35,8 @@ def proven_key(migration_id: str, topic: str, partition: int) -> str:
 def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -> ProvenPartition:
     """How far a partition is proven; an empty document before its first comparison.
 
-    A document that cannot be read, or begins elsewhere, proves nothing: the partition is compared from its start.
+    A document that cannot be read, begins elsewhere, or is older than tombstones that were read too late, proves
+    nothing: the partition is compared from its start.
     """
     empty = ProvenPartition(
         migration_id=migration_id,
@@ -42,6 +44,7 @@ def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -
         target_topic=compared.target_topic,
         partition=compared.partition,
         verdict=compared.verdict,
+        overtaken_times=times_overtaken(store, migration_id, *compared.key),
     )
     data = store.get(proven_key(migration_id, *compared.key))
     if data is None:
@@ -57,7 +60,19 @@ def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -
         compared.target_topic,
         compared.partition,
     )
-    return found if same and (found.proven is None or _begins(found.proven, compared)) else empty
+    if not same or not holds_tombstones(found, empty.overtaken_times):
+        return empty
+    return found if found.proven is None or _begins(found.proven, compared) else empty
+
+
+def holds_tombstones(document: ProvenPartition, overtaken_times: int) -> bool:
+    """Whether the comparison began after tombstones were last read too late.
+
+    A value that was found equal before may be one that the source has deleted since, without the copy having seen it.
+
+    :param overtaken_times: objects that there are of the partition now.
+    """
+    return document.overtaken_times == overtaken_times
 
 
 def store_proven(store: ObjectStore, document: ProvenPartition) -> None:

@@ -260,11 +260,7 @@ class Resumer:
         the difference, but not its cause."""
         if self._source is None:
             return list(looks)
-        asked = {
-            look.copy.key: ReadUpTo(look.map.source_position(look.last.next_offset), look.copy.source_epoch)
-            for look in looks
-            if look.last is not None and look.copy.source_epoch >= 0
-        }
+        asked = {look.copy.key: read for look in looks if (read := _read_up_to(look)) is not None}
         problems = check_not_truncated(self._source, asked) if asked else {}
         for look in looks:
             problem = problems.get(look.copy.key)
@@ -384,3 +380,15 @@ class Resumer:
 
 def _failed(found: Mapping[PartitionCopy, Resumed]) -> set[PartitionCopy]:
     return {copy for copy, item in found.items() if isinstance(item, MigrationError)}
+
+
+def _read_up_to(look: _Look) -> ReadUpTo | None:
+    """Up to where it is known under which leader epoch the source was read; None: it is not."""
+    if look.last is None:
+        return None
+    position = look.map.source_position(look.last.next_offset)
+    if look.copy.source_epoch >= 0:
+        return ReadUpTo(position, look.copy.source_epoch)
+    before = look.copy.read_before
+    # Beyond what the target has, the source may lose what it likes: that was not copied.
+    return ReadUpTo(*before) if before is not None and before[0] <= position else None

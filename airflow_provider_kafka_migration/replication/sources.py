@@ -38,6 +38,7 @@ from airflow_provider_kafka_migration.replication.leader_epochs import (
     truncated,
 )
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
+from airflow_provider_kafka_migration.replication.read_watch import Answered, ReadWatch
 from airflow_provider_kafka_migration.replication.throttling import Throttling
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class Reader:
     busy: bool = False
     #: the last fetch was for one partition alone: the others come next
     was_alone: bool = False
+    #: when the last fetch was sent (seconds since 1970)
+    sent_at: float = 0.0
     muted_until: float = 0.0
     copies: dict[PartitionCopy, None] = field(default_factory=dict)
     #: of the quiet ones: those that have brought something and are to go over to the busy ones
@@ -95,6 +98,7 @@ class KafkaSource:
     :param on_chunk: called with (copy, chunk) for each partition that has something new.
     :param on_trouble: called with (copy, error).
     :param wants: whether a partition may be fetched now (room in its queues, stop offset not reached).
+    :param watch: hears of each answer before anything of it is given on.
     """
 
     def __init__(
@@ -105,7 +109,9 @@ class KafkaSource:
         on_trouble: Callable[[PartitionCopy, MigrationError], None],
         wants: Callable[[PartitionCopy], bool],
         partition_fetch_bytes: int = PARTITION_FETCH_BYTES,
+        watch: ReadWatch | None = None,
     ) -> None:
+        self._watch = watch
         self._source = source
         self._on_chunk = on_chunk
         self._on_trouble = on_trouble
@@ -286,6 +292,7 @@ class KafkaSource:
             isolation=fetch.READ_UNCOMMITTED if ask is Ask.PROBE else fetch.READ_COMMITTED,
         )
         reader.busy = True
+        reader.sent_at = time.time()
         reader.connection.submit(
             fetch.API_KEY,
             version,
@@ -330,7 +337,7 @@ class KafkaSource:
                 if item.error_code:
                     self._on_error(copy, item)
                 else:
-                    self._on_partition(copy, item, ask)
+                    self._on_partition(copy, item, ask, reader.sent_at)
             except BrokerUnreachable:
                 raise
             except RecordsWithheld as error:
@@ -398,15 +405,16 @@ class KafkaSource:
             "the source's log start or end moved while it was read", where=where, next_step="none: it is read again"
         )
 
-    def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask) -> None:
+    def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask, sent_at: float) -> None:
         copy.source_end_offset = item.last_stable_offset
         copy.source_high_watermark = item.high_watermark
         batches, consumed = read_batches(item.records)
         if ask is Ask.PROBE:
-            self._on_probe(copy, item, batches)
+            self._on_probe(copy, item, batches, sent_at)
             return
         said = says(item, batches, copy.fetch_offset, fetch.READ_COMMITTED)
         if said is Says.BATCHES:
+            self._tell_watch(copy, batches, batches[-1].next_offset, item, sent_at)
             copy.source_epoch = max(copy.source_epoch, last_epoch(batches))
             self._alone.pop(copy, None)
             self._fetch_bytes.pop(copy, None)
@@ -414,6 +422,7 @@ class KafkaSource:
         elif said is Says.PIECE:
             self._ask_for_more(copy, item, ask)
         elif said is Says.END:
+            self._tell_watch(copy, [], copy.fetch_offset, item, sent_at)
             self._alone.pop(copy, None)
             if not copy.source_bytes:
                 self._heard_at[copy] = 0.0
@@ -430,7 +439,20 @@ class KafkaSource:
         self._fetch_bytes[copy] = enough or size
         self._alone[copy] = Ask.ALONE
 
-    def _on_probe(self, copy: PartitionCopy, item: fetch.FetchedPartition, batches: list[AnyBatch]) -> None:
+    def _tell_watch(
+        self,
+        copy: PartitionCopy,
+        batches: list[AnyBatch],
+        until_offset: int,
+        item: fetch.FetchedPartition,
+        sent_at: float,
+    ) -> None:
+        if self._watch is not None:
+            self._watch.note(copy, Answered(batches, until_offset, item.last_stable_offset, sent_at))
+
+    def _on_probe(
+        self, copy: PartitionCopy, item: fetch.FetchedPartition, batches: list[AnyBatch], sent_at: float
+    ) -> None:
         """Nothing came, twice, though there is more below the last stable offset: is it a hole?
 
         :raises RecordsWithheld: nothing proves that it is one.
@@ -441,6 +463,7 @@ class KafkaSource:
         local_start = None if batches else local_log_start(self._source, copy.key)
         until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
         log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
+        self._tell_watch(copy, [], until, item, sent_at)
         self._deliver(copy, item._replace(aborted=[]), [], item.records[:0], until)
 
     @staticmethod

@@ -84,13 +84,15 @@ def write(cluster: KafkaCluster, topics: Sequence[str], text: bytes, batches: in
 def test_an_unclean_election_that_regrows_past_our_position_is_named(
     copying: MakeCopying, three_sources: KafkaCluster, unique_name: Callable[[str], str]
 ) -> None:
-    """The copier sleeps while the source loses 50..99 and grows to 150, so no fetch is ever out of range."""
-    plainly, in_transactions = unique_name("a"), unique_name("b")
-    topics = [plainly, in_transactions]
+    """The copier sleeps while the source loses 50..99 and grows to 150, so no fetch is ever out of range. Of another
+    topic nobody copies anything meanwhile."""
+    plainly, in_transactions, between = unique_name("a"), unique_name("b"), unique_name("c")
+    topics = [plainly, in_transactions, between]
     replicas = Replicas(three_sources, topics)
     write(three_sources, topics, b"kept", 5)
     verdicts = {(in_transactions, 0): Verdict.TRANSACTIONAL}
-    copy = copying(topics, source=three_sources, verdicts=verdicts)
+    slices = copying([between], source=three_sources)
+    copy = copying([plainly, in_transactions], source=three_sources, verdicts=verdicts)
     copy.write_job("tail", slice_seconds=300)
     target = copy.clients.wire("target")
 
@@ -108,10 +110,11 @@ def test_an_unclean_election_that_regrows_past_our_position_is_named(
             write(three_sources, topics, b"lost", 5)
             wait_for("copied", copied, 60)
             worker.send_signal(signal.SIGSTOP)
+            assert slices.run()["records"] == 100
 
         replicas.lose(lose)
         write(three_sources, topics, b"new", 10)
-        assert set(copy.stable_ends().values()) == {150}
+        assert {*copy.stable_ends().values(), *slices.stable_ends().values()} == {150}
         ends = target.list_offsets([(topic, 0) for topic in topics], "log_end")
         worker.send_signal(signal.SIGCONT)
         out, err = worker.communicate(timeout=120)
@@ -123,8 +126,15 @@ def test_an_unclean_election_that_regrows_past_our_position_is_named(
         details = result.error["details"]
         assert isinstance(details, dict)
         assert (details["truncated_offset"], details["source_offset"]) == (50, 100)
-    # The next slice knows it from the contents, or, in transactions, from the epoch beside the position.
-    out, err = copy.worker(0, "tail", "--slices", "1").communicate(timeout=60)
-    assert [item.error and item.error["code"] for item in results_of(out)] == ["FOREIGN_DATA", "SOURCE_TRUNCATED"], err
+    # The next slice knows it from what the one before has stored, or, in transactions, from the epoch beside the
+    # position.
+    out, err = copy.worker(0, "tail", "--slices", "1").communicate(timeout=120)
+    assert [item.error and item.error["code"] for item in results_of(out)] == ["SOURCE_TRUNCATED"] * 2, err
+    slices.write_job("tail")
+    out, err = slices.worker(0, "tail", "--slices", "1").communicate(timeout=120)
+    (result,) = results_of(out)
+    assert result.error is not None, err[-3000:]
+    assert result.error["code"] == "SOURCE_TRUNCATED", result.error
+    assert result.error["details"] == {**details, "leader_epoch": result.error["details"]["leader_epoch"]}
     # Nothing of the new log was put behind what the source has lost.
     assert target.list_offsets([(topic, 0) for topic in topics], "log_end") == ends

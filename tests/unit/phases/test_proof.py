@@ -155,7 +155,7 @@ def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, mon
     prove(context, 1, 50)
     missing = TopicFacts("orders", error=ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "x", "gone"))
     monkeypatch.setattr(context.target.admin, "describe_topics", lambda names: {"orders": missing}, raising=False)
-    monkeypatch.setattr(topology_missing, "_STATES", {context.journal.working_state})
+    monkeypatch.setattr(topology_missing, "STATES", {context.journal.working_state})
     seen: list[int] = []
 
     def made(*_: Any) -> None:

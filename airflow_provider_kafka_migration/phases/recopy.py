@@ -1,0 +1,149 @@
+"""Target topics that are copied again from the source's log start, since what they have is not the source's any more.
+
+By policy (``recopy``) after tombstones that went before they were read, and after records that the source has lost.
+A partition cannot be emptied below an offset of its own, so the topic is deleted and made again, with all of its
+partitions. That is done at the start of a run of seed or tail, before anything is copied, and only if
+
+* no freeze is requested: until then no client reads the target;
+* the journal says that this migration has created the topic, and it is that very topic (by its id);
+* nobody else writes to it by design, and no position is committed beside it (transactional);
+* the copy reads the source: what went through the archive would be read from there again.
+
+The journal is told first, with the id. Killed in between, the next run deletes the topic if it still is the one with
+that id, and no other. What is proven, offset maps and reading times begin anew (:mod:`~.topology_missing`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesOvertaken, Transient
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.phases import copy_jobs, follow, topology_topics
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name
+from airflow_provider_kafka_migration.phases.topology_missing import STATES
+
+log = logging.getLogger(__name__)
+
+STEP: Final = "topics_recopied"
+#: Deleting a topic takes a while, and its name is used again.
+REMOVAL_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
+    """Delete the target topics of partitions that have stopped in the last run of a job and that are to be copied
+    again; their names, ascending. To be followed by :func:`~.topology_missing.make_missing`.
+
+    :raises Transient: a topic is still there after a while.
+    :raises PermissionMissing: a topic may not be deleted.
+    """
+    failed = _failed(context, phase, job)
+    if not failed or context.journal.working_state not in STATES:
+        return []
+    context.journal.refresh()
+    if follow.is_frozen(context):
+        return []
+    run = str(copy_jobs.progress_document(context, phase).get("run", ""))
+    targets = {item.key: item.target_topic for item in job.partitions}
+    wanted = sorted({targets[key] for key in failed})
+    present = context.target.admin.describe_topics(wanted)
+    ids = {name: present[name].topic_id for name in wanted if present[name].error is None}
+    named = _named(context, run)
+    # What has another id by now was copied again after that failure already.
+    begun = {name for name in ids if named.get(name) == ids[name]}
+    new = {name: ids[name] for name in ids if name not in named and not _why_not(context, job, name, ids[name])}
+    if new:
+        partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
+        reason = f"{len(new)} target topics are deleted, to be copied again; the first is {min(new)}"
+        log.warning(reason)
+        context.progress(Progress(phase, reason))
+        details = {"run": run, "topics": new, "partitions": partitions}
+        context.journal.check_holds()
+        context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
+    todo = sorted(begun | new.keys())
+    if todo:
+        _delete(context, phase, todo)
+    return todo
+
+
+def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartition, str]:
+    """Partitions that have stopped for a reason that copying again heals, with the code of the error."""
+    offsets = context.spec.offsets
+    codes = set()
+    if offsets.on_overtaken_tombstones == "recopy":
+        codes.add(TombstonesOvertaken.code)
+    if offsets.on_source_truncation == "recopy":
+        codes.add(SourceTruncated.code)
+    known = {item.key for item in job.partitions}
+    found = {}
+    for item in copy_jobs.progress_document(context, phase).get("partitions", []) if codes else ():
+        key, error = (str(item["topic"]), int(item["partition"])), item.get("error") or {}
+        if key in known and item.get("failed") and error.get("code") in codes:
+            found[key] = str(error["code"])
+    return found
+
+
+def _named(context: PhaseContext, run: str) -> dict[str, str]:
+    """Topics that the journal calls deleted after a run of the job, with their ids."""
+    return {
+        str(name): str(topic_id)
+        for entry in context.journal.steps(STEP)
+        if entry.details["run"] == run
+        for name, topic_id in entry.details["topics"].items()
+    }
+
+
+def _why_not(context: PhaseContext, job: CopyJob, name: str, topic_id: str) -> str:
+    """Why a topic may not be deleted, told as a warning; empty if it may."""
+    made: Mapping[str, Any] = {
+        made_name: made_id
+        for entry in context.journal.steps(topology_topics.CREATED)
+        for made_name, made_id in entry.details["topics"].items()
+    }
+    why = ""
+    if job.via == "s3":
+        why = "what was read is in the archive, and would be taken from there again: the tail can do it"
+    elif not topic_id or made.get(name) != topic_id:
+        why = "the journal does not say that this migration has created this very topic"
+    elif name in topology_topics.journaled_shared(context):
+        why = "others write to it as well"
+    elif any(item.verdict is Verdict.TRANSACTIONAL for item in job.partitions if item.target_topic == name):
+        why = "it is copied in transactions, with positions beside it"
+    if why:
+        log.warning("The target topic %s is not deleted and copied again: %s", name, why)
+        context.progress(Progress(job.name, f"{name} is not copied again: {why}"))
+    return why
+
+
+def _delete(context: PhaseContext, phase: str, names: list[str]) -> None:
+    for name, error in context.target.admin.delete_topics(names).items():
+        if error is not None:
+            raise error.exception(
+                "the target topic cannot be deleted, to be copied again",
+                context.where(phase, cluster="target", topic=name),
+                operation="Delete on Topic",
+            )
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        facts = context.target.admin.describe_topics(names)
+        left = [name for name in names if not _is_gone(facts[name].error)]
+        if not left:
+            break
+        if time.monotonic() >= deadline:
+            raise Transient(
+                f"{len(left)} target topics are still there {REMOVAL_SECONDS:.0f} s after they were deleted",
+                where=context.where(phase, cluster="target", topic=left[0]),
+                next_step=f"check that all brokers of the target run; then clear {phase}: it goes on with it",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_gone(error: Any) -> bool:
+    return error is not None and error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,196 @@
+"""When a target topic is deleted to be copied again, and when it is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_approvals import ready
+
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import PermissionMissing, Transient
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.phases import follow, recopy, topology_topics
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+
+GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
+RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
+
+
+class World:
+    """A tail of ``orders`` in which partition 1 has stopped."""
+
+    def __init__(self, folder: Path, *, code: str = "TOMBSTONES_OVERTAKEN", **offsets: str) -> None:
+        self.context = ready(folder, offsets=offsets or RECOPY)
+        self.admin: Any = self.context.target.admin
+        self.admin.topics["orders"] = "id-1"
+        self.deleted: list[list[str]] = []
+        self.error: ItemError | None = None
+        self.admin.delete_topics = self._delete
+        self.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-1"}})
+        self.fail(code)
+
+    def _delete(self, names: list[str]) -> dict[str, ItemError | None]:
+        self.deleted.append(list(names))
+        if self.error is None:
+            self.admin.topics.update(dict.fromkeys(names, GONE))
+        return dict.fromkeys(names, self.error)
+
+    def fail(self, code: str, *, run: str = "r1", failed: bool = True) -> None:
+        partitions = [
+            {"topic": "orders", "partition": 0, "failed": False, "error": None},
+            {"topic": "orders", "partition": 1, "failed": failed, "error": {"code": code}},
+        ]
+        document = json.dumps({"run": run, "partitions": partitions}).encode()
+        self.context.journal_store.put("m1/progress/tail.json", document)
+
+    def run(self, *, verdict: Verdict = Verdict.EQUAL, via: str = "direct") -> list[str]:
+        partitions = [
+            CopyPartition(
+                topic="orders",
+                target_topic="orders",
+                partition=number,
+                source_start_offset=0,
+                target_start_offset=0,
+                verdict=verdict,
+            )
+            for number in range(2)
+        ]
+        job = CopyJob.model_validate(
+            {
+                "migration_id": "m1",
+                "name": "tail",
+                "generation": 1,
+                "journal_location": "file:///j",
+                "archive_location": "file:///a",
+                "via": via,
+                "producers": ProducerIds(
+                    data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0
+                ),
+                "lanes": [CopyLane(lane=0, transactional_id="x", partitions=partitions)],
+            }
+        )
+        return recopy.recopy(self.context, "tail", job)
+
+    @property
+    def named(self) -> list[dict[str, Any]]:
+        return [dict(entry.details) for entry in self.context.journal.steps(recopy.STEP)]
+
+
+@pytest.mark.parametrize("code", ["TOMBSTONES_OVERTAKEN", "SOURCE_TRUNCATED"])
+def test_by_policy_the_topic_is_deleted_once(tmp_path: Path, code: str) -> None:
+    world = World(tmp_path, code=code)
+    assert world.run() == ["orders"]
+    assert world.deleted == [["orders"]]
+    assert world.named == [{"run": "r1", "topics": {"orders": "id-1"}, "partitions": {"orders-1": code}}]
+    # Made again, and killed before anything was copied: the failure that the document tells is an old one.
+    world.admin.topics["orders"] = "id-2"
+    world.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
+    assert world.run() == []
+    assert len(world.deleted) == len(world.named) == 1
+    # It happens to the new one as well.
+    world.fail(code, run="r2")
+    assert world.run() == ["orders"]
+    assert len(world.deleted) == len(world.named) == 2
+
+
+def test_killed_before_the_topic_was_deleted(tmp_path: Path) -> None:
+    """The journal has the word; a retry deletes that topic, and no other of its name."""
+    world = World(tmp_path)
+    world.error = ItemError(error_codes.REQUEST_TIMED_OUT, "REQUEST_TIMED_OUT", "", retriable=True)
+    with pytest.raises(Transient):
+        world.run()
+    assert len(world.named) == 1
+    world.error = None
+    assert world.run() == ["orders"]
+    assert len(world.named) == 1
+
+
+def test_the_right_that_is_missing_is_named(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.error = ItemError(29, "TOPIC_AUTHORIZATION_FAILED", "")
+    with pytest.raises(PermissionMissing, match="cannot be deleted"):
+        world.run()
+
+
+@pytest.mark.parametrize(
+    ("code", "offsets"),
+    [
+        ("TOMBSTONES_OVERTAKEN", {"on_source_truncation": "recopy"}),
+        ("TOMBSTONES_OVERTAKEN", {"on_source_truncation": "recopy", "on_overtaken_tombstones": "warn"}),
+        ("SOURCE_TRUNCATED", {"on_overtaken_tombstones": "recopy"}),
+        ("FOREIGN_DATA", RECOPY),
+    ],
+)
+def test_other_failures_and_policies_delete_nothing(tmp_path: Path, code: str, offsets: dict[str, str]) -> None:
+    world = World(tmp_path, code=code, **offsets)
+    assert world.run() == []
+    assert (world.deleted, world.named) == ([], [])
+
+
+def freeze(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "is_frozen", lambda _: True)
+
+
+def another_id(world: World, _: object) -> None:
+    world.admin.topics["orders"] = "id-of-somebody"
+
+
+def no_id(world: World, _: object) -> None:
+    world.admin.topics["orders"] = ""
+    world.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": ""}})
+
+
+def adopted(world: World, _: object) -> None:
+    world.admin.topics["orders"] = "id-3"
+    world.context.journal.step(topology_topics.ADOPTED, details={"topics": {"orders": "id-3"}})
+
+
+def shared(world: World, _: object) -> None:
+    world.context.journal.step(topology_topics.SHARED, details={"topics": ["orders"]})
+
+
+def healed(world: World, _: object) -> None:
+    world.fail("TOMBSTONES_OVERTAKEN", failed=False)
+
+
+def gone(world: World, _: object) -> None:
+    world.admin.topics["orders"] = GONE
+
+
+def later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recopy, "STATES", frozenset())
+
+
+@pytest.mark.parametrize("prepare", [freeze, another_id, no_id, adopted, shared, healed, gone, later])
+def test_only_a_topic_that_this_migration_has_made_and_before_the_freeze(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Any
+) -> None:
+    world = World(tmp_path)
+    prepare(world, monkeypatch)
+    assert world.run() == []
+    assert (world.deleted, world.named) == ([], [])
+
+
+@pytest.mark.parametrize("options", [{"verdict": Verdict.TRANSACTIONAL}, {"via": "s3"}])
+def test_not_where_it_would_be_copied_from_elsewhere(tmp_path: Path, options: dict[str, Any]) -> None:
+    world = World(tmp_path)
+    assert world.run(**options) == []
+    assert (world.deleted, world.named) == ([], [])
+
+
+def test_a_topic_that_does_not_go_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    world.admin.delete_topics = lambda names: dict.fromkeys(names)
+    monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
+    with pytest.raises(Transient, match="are still there"):
+        world.run()
+
+
+def test_contexts_of_these_tests_are_before_the_freeze(tmp_path: Path) -> None:
+    context: PhaseContext = ready(tmp_path)
+    assert context.journal.working_state in recopy.STATES
