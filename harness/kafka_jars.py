@@ -1,9 +1,10 @@
 """Kafka's own jars, fetched once with the Ivy that pyspark brings, then used offline.
 
-A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``) or ``VERSION-connect`` (Connect runtime
-and MirrorMaker 2, e.g. ``4.1.1-connect``). It lives in ``$XDG_CACHE_HOME/kafka-migration/kafka/SET`` (``~/.cache``
-without that variable) and holds exactly the jars of ``harness/checksums/SET.sha256``, a committed file of
-``sha256sum`` format.
+A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``), ``VERSION-connect`` (Connect runtime
+and MirrorMaker 2, e.g. ``4.1.1-connect``) or ``VERSION-tiered`` (what a broker of that version needs to keep segments
+in Kafka's own ``LocalTieredStorage``, e.g. ``3.9.1-tiered``). It lives in
+``$XDG_CACHE_HOME/kafka-migration/kafka/SET`` (``~/.cache`` without that variable) and holds exactly the jars of
+``harness/checksums/SET.sha256``, a committed file of ``sha256sum`` format.
 
 Sets come into the cache whole: fetched and checked in a folder of their own, then renamed, under a file lock. A set
 with a missing, strange or changed file is thrown away and fetched again.
@@ -35,7 +36,7 @@ from xml.sax.saxutils import quoteattr
 DEFAULT_SETS = ("3.9.1", "4.1.1")
 
 _CHECKSUMS = Path(__file__).with_name("checksums")
-_SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<connect>-connect)?")
+_SET_NAME = re.compile(r"(?P<version>\d+\.\d+\.\d+)(?P<kind>-connect|-tiered)?")
 _STAMP = "verified.json"
 _FETCH_ATTEMPTS = 3
 _FETCH_TIMEOUT_SECONDS = 600
@@ -49,6 +50,11 @@ _BROKER_MODULES = (
 _CONNECT_MODULES = (
     ("org.apache.kafka", "connect-mirror", "master,runtime"),
     ("org.apache.kafka", "connect-runtime", "master,runtime"),
+)
+#: The artifacts with the classifier `test`: the storage manager itself, and what it needs of the clients' tests.
+_TIERED_MODULES = (
+    ("org.apache.kafka", "kafka-storage", "master"),
+    ("org.apache.kafka", "kafka-clients", "master"),
 )
 _FIXED_MODULES = (
     ("net.sourceforge.argparse4j", "argparse4j", "0.7.0"),
@@ -87,7 +93,7 @@ def ensure(name: str) -> Path:
 
     The content is hashed once; later calls compare names, sizes and modification times with the stamp of then.
 
-    :param name: ``VERSION`` or ``VERSION-connect``.
+    :param name: ``VERSION``, ``VERSION-connect`` or ``VERSION-tiered``.
     :raises JarsError: unknown set, no network, or fetched jars that differ from the committed list.
     """
     checksums = recorded_checksums(name)
@@ -144,7 +150,7 @@ def java() -> str:
 def _parse(name: str) -> re.Match[str]:
     match = _SET_NAME.fullmatch(name)
     if match is None:
-        raise JarsError(f"{name!r} is no set of Kafka jars: write e.g. 4.1.1 or 4.1.1-connect")
+        raise JarsError(f"{name!r} is no set of Kafka jars: write e.g. 4.1.1, 4.1.1-connect or 4.1.1-tiered")
     return match
 
 
@@ -241,13 +247,7 @@ def _write_ivy_files(name: str, work: Path) -> tuple[Path, Path]:
         "</resolvers></ivysettings>",
         encoding="utf-8",
     )
-    kafka = _CONNECT_MODULES if match["connect"] else _BROKER_MODULES
-    wanted = [(org, module, match["version"], conf) for org, module, conf in kafka]
-    wanted += [(org, module, revision, "master") for org, module, revision in _FIXED_MODULES]
-    dependencies = "".join(
-        f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->{conf}"/>'
-        for org, module, revision, conf in wanted
-    )
+    dependencies = "".join(_dependencies(match))
     # One SLF4J binding is enough, and which of several wins is left to chance.
     excludes = "".join(
         f'<exclude org="{org}" module="{module}"/>'
@@ -255,12 +255,30 @@ def _write_ivy_files(name: str, work: Path) -> tuple[Path, Path]:
     )
     ivy = work / "ivy.xml"
     ivy.write_text(
-        '<ivy-module version="2.0"><info organisation="kafka-migration" module="harness"/>'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="kafka-migration" module="harness"/>'
         '<configurations><conf name="default"/></configurations>'
         f"<dependencies>{dependencies}{excludes}</dependencies></ivy-module>",
         encoding="utf-8",
     )
     return settings, ivy
+
+
+def _dependencies(match: re.Match[str]) -> Iterator[str]:
+    """The dependency elements of a set."""
+    version = match["version"]
+    if match["kind"] == "-tiered":
+        for org, module, conf in _TIERED_MODULES:
+            yield (
+                f'<dependency org="{org}" name="{module}" rev="{version}" conf="default->{conf}">'
+                f'<artifact name="{module}" type="jar" ext="jar" m:classifier="test"/></dependency>'
+            )
+        return
+    kafka = _CONNECT_MODULES if match["kind"] else _BROKER_MODULES
+    wanted = [(org, module, version, conf) for org, module, conf in kafka]
+    wanted += [(org, module, revision, "master") for org, module, revision in _FIXED_MODULES]
+    for org, module, revision, conf in wanted:
+        yield f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->{conf}"/>'
 
 
 def _fetch(name: str, work: Path) -> Path:

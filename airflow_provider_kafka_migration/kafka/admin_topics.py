@@ -15,6 +15,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
+from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import (
     BATCH_ITEMS,
@@ -129,12 +130,34 @@ class TopicsAdmin(AdminBase):
             found.update(self._describe_named(batch, operations))
         return found
 
-    def _describe_named(self, names: list[str] | None, operations: bool) -> dict[str, TopicFacts]:
+    def describe_topics_by_broker(self, names: Sequence[str]) -> dict[int, dict[str, TopicFacts] | Transient]:
+        """What each broker of the cluster says of these topics, ascending by broker id.
+
+        A broker that does not answer is there with its error; what another one says does not stand for it.
+
+        :raises Transient: nobody answers who the brokers are.
+        """
+        self.wire.metadata([])
+        found: dict[int, dict[str, TopicFacts] | Transient] = {}
+        for broker in self.wire.brokers():
+            told: dict[str, TopicFacts] = {}
+            try:
+                for batch in batches(sorted(set(names)), 500):
+                    told.update(self._describe_named(batch, operations=False, broker_id=broker.broker_id))
+            except Transient as error:
+                found[broker.broker_id] = error
+            else:
+                found[broker.broker_id] = told
+        return found
+
+    def _describe_named(
+        self, names: list[str] | None, operations: bool, *, broker_id: int | None = None
+    ) -> dict[str, TopicFacts]:
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(
             topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=operations
         )
-        response = self.wire.request(request)
+        response = self.wire.request(request, broker_id)
         facts = (_topic(topic, operations) for topic in response.topics)
         return {topic.name: topic for topic in sorted(facts, key=lambda item: item.name)}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.content import topic_rules
@@ -17,6 +18,7 @@ from airflow_provider_kafka_migration.documents.copy_job import (
 )
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
+from airflow_provider_kafka_migration.phases import fence_id
 from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
@@ -44,6 +46,11 @@ def producer_ids(context: PhaseContext) -> ProducerIds:
             next_step="run topology_copy first",
         )
     return ProducerIds.model_validate(dict(entry.details))
+
+
+def has_producer_ids(context: PhaseContext) -> bool:
+    """Whether topology_copy has taken the producer ids."""
+    return context.journal.find_step(PRODUCER_IDS_STEP) is not None
 
 
 def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition, CopyPartition]:
@@ -149,10 +156,10 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "rest
     if name != "backup":
         # Segments are create-only and named by their content: any number of backups may write them.
         context.journal.check_holds()
+    location, key = context.spec.storage.journal, job_key(context, name)
     try:
-        context.runner.submit(
-            context.spec, context.spec.storage.journal, job_key(context, name), lambda: read_progress(context, name)
-        )
+        with fence_id.Renewal(context) if name != "backup" else nullcontext():
+            context.runner.submit(context.spec, location, key, lambda: read_progress(context, name))
     except MigrationError:
         raise
     except Exception as error:

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.phases import frozen
+from airflow_provider_kafka_migration.phases import fence_id, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.copy_jobs import producer_ids
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
@@ -63,7 +63,13 @@ def _fence_markers(
         if not _is_transactional(item) and item.target_end_offset is not None
     }
     ids = producer_ids(context)
-    found = fence_producer(context.target.wire, ends, ids.data_producer_id, ids.data_producer_epoch)
+    found = fence_producer(
+        context.target.wire,
+        ends,
+        ids.data_producer_id,
+        ids.data_producer_epoch,
+        transactional_id=fence_id.transactional_id(context),
+    )
     return found.markers, found.problems
 
 

@@ -158,11 +158,9 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
-    """READY was said before: look again, since clearing this task asks whether it still holds."""
+    """READY was reached before: look again, since clearing this task asks whether it still holds."""
     document = _document(context)
-    violations = look(context, document)
-    if violations:
-        raise violated(context, violations)
+    moved = _check_again(context, document)
     entry = context.journal.find_step(frozen.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
@@ -173,8 +171,41 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
         # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers.
         bypasses = _check_still_frozen(context, attempt)
         fenced = fence.run(context, attempt, document)
-    found = {"frozen": details, "fence": fenced, "bypasses": [item.model_dump(mode="json") for item in bypasses]}
-    return PhaseResult(PHASE, f"{READY_MESSAGE} (again)", found, already_done=True)
+    found = {
+        "frozen": details,
+        "fence": fenced,
+        "bypasses": [item.model_dump(mode="json") for item in bypasses],
+        "moved_starts": [item.as_dict() for item in moved],
+    }
+    summary = f"{READY_MESSAGE} (again)"
+    if moved:
+        summary += (
+            f"; {len(moved)} target partitions have lost their first copied records since, to retention or to clients "
+            f"({moved[0]}): validate tells whether they had been compared"
+        )
+    return PhaseResult(PHASE, summary, found, already_done=True)
+
+
+def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+    """Log starts that have moved legitimately since READY: clients write, and ``validate`` puts retention back.
+
+    :raises FloorViolated: before that time any cut is a loss; a log that ends too early is one at any time.
+    """
+    violations = look(context, document)
+    if not context.journal.is_past(State.AWAITING_CLIENT_SWITCH):
+        if violations:
+            raise violated(context, violations)
+        return []
+    lost = [item for item in violations if item.kind == "end"]
+    if lost:
+        raise FloorViolated(
+            f"{len(lost)} target partitions were cut: {lost[0]}",
+            where=context.where(PHASE, cluster="target", topic=lost[0].topic, partition=lost[0].partition),
+            next_step="find what removed records at their ends (an unclean leader election, a topic that was created "
+            "again); clients use these topics already, so send the missing records again from what the source has",
+            details={"violations": [item.as_dict() for item in lost]},
+        )
+    return violations
 
 
 def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[Bypass]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +26,6 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     TopicRecreated,
 )
-from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.phases import (
     copy_jobs,
@@ -48,6 +46,7 @@ from airflow_provider_kafka_migration.phases.migrated import (
 from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.phases.plan import target_topics
 from airflow_provider_kafka_migration.phases.plan_growth import why_transactional
+from airflow_provider_kafka_migration.phases.topics_gone import confirm, find_gone, why_suspect
 from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
 from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
 from airflow_provider_kafka_migration.state import State
@@ -59,10 +58,6 @@ GONE = "source_topic_gone"
 BORN_LATE = "born_after_freeze"
 FAILED = "follow_failed"
 
-#: A topic is deleted when the source has said so as many times in a row.
-_LOOKS_FOR_DELETED = 4
-_PAUSE_FOR_DELETED_SECONDS = 1.0
-
 _FINAL = (ClaimHeld, ClaimLost, JournalTampered)
 
 
@@ -72,7 +67,8 @@ class News:
 
     :param new: selected topics that the plan does not have.
     :param grown: topics of the plan, with the partitions that it does not have alone.
-    :param gone: topics of the plan that were deleted, or created again: name to what is there now.
+    :param gone: topics of the plan that one broker takes for deleted, or created again, with the reason. All brokers
+        have to be asked before that is believed.
     """
 
     new: Mapping[str, TopicFacts]
@@ -103,7 +99,7 @@ def compare(context: PhaseContext, plan: Plan) -> News:
     new, grown, gone = {}, {}, {}
     for name, facts in sorted(described.items()):
         topic = planned.get(name)
-        if topic is not None and (why := _why_gone(topic, facts)):
+        if topic is not None and (why := why_suspect(topic.topic_id, facts)):
             gone[name] = why
         elif facts.error is not None:
             continue
@@ -115,19 +111,6 @@ def compare(context: PhaseContext, plan: Plan) -> News:
         elif context.spec.topics.selects(name) and name not in plan.excluded_topics:
             new[name] = facts
     return News(new, grown, gone)
-
-
-def _why_gone(topic: TopicPlan, facts: TopicFacts) -> str:
-    return _why_another(topic.topic_id, facts)
-
-
-def _why_another(topic_id: str, facts: TopicFacts) -> str:
-    if facts.error is not None:
-        deleted = facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
-        return "it was deleted on the source" if deleted else ""
-    if topic_id and facts.topic_id and facts.topic_id != topic_id:
-        return f"it was deleted and created again on the source (id {facts.topic_id}, planned {topic_id})"
-    return ""
 
 
 def is_frozen(context: PhaseContext) -> bool:
@@ -149,9 +132,10 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
         return []
     plan = context.load_plan()
     news = compare(context, plan)
-    if news.gone:
-        _name_gone(context, news.gone)
-    dropped = news.gone if context.spec.topology.on_topic_deleted == "drop" else {}
+    gone = confirm(context.source.admin, {topic.name: topic.topic_id for topic in plan.topics}, news.gone)
+    if gone:
+        _name_gone(context, gone)
+    dropped = gone if context.spec.topology.on_topic_deleted == "drop" else {}
     if news.new or news.grown or dropped:
         _supplement(context, plan, news, dropped)
         plan = context.load_plan()
@@ -445,28 +429,11 @@ def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set
     :raises TopicRecreated: a topic is gone, or another one by now (``on_topic_deleted: fail``).
     """
     planned = {item.topic: item.topic_id for item in partitions}
-    gone = _gone_now(context, planned)
+    gone = find_gone(context.source.admin, planned)
     if gone and context.spec.topology.on_topic_deleted != "drop":
         name = min(gone)
         raise _gone_error(context, name, {"topic": name, "why": gone[name], "policy": "fail"})
     return set(gone)
-
-
-def _gone_now(context: PhaseContext, planned: Mapping[str, str]) -> dict[str, str]:
-    """Topics that are not the planned ones any more. A broker that has just started may not know all topics yet, so
-    one that is not there is asked for some more times."""
-    gone: dict[str, str] = {}
-    names, looks = sorted(planned), 0
-    while names:
-        described, looks = context.source.admin.describe_topics(names), looks + 1
-        found = {name: _why_another(planned[name], facts) for name, facts in described.items() if name in planned}
-        gone.update({name: why for name, why in found.items() if why and described[name].error is None})
-        names = sorted(name for name, why in found.items() if why and described[name].error is not None)
-        if looks >= _LOOKS_FOR_DELETED:
-            return gone | {name: found[name] for name in names}
-        if names:
-            time.sleep(_PAUSE_FOR_DELETED_SECONDS)
-    return gone
 
 
 def born_late(context: PhaseContext) -> set[str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.phases import iam
 from airflow_provider_kafka_migration.phases.probe import SCRATCH_PREFIX
 from airflow_provider_kafka_migration.replication.transactional_position import group_name
@@ -168,6 +169,17 @@ def markdown(spec: MigrationSpec, plan: Plan, principals: dict[Side, str]) -> st
         "probe shows whether they are accepted.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def principal_of(config: ClientConfig | None) -> str:
+    """The migration's own principal on a cluster, as ACLs name it; a placeholder where the connection does not tell."""
+    return f"User:{config.username}" if config is not None and config.username else "User:MIGRATION"
+
+
+def grant_markers(config: ClientConfig | None) -> str:
+    """The command that gives the right to write control markers on the target."""
+    item = Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "control markers")
+    return _command("target", principal_of(config), item)
 
 
 def _command(side: str, principal: str, item: Needed) -> str:

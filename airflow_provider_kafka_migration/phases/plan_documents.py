@@ -22,17 +22,16 @@ def documents(
     :param source: connections, for the names of the migration's principals; without them a placeholder is written.
     """
     cost = estimate_cost(spec, plan)
-    principals: dict[permissions.Side, str] = {"source": _principal(source), "target": _principal(target)}
+    principals: dict[permissions.Side, str] = {
+        "source": permissions.principal_of(source),
+        "target": permissions.principal_of(target),
+    }
     return {
         "cost-estimate.json": cost.canonical().decode() + "\n",
         "permissions.md": permissions.markdown(spec, plan, principals),
         "plan.md": plan_markdown(plan, cost),
         "runbook.md": runbook(spec, plan),
     }
-
-
-def _principal(config: ClientConfig | None) -> str:
-    return f"User:{config.username}" if config is not None and config.username else "User:MIGRATION"
 
 
 # -- plan.md ---------------------------------------------------------------------------------------------------------

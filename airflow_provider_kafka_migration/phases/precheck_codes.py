@@ -79,6 +79,16 @@ _ALL = (
         "a topic of others has fewer partitions than the source",
         "widen it together with those who write to it, or exclude it",
     ),
+    Code(
+        "W035",
+        "the copiers cannot be fenced before the client switch",
+        "grant what is missing (the finding has the command), or make sure at the cutover that no copier is left",
+    ),
+    Code(
+        "I036",
+        "the copiers are fenced by aborted transactions, since control markers may not be written",
+        "nothing; with the right to write markers the fence needs no transactional id",
+    ),
     # -- storage and evidence
     Code("B030", "storage is not writable", "check bucket, credentials and policy"),
     Code("B031", "storage does not read back what was written", "check the object store"),

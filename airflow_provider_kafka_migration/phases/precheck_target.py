@@ -8,10 +8,12 @@ from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
+from airflow_provider_kafka_migration.phases import fence_id, permissions
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.copy_jobs import has_producer_ids
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 from airflow_provider_kafka_migration.phases.precheck_compaction import MARKER_BYTES, marker_count
-from airflow_provider_kafka_migration.phases.probe import probe_target, record_outcomes
+from airflow_provider_kafka_migration.phases.probe import ProbeResult, probe_target, record_outcomes
 
 LONG_MAX = 2**63 - 1
 #: What should stay free on the target's disks.
@@ -50,6 +52,26 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     if marks and result.uses_transactions:
         seen = "neither Alter (3.8 and later) nor ClusterAction on the cluster: some thousand offsets a second"
         yield finding("W025", seen, subject="target", probe=details)
+    if compares and context.spec.cutover.fence_copiers:
+        yield from _check_fence(context, result)
+
+
+def _check_fence(context: PhaseContext, result: ProbeResult) -> Iterator[Finding]:
+    """Whether a copier that wakes up after the client switch can be refused, asked where nothing else needs markers."""
+    outcome = result.outcomes.get("markers", "it was not tried")
+    if not outcome and result.may_mark is not False:
+        return
+    if not outcome and has_producer_ids(context) and not fence_id.transactional_id(context):
+        outcome = "the producer ids were taken without a transactional id"
+    grant = f"grant: {permissions.grant_markers(context.target.config)}"
+    if result.may_mark is False:
+        grant = f"neither Alter (3.8 and later) nor ClusterAction (earlier brokers) on the target cluster; {grant}"
+    if not outcome:
+        yield finding("I036", grant, subject="target")
+    elif result.may_mark:
+        yield finding("W035", f"control markers: {outcome}", subject="target")
+    else:
+        yield finding("W035", f"control markers: {outcome}; {grant}", subject="target")
 
 
 def check_message_sizes(context: PhaseContext, plan: Plan) -> Iterator[Finding]:

@@ -40,6 +40,8 @@ class ProbeResult:
     missing: dict[str, str] = field(default_factory=dict)
     #: markers may not be written, and empty transactions fill holes in their place
     uses_transactions: bool = False
+    #: whether this principal may write markers; None: it was not found out
+    may_mark: bool | None = None
 
     def works(self, name: str) -> bool:
         """Whether something that was tried worked."""
@@ -155,7 +157,8 @@ def _try(result: ProbeResult, name: str, attempt: Callable[[], str]) -> None:
 def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:
     """Control markers, or what fills holes in their place."""
     wire = context.target.wire
-    if markers_are_refused(wire):
+    result.may_mark = not markers_are_refused(wire)
+    if not result.may_mark:
         outcome = _empty_transactions(context, key)
         result.uses_transactions = not outcome
         return outcome

@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.documents.topology import TopologyResult
 from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigChange
-from airflow_provider_kafka_migration.phases import plan_growth, topology_settings, topology_topics
+from airflow_provider_kafka_migration.phases import fence_id, plan_growth, topology_settings, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import put_result
 from airflow_provider_kafka_migration.phases.topology_configs import changes, producer_visible
@@ -108,7 +108,7 @@ def take_producer_ids(context: PhaseContext) -> ProducerIds:
     entry = context.journal.find_step(PRODUCER_IDS)
     if entry is None:
         context.journal.check_holds()
-        data, filler = context.target.wire.init_producer_id(), context.target.wire.init_producer_id()
+        data, filler = fence_id.take_data_id(context), context.target.wire.init_producer_id()
         taken = ProducerIds(
             data_producer_id=data[0],
             data_producer_epoch=data[1],

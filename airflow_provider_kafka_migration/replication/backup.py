@@ -232,11 +232,15 @@ class BackupCopier:
                     self._feed.reset(copy)
 
     def _settle_one(self, copy: PartitionCopy, error: MigrationError) -> None:
+        # Asked for first: what ends after that is seen in the archive.
+        unfinished = self._feed.unfinished_put(copy)
         if isinstance(error, SourceGap) and self._archived_until(copy) > copy.fetch_offset:
             # A put that a reset has left behind has ended meanwhile: nothing is lost, reading goes on behind it.
             copy.reset(resume_at=time.monotonic())
             self._feed.reset(copy)
             return
+        if isinstance(error, SourceGap):
+            error = unfinished or error
         is_first = copy.fetch_offset == copy.spec.source_start_offset
         if isinstance(error, SourceGap) and (is_first or self._job.on_source_gap == "record"):
             self._archive_gap(copy, int(error.details["log_start_offset"]), is_lost=not is_first)
@@ -255,12 +259,12 @@ class BackupCopier:
 
     def _archive_gap(self, copy: PartitionCopy, log_start_offset: int, *, is_lost: bool) -> None:
         """What retention has deleted is covered by a segment without batches, so that a restore can go on."""
+        gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
         if is_lost:
             # Written ahead: the next backup goes on behind the segment, and would not see the gap any more.
-            gap = (copy.fetch_offset, log_start_offset)
             write_gap(self._archive, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
-        self._feed.pass_gap(copy, log_start_offset)
+        self._feed.pass_gap(copy, gap[1], log_start_offset)
 
     def _where(self, copy: PartitionCopy) -> Where:
         return Where(

@@ -384,14 +384,15 @@ class LaneCopier:
 
     def _record_gap(self, copy: PartitionCopy, error: SourceGap) -> None:
         """Retention was faster, and the policy is to go on: the gap is a hole, named in results and evidence."""
-        gap = (copy.fetch_offset, int(error.details["log_start_offset"]))
+        log_start_offset = int(error.details["log_start_offset"])
+        gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
         # A copier that wakes up late must not cover what others may have read before it was deleted.
         self._check_deadline()
         if not copy.is_fresh:
             # Written ahead: whoever goes on behind the gap would not see it any more.
             write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
-        self._feed.pass_gap(copy, gap[1])
+        self._feed.pass_gap(copy, gap[1], log_start_offset)
 
     def _on_confirmed(self, copy: PartitionCopy, _sent: Sent | None) -> None:
         if self._troubles.relax(copy) and copy in self._deciders:

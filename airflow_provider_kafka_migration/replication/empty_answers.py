@@ -18,7 +18,8 @@ So an empty answer is no evidence of a hole. What is:
 2. *Nothing at all up to the high watermark*, from a leader that was asked for this partition alone, with
    read_uncommitted, and has waited the full time; and afterwards its local log begins at or below the offset
    (ListOffsets EARLIEST_LOCAL, Kafka 3.4 and later): local log starts only move up, so the offset was on its own disks
-   when it was asked. A local read has no time-out and no quota: it finds every batch that there is.
+   when it was asked. A local read has no time-out and no quota: it finds every batch that there is. Both requests name
+   one leader epoch, so that one leader answers both: another one's local log may begin further down.
 
 Holes of the second kind hardly exist. The active segment is never compacted, control batches and aborted records come
 with every isolation level, DeleteRecords and retention move the log start (OFFSET_OUT_OF_RANGE, no empty answer), and
@@ -104,7 +105,7 @@ def proven_hole(
     :param promised_end: up to there the log was said to go on.
     :param probe: answer of a fetch of this partition alone, at this offset, with read_uncommitted and a full wait.
     :param batches: whole batches of the probe.
-    :param local_start: :func:`~.ends.local_log_start`, asked for after the probe; None: not known.
+    :param local_start: :func:`~.ends.local_log_start`, of the probe's leader, asked for after it; None: not known.
     :raises RecordsWithheld: nothing proves a hole.
     """
     if batches:

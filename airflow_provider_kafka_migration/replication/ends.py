@@ -104,18 +104,24 @@ def _ends_at(
     return found
 
 
-def local_log_start(wire: Wire, key: TopicPartition) -> int | None:
-    """First offset that the leader has on its own disks, not in remote storage; None: the broker cannot tell.
+def local_log_start(wire: Wire, key: TopicPartition, leader_epoch: int) -> int | None:
+    """First offset that a leader has on its own disks, not in remote storage; None: nobody can tell.
 
     Without remote storage it is the log start.
 
-    :raises MigrationError: the leader does not answer, or refuses.
+    :param leader_epoch: of the leader that is meant. Another one refuses the question: what is local there says
+        nothing of the answers of this one. -1: not known, so nobody can tell.
+    :raises MigrationError: the leader does not answer, or refuses; it is asked for again.
     """
+    if leader_epoch < 0:
+        return None
     broker_id = wire.leaders([key])[key]
     versions = wire.connection(broker_id).api_versions.get(ListOffsetsRequest.API_KEY, (0, 0))
     if not versions[0] <= _LOCAL_VERSION <= versions[1]:
         return None
-    found = list_offsets_at(wire, broker_id, [key], _EARLIEST_LOCAL, version=_LOCAL_VERSION)[key]
+    found = list_offsets_at(wire, broker_id, [key], _EARLIEST_LOCAL, leader_epoch=leader_epoch, version=_LOCAL_VERSION)[
+        key
+    ]
     if isinstance(found, MigrationError):
         wire.forget_leaders([key])
         raise found
@@ -129,11 +135,13 @@ def list_offsets_at(
     timestamp: int,
     *,
     replica_id: int = -1,
+    leader_epoch: int = -1,
     version: int = _VERSION,
 ) -> dict[TopicPartition, int | MigrationError]:
     """ListOffsets at one broker; errors of single partitions are values.
 
     :param replica_id: -2, the "debugging" replica, gives the leader's log end in place of its high watermark.
+    :param leader_epoch: of the leader that is asked; it refuses if it is of another epoch. -1: not compared.
     :raises Transient: the broker does not answer.
     """
     entry = ListOffsetsRequest.ListOffsetsTopic
@@ -144,7 +152,9 @@ def list_offsets_at(
             entry(
                 name=topic,
                 partitions=[
-                    entry.ListOffsetsPartition(partition_index=number, current_leader_epoch=-1, timestamp=timestamp)
+                    entry.ListOffsetsPartition(
+                        partition_index=number, current_leader_epoch=leader_epoch, timestamp=timestamp
+                    )
                     for number in numbers
                 ],
             )

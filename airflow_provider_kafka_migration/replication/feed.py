@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
-from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable, Terminal, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
@@ -126,6 +126,8 @@ class Feed:
         self._pool = ThreadPoolExecutor(ARCHIVE_THREADS, "archive") if self._archive is not None else None
         self._gathered: dict[PartitionCopy, _Gathered] = {}
         self._working: dict[PartitionCopy, deque[tuple[int, Future[Chunk | None]]]] = {}
+        #: what earlier lives of a partition have begun in the background, and has not ended yet
+        self._left_behind: dict[PartitionCopy, list[Future[Chunk | None]]] = {}
         self._indexes: dict[PartitionCopy, SegmentIndex] = {}
         self._from_archive: set[PartitionCopy] = set()
         self._read_again_at = 0.0
@@ -183,7 +185,7 @@ class Feed:
     def reset(self, copy: PartitionCopy) -> None:
         """Drop what was read of a partition; it begins anew after its resume."""
         self._gathered.pop(copy, None)
-        self._working.pop(copy, None)
+        self._leave_behind(copy, self._working.pop(copy, ()))
         self._from_archive.discard(copy)
         self._unread[copy] = None
         if self._kafka is not None:
@@ -294,6 +296,28 @@ class Feed:
             gathered.add(chunk)
         copy.reading_bytes += len(chunk.batches)
 
+    def _leave_behind(self, copy: PartitionCopy, waiting: Iterable[tuple[int, Future[Chunk | None]]]) -> None:
+        """Nobody waits for these puts and gets any more, but a put may still bring its segment into the archive."""
+        before = self._left_behind.pop(copy, [])
+        left = [future for future in [*before, *(future for _, future in waiting)] if not future.done()]
+        if left:
+            self._left_behind[copy] = left
+
+    def unfinished_put(self, copy: PartitionCopy) -> StorageUnavailable | None:
+        """Why it cannot be told yet what the archive has of a partition; None if it can.
+
+        An earlier life of the copy may have read what the source has deleted since: its put is waited for before there
+        is a gap.
+        """
+        self._leave_behind(copy, ())
+        if copy not in self._left_behind:
+            return None
+        return StorageUnavailable(
+            "records that the source has deleted since are still on their way into the archive",
+            where=Where(topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.fetch_offset),
+            next_step="none: the partition goes on when the storage has answered",
+        )
+
     def back_to_archive(self, copy: PartitionCopy) -> bool:
         """The source has deleted what comes next: whether the archive has it, to be read there behind what is gathered.
 
@@ -301,9 +325,7 @@ class Feed:
         """
         if self._archive is None or self._is_backup:
             return False
-        spec = copy.spec
-        # Not the index in use: a look of an earlier life may still be going on in the background.
-        index = SegmentIndex(self._archive, self._job.migration_id, spec.topic, spec.partition, spec.topic_id)
+        index = self._new_index(copy)
         if index.until_offset(copy.fetch_offset) <= copy.fetch_offset:
             return False
         if copy in self._gathered:
@@ -313,15 +335,27 @@ class Feed:
         self._from_archive.add(copy)
         return True
 
-    def pass_gap(self, copy: PartitionCopy, log_start_offset: int) -> None:
-        """Go on at the source's log start: what lies before it is deleted there, and is covered without records.
+    def gap_until(self, copy: PartitionCopy, log_start_offset: int) -> int:
+        """Where the gap ends that begins at a partition's position: not behind records that the archive has."""
+        if self._archive is None:
+            return log_start_offset
+        return self._new_index(copy).gap_until(copy.fetch_offset, log_start_offset)
+
+    def _new_index(self, copy: PartitionCopy) -> SegmentIndex:
+        """Not the index in use: a look of an earlier life may still be going on in the background."""
+        assert self._archive is not None
+        spec = copy.spec
+        return SegmentIndex(self._archive, self._job.migration_id, spec.topic, spec.partition, spec.topic_id)
+
+    def pass_gap(self, copy: PartitionCopy, until_offset: int, log_start_offset: int) -> None:
+        """Go on behind what the source has deleted: it is covered without records.
 
         With an archive the gap takes the same way as all that was read before it, so it overtakes nothing that is not
         durable yet. It becomes a segment, or a copy that resumes before it would have to ask the source again, which
         may have deleted more by then, though the archive has that.
         """
         gap = Chunk(
-            copy.spec.topic, copy.spec.partition, copy.fetch_offset, log_start_offset, memoryview(b""),
+            copy.spec.topic, copy.spec.partition, copy.fetch_offset, until_offset, memoryview(b""),
             log_start_offset=log_start_offset, origin="kafka",
         )  # fmt: skip
         if self._archive is None:
@@ -384,10 +418,7 @@ class Feed:
         assert self._archive is not None
         index = self._indexes.get(copy)
         if index is None:
-            index = SegmentIndex(
-                self._archive, self._job.migration_id, copy.spec.topic, copy.spec.partition, copy.spec.topic_id
-            )
-            self._indexes[copy] = index
+            index = self._indexes[copy] = self._new_index(copy)
         return index
 
     def _submit(self, copy: PartitionCopy, work: Callable[[], Chunk | None]) -> None:
@@ -409,6 +440,7 @@ class Feed:
                 incarnation, future = waiting.popleft()
                 if copy.incarnation == incarnation and not self._take_over(copy, future):
                     # What was read behind it must not overtake it; the partition begins anew.
+                    self._leave_behind(copy, waiting)
                     waiting.clear()
             if not waiting and self._working.get(copy) is waiting:
                 del self._working[copy]

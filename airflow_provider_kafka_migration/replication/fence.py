@@ -7,6 +7,9 @@ restarts and leader elections, for as long as brokers keep the producer's state 
 
 A marker takes one offset: a fenced partition ends one above the source. The log itself tells whether it is there, so
 fencing can be killed and repeated; a request of a dead process that is applied late costs one more offset, and no more.
+
+Where the principal may not write markers, the coordinator of the data id's transactional id writes them
+(``fence_transaction``).
 """
 
 from __future__ import annotations
@@ -18,12 +21,20 @@ from itertools import islice
 
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-from airflow_provider_kafka_migration.errors import MigrationError, OutsideOfLog, Terminal, Transient, Where
+from airflow_provider_kafka_migration.errors import (
+    MigrationError,
+    OutsideOfLog,
+    PermissionMissing,
+    Terminal,
+    Transient,
+    Where,
+)
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, by_topic
 from airflow_provider_kafka_migration.replication.ends import LogEnds, by_leader, read_ends
+from airflow_provider_kafka_migration.replication.fence_transaction import TransactionFence
 from airflow_provider_kafka_migration.replication.holes import MARKERS_VERSION
 from airflow_provider_kafka_migration.replication.reading import fetch_many, read_span
 
@@ -55,12 +66,14 @@ def fence_producer(
     producer_id: int,
     producer_epoch: int,
     *,
+    transactional_id: str = "",
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> Fenced:
     """Write a marker of the next epoch to each partition that has none yet.
 
     :param ends: target partition to the end of its copy: the marker is looked for from there on.
     :param producer_id: data id of the migration, and the epoch under which it was used.
+    :param transactional_id: that the data id was taken with: it fences where markers may not be written. Empty: none.
     :returns: failures of single partitions are data; nothing is raised for a cluster that is away.
     """
     found = Fenced()
@@ -73,6 +86,10 @@ def fence_producer(
     while True:
         missing = _look(wire, {key: ends[key] for key in _waiting(ends, found)}, producer_id, producer_epoch, found)
         _send(wire, missing, producer_id, producer_epoch + 1, found)
+        refused = [key for key in missing if isinstance(found.problems.get(key), PermissionMissing)]
+        if refused and transactional_id:
+            fence = TransactionFence(wire, transactional_id, producer_id, deadline=deadline)
+            _send_in_transactions(wire, fence, {key: ends[key] for key in refused}, producer_id, producer_epoch, found)
         _look(wire, {key: ends[key] for key in missing}, producer_id, producer_epoch, found)
         waiting = _waiting(ends, found)
         if not waiting or time.monotonic() >= deadline:
@@ -186,6 +203,26 @@ def _send(wire: Wire, keys: list[TopicPartition], producer_id: int, epoch: int, 
                 _send_to(wire, broker_id, part, producer_id, epoch, found)
             except MigrationError as error:
                 found.problems.update(dict.fromkeys(part, error))
+
+
+def _send_in_transactions(
+    wire: Wire,
+    fence: TransactionFence,
+    ends: Mapping[TopicPartition, int],
+    producer_id: int,
+    producer_epoch: int,
+    found: Fenced,
+) -> None:
+    """Let the coordinator write the markers, and wait until it has."""
+    for key in ends:
+        del found.problems[key]
+    try:
+        fence.begin()
+        # What a killed process has left open has ended just now, and has left its markers.
+        found.problems.update(fence.write(_look(wire, ends, producer_id, producer_epoch, found)))
+        fence.begin()
+    except MigrationError as error:
+        found.problems.update(dict.fromkeys(ends, error))
 
 
 def _send_to(

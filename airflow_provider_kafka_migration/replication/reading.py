@@ -76,9 +76,11 @@ def fetch_span(
 
 def _hole_end(wire: Wire, key: TopicPartition, offset: int, promised_end: int, where: Where) -> int:
     """Where the hole ends that begins at an offset, if one is proven."""
-    asked = FetchRange(*key, offset, FIRST_FETCH_BYTES)
+    wire.leaders([key])
+    leader_epoch = wire.leader_epochs([key])[key]
+    asked = FetchRange(*key, offset, FIRST_FETCH_BYTES, leader_epoch)
     probe, batches = _fetch_one(wire, asked, READ_UNCOMMITTED, where, FULL_WAIT_MS)
-    local_start = None if batches else local_log_start(wire, key)
+    local_start = None if batches else local_log_start(wire, key, leader_epoch)
     return proven_hole(offset, promised_end, probe, batches, local_start, where)
 
 

@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.replication.topic_key import topic_key, to
 from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
 
 _NAME = re.compile(r"(?P<from>[0-9]{20})\.(?P<until>[0-9]{20})\.[0-9a-f]{16}\.json")
-#: How the key of the entry of a segment without batches ends.
+#: How the key of the entry of a segment without batches ends: it was a hole, or a gap of the source.
 _EMPTY = f".{hashlib.sha256(b'').hexdigest()[:16]}.json"
 _RESTORE = "restore the object from a version of the bucket, or delete it and its entry and copy the partition again"
 
@@ -172,13 +172,63 @@ class _Name(NamedTuple):
     key: str
 
 
+def _is_empty(name: _Name) -> bool:
+    return name.key.endswith(_EMPTY)
+
+
 def _parse_name(key: str) -> _Name | None:
     match = _NAME.fullmatch(key.rpartition("/")[2])
     return _Name(int(match["from"]), int(match["until"]), key) if match else None
 
 
+class _Names:
+    """Names of one kind, sorted, with what is needed to find those that cover an offset."""
+
+    def __init__(self) -> None:
+        self._names: list[_Name] = []
+        #: the largest end of each name and those before it
+        self._reach: list[int] = []
+
+    def covering(self, position: int) -> _Name | None:
+        """The name that covers an offset, that with the largest end if there are several."""
+        stop = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        if stop == 0 or self._reach[stop - 1] <= position:
+            return None
+        best: _Name | None = None
+        for index in range(stop - 1, -1, -1):
+            name = self._names[index]
+            if name.until_offset > position and (best is None or name.until_offset > best.until_offset):
+                best = name
+            elif best is not None and name.from_offset < best.from_offset:
+                break  # segments overlap only where writers raced from the same offset
+        return best
+
+    def first_from(self, position: int) -> int | None:
+        """Where the first segment begins that lies above an offset."""
+        index = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        return self._names[index].from_offset if index < len(self._names) else None
+
+    def last_from(self, position: int) -> int | None:
+        """Where the last segment begins that does not lie above an offset."""
+        index = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        return self._names[index - 1].from_offset if index else None
+
+    def replace(self, since: int, found: Iterable[_Name]) -> None:
+        """Know these names as well; those from an offset on are sorted in."""
+        first = bisect_left(self._names, since, key=lambda name: name.from_offset)
+        self._names[first:] = sorted({*self._names[first:], *found})
+        del self._reach[first:]
+        reach = self._reach[-1] if self._reach else -1
+        for name in self._names[first:]:
+            reach = max(reach, name.until_offset)
+            self._reach.append(reach)
+
+
 class SegmentIndex:
     """Finds and reads the segments of one partition; follows an archive that grows.
+
+    Segments with batches win over those without, wherever both cover an offset: a copier that was killed may have had
+    records on their way into the archive while its successor, which could not know, recorded a gap of the source.
 
     :param topic_id: of the plan; an entry with another one raises :class:`TopicRecreated`.
     """
@@ -192,18 +242,34 @@ class SegmentIndex:
         self.partition = partition
         self.topic_id = topic_id
         self.prefix = segments_prefix(migration_id, topic, partition)
-        self._names: list[_Name] = []
-        #: the largest end of each name and those before it
-        self._reach: list[int] = []
+        self._full, self._empty = _Names(), _Names()
+        self._is_listed = False
         self._misses = 0
 
     def find(self, position: int) -> SegmentEntry | None:
-        """The entry that covers an offset, that with the largest end if there are several; None if none does yet."""
-        name = self._covering(position)
+        """The entry that covers an offset, that with the largest end if there are several; None if none does yet.
+
+        One without batches ends where one with batches begins, whatever its name says.
+        """
+        name = self._full.covering(position)
         if name is None:
+            # Records may have come since a segment without any was seen here.
             self._refresh(position)
             name = self._covering(position)
-        return None if name is None else self._entry(name.key)
+        return None if name is None else self._cut(name)
+
+    def find_undisputed(self, position: int) -> SegmentEntry | None:
+        """As :meth:`find`, but where the source's gap was recorded it is a gap, also if the archive has records there.
+
+        For comparisons with a target: it may have been copied before these records came, or after.
+        """
+        if not self._is_listed:
+            self._refresh(position)
+        gap = self._gap(position)
+        found = self.find(position) if gap is None else gap
+        if found is None or found is gap:
+            return found
+        return found.model_copy(update={"until_offset": self._gap_from(position, found.until_offset)})
 
     def chain(self, position: int) -> Iterator[SegmentEntry]:
         """Entries from an offset on, without a gap, as far as there are some."""
@@ -219,14 +285,36 @@ class SegmentIndex:
         return position
 
     def read_until_offset(self, position: int) -> int:
-        """How far the archive has what the source had: :meth:`until_offset`, but a gap of the source ends it."""
+        """How far the archive has what the source had: :meth:`until_offset`, but a gap of the source ends it.
+
+        Also a gap whose records have come into the archive after all: a copy may have passed it before.
+        """
         self._refresh(position)
-        while (name := self._covering(position)) is not None:
-            # Only the entries of segments without batches are read.
-            if name.key.endswith(_EMPTY) and is_gap(self._entry(name.key)):
-                break
-            position = name.until_offset
+        while self._gap(position) is None and (name := self._covering(position)) is not None:
+            # A gap may begin within a segment that has batches.
+            position = self._gap_from(position, name.until_offset)
         return position
+
+    def _gap(self, position: int) -> SegmentEntry | None:
+        """The entry of the source's gap that covers an offset, if one is known."""
+        name = self._empty.covering(position)
+        entry = None if name is None else self._entry(name.key)
+        return entry if entry is not None and is_gap(entry) else None
+
+    def _gap_from(self, position: int, until_offset: int) -> int:
+        """Where the first gap of the source in ``(position, until_offset)`` begins; else the end."""
+        begin = self._empty.first_from(position)
+        while begin is not None and begin < until_offset:
+            if self._gap(begin) is not None:
+                return begin
+            begin = self._empty.first_from(begin)
+        return until_offset
+
+    def gap_until(self, position: int, until_offset: int) -> int:
+        """How far a gap may reach that begins at an offset: not into records that the archive has."""
+        self._refresh(position)
+        begin = self._full.first_from(position)
+        return until_offset if begin is None else min(begin, until_offset)
 
     def read(self, entry: SegmentEntry) -> Chunk:
         """The content of a segment; :class:`SegmentTampered` if it is torn, altered or gone."""
@@ -250,40 +338,38 @@ class SegmentIndex:
         )
 
     def _covering(self, position: int) -> _Name | None:
-        stop = bisect_right(self._names, position, key=lambda name: name.from_offset)
-        if stop == 0 or self._reach[stop - 1] <= position:
-            return None
-        best: _Name | None = None
-        for index in range(stop - 1, -1, -1):
-            name = self._names[index]
-            if name.until_offset > position and (best is None or name.until_offset > best.until_offset):
-                best = name
-            elif best is not None and name.from_offset < best.from_offset:
-                break  # segments overlap only where writers raced from the same offset
-        return best
+        name = self._full.covering(position)
+        if name is not None:
+            return name
+        name, begin = self._empty.covering(position), self._full.first_from(position)
+        if name is None or begin is None or begin >= name.until_offset:
+            return name
+        return name._replace(until_offset=begin)
+
+    def _cut(self, name: _Name) -> SegmentEntry:
+        """The entry, as far as the segment is to be used."""
+        entry = self._entry(name.key)
+        if entry.until_offset == name.until_offset:
+            return entry
+        return entry.model_copy(update={"until_offset": name.until_offset})
 
     def _refresh(self, position: int) -> None:
         """List names again: those of the last known offset and later ones, now and then all."""
-        known = self._names
         self._misses += 1
-        if not known or self._misses % self.FULL_LISTING_EVERY == 0:
-            self._replace(0, _names(self.store, self.prefix, None))
-            return
-        stop = bisect_right(known, position, key=lambda name: name.from_offset)
-        since = known[max(stop - 1, 0)].from_offset
+        since: int | None = None
+        if self._is_listed and self._misses % self.FULL_LISTING_EVERY:
+            known = [names.last_from(position) for names in (self._full, self._empty)]
+            since = max((begin for begin in known if begin is not None), default=None)
         # All names that begin with this offset sort behind it: "." follows.
-        found = _names(self.store, self.prefix, f"{self.prefix}{since:020d}")
-        first = bisect_left(known, since, key=lambda name: name.from_offset)
-        self._replace(first, {*known[first:], *found})
-
-    def _replace(self, first: int, names: Iterable[_Name]) -> None:
-        """Know these names instead of those from an index on."""
-        self._names[first:] = sorted(names)
-        del self._reach[first:]
-        reach = self._reach[-1] if self._reach else -1
-        for name in self._names[first:]:
-            reach = max(reach, name.until_offset)
-            self._reach.append(reach)
+        found = _names(self.store, self.prefix, None if since is None else f"{self.prefix}{since:020d}")
+        self._is_listed = True
+        if since is None:
+            self._full, self._empty = _Names(), _Names()
+        by_kind: dict[bool, list[_Name]] = {True: [], False: []}
+        for name in found:
+            by_kind[_is_empty(name)].append(name)
+        self._full.replace(since or 0, by_kind[False])
+        self._empty.replace(since or 0, by_kind[True])
 
     def _entry(self, key: str) -> SegmentEntry:
         entry = _read_entry(self.store, key)
@@ -327,7 +413,7 @@ def _manifest_partition(store: ObjectStore, topic: str, partition: int, names: l
         topic_id=entries[0].topic_id,
         partition=partition,
         from_offset=entries[0].from_offset,
-        until_offset=entries[-1].until_offset,
+        until_offset=max(entry.until_offset for entry in entries),
         record_count=sum(entry.record_count for entry in entries),
         size_bytes=sum(entry.size_bytes for entry in entries),
         gaps=gaps,
@@ -337,17 +423,42 @@ def _manifest_partition(store: ObjectStore, topic: str, partition: int, names: l
 
 
 def _without_overlap(names: Iterable[_Name]) -> tuple[list[_Name], list[tuple[int, int]]]:
-    """(segments that cover everything, gaps between them): at each offset the one that reaches furthest."""
-    chosen: list[_Name] = []
-    gaps: list[tuple[int, int]] = []
+    """(segments that cover everything, gaps between them): at each offset the one that reaches furthest, and one
+    without batches only where there is no other."""
+    by_kind: dict[bool, list[_Name]] = {True: [], False: []}
     for name in sorted(names):
+        by_kind[_is_empty(name)].append(name)
+    full = _furthest(by_kind[False])
+    needed = [name for name in _furthest(by_kind[True]) if not _is_covered(name, full)]
+    chosen = sorted([*full, *needed])
+    gaps: list[tuple[int, int]] = []
+    reach = chosen[0].from_offset
+    for name in chosen:
+        if name.from_offset > reach:
+            gaps.append((reach, name.from_offset))
+        reach = max(reach, name.until_offset)
+    return chosen, gaps
+
+
+def _furthest(names: Iterable[_Name]) -> list[_Name]:
+    """Of sorted names those that are needed: at each offset the one that reaches furthest."""
+    chosen: list[_Name] = []
+    for name in names:
         if not chosen or name.from_offset > chosen[-1].until_offset:
-            if chosen:
-                gaps.append((chosen[-1].until_offset, name.from_offset))
             chosen.append(name)
         elif name.until_offset > chosen[-1].until_offset:
             same_start = name.from_offset == chosen[-1].from_offset
             if same_start or (len(chosen) > 1 and name.from_offset <= chosen[-2].until_offset):
                 chosen.pop()
             chosen.append(name)
-    return chosen, gaps
+    return chosen
+
+
+def _is_covered(name: _Name, others: Sequence[_Name]) -> bool:
+    """Whether sorted names cover all of another one's range."""
+    position = name.from_offset
+    for index in range(bisect_right(others, position, key=lambda item: item.until_offset), len(others)):
+        if others[index].from_offset > position:
+            break
+        position = max(position, others[index].until_offset)
+    return position >= name.until_offset

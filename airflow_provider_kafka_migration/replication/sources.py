@@ -280,7 +280,7 @@ class KafkaSource:
         ranges = [
             fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy], self._leader_epochs[copy]) for copy in chosen
         ]
-        asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset) for copy in chosen}
+        asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset, self._leader_epochs[copy]) for copy in chosen}
         waits = reader.is_quiet or len(chosen) == len(reader.copies)
         version = api_version(reader.connection, fetch.API_KEY, fetch.MAX_VERSION)
         body = fetch.encode(
@@ -314,7 +314,7 @@ class KafkaSource:
         self,
         reader: Reader,
         version: int,
-        asked: dict[tuple[str, int], tuple[PartitionCopy, int, int]],
+        asked: dict[tuple[str, int], tuple[PartitionCopy, int, int, int]],
         ask: Ask,
         frame: memoryview,
     ) -> None:
@@ -326,8 +326,10 @@ class KafkaSource:
             reader.muted_until = time.monotonic() + QUIET_PAUSE_SECONDS
         left = {
             key: copy
-            for key, (copy, incarnation, offset) in asked.items()
-            if copy.incarnation == incarnation and copy.fetch_offset == offset and self._reader_of.get(copy) is reader
+            for key, (copy, incarnation, offset, epoch) in asked.items()
+            if (copy.incarnation, copy.fetch_offset) == (incarnation, offset)
+            # The same broker may lead again in a later epoch, with another log.
+            and (self._reader_of.get(copy), self._leader_epochs[copy]) == (reader, epoch)
         }
         for item in answer.partitions:
             copy = left.pop((item.topic, item.partition), None)
@@ -460,7 +462,7 @@ class KafkaSource:
         self._alone.pop(copy, None)
         if item.last_stable_offset <= copy.fetch_offset:
             return
-        local_start = None if batches else local_log_start(self._source, copy.key)
+        local_start = None if batches else local_log_start(self._source, copy.key, self._leader_epochs[copy])
         until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
         log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
         self._tell_watch(copy, [], until, item, sent_at)

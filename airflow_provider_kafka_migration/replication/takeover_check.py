@@ -101,10 +101,14 @@ def _chunk(key: TopicPartition, position: int, until: int, records: memoryview, 
 
 
 def chunks_of_archive(index: SegmentIndex) -> ReadChunk:
-    """Chunks as they were archived, for a restore that does not know the source."""
+    """Chunks as they were archived, for a restore that does not know the source.
+
+    A gap of the source that was passed stays one in here, also if its records have come into the archive later: the
+    target may have been copied before or after that.
+    """
 
     def read(position: int) -> Chunk | None:
-        entry = index.find(position)
+        entry = index.find_undisputed(position)
         return None if entry is None else index.read(entry)
 
     return read
@@ -141,14 +145,15 @@ def read_source(read: ReadChunk, from_offset: int, until_offset: int, timestamps
     """What the source has in ``[from_offset, until_offset)``."""
     span = SourceSpan()
     for chunk in chunks_from(read, from_offset, until_offset):
+        stop = min(chunk.until_offset, until_offset)
         for batch, is_committed in committed_batches(chunk):
-            if batch.next_offset <= from_offset or (isinstance(batch, RawBatch) and batch.base_offset >= until_offset):
+            if batch.next_offset <= from_offset or (isinstance(batch, RawBatch) and batch.base_offset >= stop):
                 continue
             if not is_committed and isinstance(batch, RawBatch):
                 span.barred.append((batch.base_offset, batch.last_offset))
                 continue
             for record in records_of(batch, timestamps):
-                if from_offset <= record.offset < until_offset:
+                if from_offset <= record.offset < stop:
                     span.committed[record.offset] = record
     return span
 

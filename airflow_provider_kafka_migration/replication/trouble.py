@@ -118,8 +118,12 @@ class Troubles:
         log.info("%s-%s: %s", *copy.key, error.what)
         # Only what the copy was about to read next can be a gap, so a partition that still resumes has none.
         is_reading = copy.phase is Phase.RUNNING
-        if isinstance(error, SourceGap) and is_reading and self._feed.back_to_archive(copy):
-            return
+        if isinstance(error, SourceGap) and is_reading:
+            # Asked for first: what ends after that is seen in the archive.
+            unfinished = self._feed.unfinished_put(copy)
+            if self._feed.back_to_archive(copy):
+                return
+            error = unfinished or error
         if isinstance(error, SourceGap) and is_reading and (self._job.on_source_gap == "record" or copy.is_fresh):
             # Before the first record is copied nothing is lost: the source's log simply starts later than planned.
             self._on_gap(copy, error)

@@ -42,6 +42,7 @@ from airflow_provider_kafka_migration.phases import (
     groups,
     seed,
     tail,
+    topology,
     validate,
 )
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
@@ -254,16 +255,7 @@ class Lab:
         )
         for state in (State.PRECHECK, State.TOPOLOGY_COPY):
             context.journal.transition(state, "lab")
-        data, filler = context.target.wire.init_producer_id(), context.target.wire.init_producer_id()
-        context.journal.step(
-            "producer_ids",
-            details={
-                "data_producer_id": data[0],
-                "data_producer_epoch": data[1],
-                "filler_producer_id": filler[0],
-                "filler_producer_epoch": filler[1],
-            },
-        )
+        topology.take_producer_ids(context)
         context.journal.transition(State.SEED, "lab")
         seed.run(context)
         context.journal.transition(State.TAIL, "lab")

@@ -9,13 +9,15 @@ import pytest
 from cutover_support import CUTOVER_STEPS, Lab
 from faults import Effects, Killed, counting
 
+from airflow_provider_kafka_migration.errors import PermissionMissing, Where
 from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batch
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases import evidence_bundle, fence, floor_guard, frozen, groups
+from airflow_provider_kafka_migration.phases import evidence_bundle, fence, fence_id, floor_guard, frozen, groups
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.copy_jobs import producer_ids
+from airflow_provider_kafka_migration.replication import fence as replication_fence
 from airflow_provider_kafka_migration.replication.fence import fence_producer
 from airflow_provider_kafka_migration.replication.partition_copy import advance_sequence
 from airflow_provider_kafka_migration.replication.reading import read_span
@@ -119,6 +121,32 @@ def test_without_the_fence_it_is_accepted(make_lab: MakeLab, fill: Fill, unique_
     assert "not fenced" in floor_guard.run(context).summary
     write_as_application(lab, topic)
     assert zombie(lab, context, topic, 0) == 0
+
+
+def test_the_fence_of_a_principal_that_may_not_write_markers(
+    make_lab: MakeLab, fill: Fill, unique_name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the producer id on: the lab's own principal may do everything, so the refusal is made here."""
+
+    def refused(wire: Wire, _broker_id: int, keys: list[tuple[str, int]], *_: object) -> None:
+        raise PermissionMissing("no markers", where=Where(topic=keys[0][0]), next_step="grant Alter")
+
+    monkeypatch.setattr(fence_id, "markers_are_refused", lambda _: True)
+    monkeypatch.setattr(replication_fence, "_send_to", refused)
+    topic = unique_name("t")
+    fill({topic: 2}, 50)
+    lab = make_lab([topic])
+    context = to_guard(lab)
+    name = fence_id.transactional_id(context)
+    assert name.startswith(f"kafka-migration.{context.migration_id}.data.")
+    # Seed and tail have renewed the id meanwhile, and have copied under the epoch that was taken.
+    assert producer_ids(context).data_producer_epoch == 0
+    ready = floor_guard.run(context)
+    assert ready.details["fence"]["unfenced"] == []
+    assert len(ready.details["fence"]["markers"]) == 2
+    lab.check_equal()
+    write_as_application(lab, topic)
+    assert [zombie(lab, context, topic, partition) for partition in range(2)] == [INVALID_PRODUCER_EPOCH] * 2
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

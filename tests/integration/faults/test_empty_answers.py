@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.errors import CopyStalled, RecordsWithheld
+from airflow_provider_kafka_migration.errors import BrokerBusy, CopyStalled, RecordsWithheld
 from airflow_provider_kafka_migration.kafka import fetch
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.phases.offset_maps import only_holes
 from airflow_provider_kafka_migration.replication import backup, coordinator, sources, trouble
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
+from airflow_provider_kafka_migration.replication.ends import local_log_start
 from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from harness.fault_lab import FaultLab
 from harness.fetch_faults import REDIRECTS_FROM, Fault, FetchFaults, cut_short, empty, redirected, torn
@@ -260,3 +261,17 @@ def test_a_broker_that_cannot_tell_what_is_local_proves_no_hole(scene: Scene) ->
     scene.lift()
     scene.copy.run()
     scene.check()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_only_the_leader_of_an_epoch_tells_what_is_local(scene: Scene, side: Side) -> None:
+    wire = scene.wire(side)
+    try:
+        wire.metadata([scene.topic])
+        epoch = wire.leader_epochs([scene.key])[scene.key]
+        assert epoch >= 0
+        assert local_log_start(wire, scene.key, epoch) == 0
+        with pytest.raises(BrokerBusy, match="UNKNOWN_LEADER_EPOCH"):
+            local_log_start(wire, scene.key, epoch + 1)
+    finally:
+        wire.close()

@@ -37,6 +37,7 @@ from airflow_provider_kafka_migration.kafka.admin_configs import Configs, Config
 from airflow_provider_kafka_migration.kafka.admin_groups import GroupDescription, GroupMember
 from airflow_provider_kafka_migration.kafka.admin_transactions import TransactionFacts
 from airflow_provider_kafka_migration.phases import (
+    fence_id,
     precheck,
     precheck_access,
     precheck_compaction,
@@ -97,7 +98,7 @@ def make(tmp_path: Path) -> Callable[..., PhaseContext]:
             spec=spec,
             journal=cast(Any, None),
             source=cast(Any, source or SimpleNamespace(role="source", admin=none, wire=none)),
-            target=cast(Any, target or SimpleNamespace(role="target", admin=none, wire=none)),
+            target=cast(Any, target or SimpleNamespace(role="target", admin=none, wire=none, config=None)),
             journal_store=store,
             archive_store=store,
             evidence_store=store,
@@ -255,11 +256,13 @@ def test_what_the_probe_showed(
     transactions: bool,
     expected: set[str],
 ) -> None:
-    codes = {"B": "B020", "F": "B021", "M": "B022", "L": "W023", "T": "W025"}
+    codes = {"B": ["B020"], "F": ["B021"], "M": ["B022", "W035"], "L": ["W023"], "T": ["W025"]}
     context = make(offsets={"mode": "equal"})
     monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
     monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: ProbeResult(outcomes, {}, transactions))
-    assert found(precheck_target.check_probe(context, plan)).keys() == {codes[name] for name in expected}
+    assert found(precheck_target.check_probe(context, plan)).keys() == {
+        code for name in expected for code in codes[name]
+    }
     lacking = ProbeResult(outcomes, missing={"markers": "Write on TransactionalId x"})
     monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: lacking)
     items = list(precheck_target.check_probe(context, plan))
@@ -267,6 +270,50 @@ def test_what_the_probe_showed(
     # One cluster on both sides is not probed: that would write to the source.
     same = plan.model_copy(update={"target": plan.source})
     assert found(precheck_target.check_probe(context, same)) == {}
+
+
+@pytest.mark.parametrize(
+    ("result", "taken", "name", "expected"),
+    [
+        (ProbeResult({"markers": ""}, may_mark=True), False, "", None),
+        (ProbeResult({"markers": ""}, uses_transactions=True, may_mark=False), False, "", "I036"),
+        (ProbeResult({"markers": ""}, uses_transactions=True, may_mark=False), True, "m.data", "I036"),
+        (ProbeResult({"markers": ""}, uses_transactions=True, may_mark=False), True, "", "W035"),
+        (ProbeResult({"markers": "no answer in time"}, may_mark=False), False, "", "W035"),
+        (ProbeResult({"markers": "REQUEST_TIMED_OUT"}, may_mark=True), False, "", "W035"),
+        (ProbeResult({}), False, "", "W035"),
+    ],
+)
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_fence_that_lacks_a_right_is_named_before_the_cutover(
+    make: Callable[..., PhaseContext],
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    result: ProbeResult,
+    taken: bool,
+    name: str,
+    expected: str | None,
+    is_mapped: bool,
+) -> None:
+    """Also where no hole is filled, so that nothing else needs markers."""
+    monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
+    monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: result)
+    monkeypatch.setattr(precheck_target, "has_producer_ids", lambda _: taken)
+    monkeypatch.setattr(fence_id, "transactional_id", lambda _: name)
+    if is_mapped:
+        partitions = [item.model_copy(update={"verdict": Verdict.MAPPED}) for item in plan.topics[0].partitions]
+        plan = with_topic(plan, partitions=partitions)
+    seen = {
+        code: text
+        for code, text in found(precheck_target.check_probe(make(), plan)).items()
+        if code in ("I036", "W035")
+    }
+    assert seen.keys() == ({expected} if expected else set())
+    for text in () if result.may_mark else seen.values():
+        assert "kafka-acls.sh --bootstrap-server $TARGET_BOOTSTRAP --add --allow-principal 'User:MIGRATION' " in text
+        assert "--operation Alter --cluster" in text
+    off = make(cutover={"fence_copiers": False})
+    assert not {"I036", "W035"} & found(precheck_target.check_probe(off, plan)).keys()
 
 
 def test_smaller_messages_and_requests(make: Callable[..., PhaseContext], plan: Plan) -> None:

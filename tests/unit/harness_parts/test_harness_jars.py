@@ -135,4 +135,5 @@ def test_committed_lists_are_well_formed() -> None:
     for name in names:
         checksums = kafka_jars.recorded_checksums(name)
         assert all(jar.endswith(".jar") and len(bytes.fromhex(digest)) == 32 for jar, digest in checksums.items())
-        assert f"kafka-clients-{name.removesuffix('-connect')}.jar" in checksums
+        version, _, kind = name.partition("-")
+        assert f"kafka-clients-{version}{'-test' if kind == 'tiered' else ''}.jar" in checksums

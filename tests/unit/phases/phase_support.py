@@ -18,6 +18,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     TopicPlan,
     Verdict,
 )
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, Transient
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
@@ -102,11 +103,26 @@ class FakeAdmin:
         self.transactions: list[Any] = []
         #: all topics of the cluster by id; others have none. An error in place of an id: why it cannot be described
         self.topics: dict[str, str | ItemError] = {"orders": "", "__consumer_offsets": ""}
+        #: brokers that know other topics than the rest, or do not answer
+        self.other_brokers: dict[int, dict[str, str | ItemError] | BrokerUnreachable] = {}
 
     def describe_topics(self, names: Iterable[str] | None = None, **_: Any) -> dict[str, TopicFacts]:
+        return self._described(self.topics, names)
+
+    def describe_topics_by_broker(self, names: Iterable[str]) -> dict[int, dict[str, TopicFacts] | Transient]:
+        found: dict[int, dict[str, TopicFacts] | Transient] = {1: self.describe_topics(names)}
+        for broker_id, topics in self.other_brokers.items():
+            if isinstance(topics, BrokerUnreachable):
+                found[broker_id] = topics
+            else:
+                found[broker_id] = self._described({**self.topics, **topics}, names)
+        return found
+
+    @staticmethod
+    def _described(topics: Mapping[str, str | ItemError], names: Iterable[str] | None) -> dict[str, TopicFacts]:
         found = {}
-        for name in sorted(self.topics) if names is None else names:
-            known = self.topics.get(name, "")
+        for name in sorted(topics) if names is None else names:
+            known = topics.get(name, "")
             is_error = isinstance(known, ItemError)
             found[name] = TopicFacts(
                 name=name,

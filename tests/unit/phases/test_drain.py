@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.phases import drain, follow
+from airflow_provider_kafka_migration.phases import drain, follow, topics_gone
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.drain import PartitionLag
 from airflow_provider_kafka_migration.state import State
@@ -250,7 +250,6 @@ def test_a_deleted_topic_is_named_when_it_is_said_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = planned_with_ids(tmp_path)
-    unknown = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
     known = context.source.admin.topics  # type: ignore[attr-defined]
     pauses: list[float] = []
 
@@ -258,14 +257,54 @@ def test_a_deleted_topic_is_named_when_it_is_said_again_and_again(
         pauses.append(seconds)
         known["users"] = "id-of-users"
 
-    known["users"] = unknown
-    monkeypatch.setattr(follow, "time", SimpleNamespace(sleep=comes_back))
+    known["users"] = UNKNOWN_TOPIC
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=comes_back))
     assert len(drain.measure(context)) == 2, "a broker that has just started does not know all topics"
     assert len(pauses) == 1
-    known["users"] = unknown
-    monkeypatch.setattr(follow, "time", SimpleNamespace(sleep=pauses.append))
+    known["users"] = UNKNOWN_TOPIC
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=pauses.append))
     with pytest.raises(TopicRecreated, match="users: it was deleted on the source"):
         drain.measure(context)
+
+
+UNKNOWN_TOPIC = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
+FORBIDDEN_TOPIC = ItemError(29, "TOPIC_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"users": "id-of-users"},
+        {"users": FORBIDDEN_TOPIC},
+        {"users": ItemError(5, "LEADER_NOT_AVAILABLE", retriable=True)},
+        BrokerUnreachable("broker 2 does not answer", next_step="start it"),
+    ],
+    ids=["knows it", "may not tell", "does not know yet", "does not answer"],
+)
+@pytest.mark.parametrize("answer", [UNKNOWN_TOPIC, "another-id"], ids=["unknown", "another id"])
+def test_a_topic_is_not_gone_as_long_as_one_broker_does_not_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, other: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _: None))
+    context = planned_with_ids(tmp_path)
+    context.source.admin.topics["users"] = answer  # type: ignore[attr-defined]
+    context.source.admin.other_brokers[2] = other  # type: ignore[attr-defined]
+    assert len(drain.measure(context)) == 2
+    assert "broker 2" in caplog.text
+    context.source.admin.other_brokers[2] = {"users": UNKNOWN_TOPIC}  # type: ignore[attr-defined]
+    with pytest.raises(TopicRecreated):
+        drain.measure(context)
+
+
+def test_a_topic_that_no_broker_describes_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _: None))
+    context = planned_with_ids(tmp_path)
+    context.source.admin.topics["users"] = UNKNOWN_TOPIC  # type: ignore[attr-defined]
+    admin = context.source.admin
+    monkeypatch.setattr(admin, "describe_topics_by_broker", lambda _names: {1: {}})
+    assert len(drain.measure(context)) == 2
+    monkeypatch.setattr(admin, "describe_topics_by_broker", lambda _names: {})
+    assert len(drain.measure(context)) == 2
 
 
 def test_a_topic_that_is_dropped_by_policy_holds_nothing_up(tmp_path: Path) -> None:

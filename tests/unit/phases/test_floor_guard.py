@@ -8,7 +8,7 @@ import pytest
 from phase_support import make_context
 
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
-from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
 from airflow_provider_kafka_migration.phases import cutover_sentinels, fence, floor_guard, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
@@ -79,3 +79,43 @@ def test_after_the_cutover_late_writes_are_the_validation_s(tmp_path: Path, monk
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "test")
     context.source.wire.offsets["latest"][("orders", 1)] = 53  # type: ignore[attr-defined]
     assert floor_guard._already_ready(context, attempt).already_done
+
+
+def trimmed_context(folder: Path, monkeypatch: pytest.MonkeyPatch, state: State) -> tuple[PhaseContext, FreezeAttempt]:
+    """READY was reached, and the target's log starts have moved since."""
+    context, attempt = ready_context(folder, monkeypatch, "fail")
+    for later in (State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
+        if state in (later, State.VALIDATING):
+            context.journal.transition(later, "test")
+    context.target.wire.offsets["earliest"] = {("orders", 1): 20}  # type: ignore[attr-defined]
+    return context, attempt
+
+
+@pytest.mark.parametrize("state", [State.CUTOVER, State.AWAITING_CLIENT_SWITCH])
+def test_before_clients_have_switched_nothing_may_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State
+) -> None:
+    context, attempt = trimmed_context(tmp_path, monkeypatch, state)
+    with pytest.raises(FloorViolated, match="orders-1 starts at 20, the first copied offset is 0"):
+        floor_guard._already_ready(context, attempt)
+
+
+def test_what_restored_retention_or_a_client_has_deleted_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, attempt = trimmed_context(tmp_path, monkeypatch, State.VALIDATING)
+    result = floor_guard._already_ready(context, attempt)
+    assert result.already_done
+    assert [(item["topic"], item["partition"], item["seen"]) for item in result.details["moved_starts"]] == [
+        ("orders", 1, 20)
+    ]
+    assert "orders-1 starts at 20" in result.summary
+
+
+def test_a_log_that_ends_too_early_is_a_loss_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, attempt = trimmed_context(tmp_path, monkeypatch, State.VALIDATING)
+    context.target.wire.offsets["latest"][("orders", 0)] = 99  # type: ignore[attr-defined]
+    with pytest.raises(FloorViolated, match="orders-0 ends at 99, the copied range ends at 100") as caught:
+        floor_guard._already_ready(context, attempt)
+    assert len(caught.value.details["violations"]) == 1
+    assert "delete these topics" not in caught.value.next_step, "clients have written to them"

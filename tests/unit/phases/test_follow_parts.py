@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from phase_support import make_context, make_plan
 
 from airflow_provider_kafka_migration.cli.runners import references
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
@@ -14,11 +16,12 @@ from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts, TopicFacts
-from airflow_provider_kafka_migration.phases import follow
+from airflow_provider_kafka_migration.phases import follow, topics_gone
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.split import AbsentCluster
+from airflow_provider_kafka_migration.state import State
 
 SPEC = parse_spec(
     {
@@ -110,6 +113,23 @@ def test_what_is_new_grown_and_gone() -> None:
 def test_a_topic_that_may_not_be_described_any_more_is_not_gone() -> None:
     hidden = facts("a-same", 0, error=ItemError(29, "TOPIC_AUTHORIZATION_FAILED", ""))
     assert follow.compare(context(hidden), plan(("a-same", 1))).gone == {}
+
+
+def test_a_pass_journals_a_deletion_only_when_all_brokers_tell_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _: None))
+    known = make_plan({"orders": 1, "users": 1})
+    topics = [topic.model_copy(update={"topic_id": f"id-of-{topic.name}"}) for topic in known.topics]
+    one = make_context(tmp_path, plan=known.model_copy(update={"topics": topics}), state=State.TAIL)
+    admin: Any = one.source.admin
+    admin.topics = {"orders": "id-of-orders", "users": UNKNOWN}
+    admin.other_brokers[2] = {"users": "id-of-users"}
+    assert follow.follow(one) == []
+    assert one.journal.steps(follow.GONE) == []
+    admin.other_brokers[2] = {"users": UNKNOWN}
+    follow.follow(one)
+    assert [entry.details["topic"] for entry in one.journal.steps(follow.GONE)] == ["users"]
 
 
 def partition(topic: str, number: int, size_bytes: int = 100) -> CopyPartition:

@@ -17,10 +17,11 @@ from airflow_provider_kafka_migration.kafka.batches import encode_batch
 from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
-from airflow_provider_kafka_migration.replication.decide import Append, Decider
+from airflow_provider_kafka_migration.replication.decide import Append, Decider, Step
 from airflow_provider_kafka_migration.replication.gap_log import read_gaps
-from airflow_provider_kafka_migration.replication.partition_copy import Phase, ResumePoint
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint
+from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter, build_manifest
+from airflow_provider_kafka_migration.replication.takeover_check import chunks_of_archive, read_source
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
@@ -59,7 +60,8 @@ class SourceWire:
         return
 
 
-def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: ObjectStore) -> None:
+def backup_copier(store: ObjectStore) -> tuple[BackupCopier, PartitionCopy]:
+    """A backup's copier without brokers, with one partition that was read up to offset 0."""
     spec = CopyPartition(
         topic="orders",
         target_topic="orders",
@@ -84,10 +86,15 @@ def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: Obj
         job,
         lane,
         source=SourceWire(),  # type: ignore[arg-type]
-        archive_store=local_store,
+        archive_store=store,
         limits=SliceLimits(time.monotonic() + 600, lambda _: None),
     )
     (copy,) = copier.copies
+    return copier, copy
+
+
+def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: ObjectStore) -> None:
+    copier, copy = backup_copier(local_store)
     copy.phase, copy.fetch_offset = Phase.RUNNING, 10
     writer = SegmentWriter(local_store, "m1", "orders", 0)
     for first, until in ((0, 10), (10, 20)):
@@ -277,6 +284,149 @@ def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -
     world.copier._feed.pump(time.monotonic())
     world.put()
     assert world.decided == [("records", 50, 100), ("records", 100, 200)]
+
+
+def left_behind(world: World, first: int, until: int) -> Any:
+    """A put that an earlier life of the copy has begun, and that has not ended yet."""
+    world.read(first, until)
+    world.copier._feed.flush()
+    _, future = world.copier._feed._working[world.copy][-1]
+    return future
+
+
+@pytest.mark.parametrize("policy", ["fail", "record"])
+def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worlds: Any, policy: str) -> None:
+    """Else the archive would have the records and a gap of the same range, and the target a hole."""
+    world = worlds(policy=policy)
+    world.copier._appender.detach = lambda _copy: None
+    put = left_behind(world, 100, 200)
+    world.copy.reset(resume_at=0.0)
+    world.copier._feed.reset(world.copy)
+    world.resume(100)
+    world.lose(300)
+    assert (world.copy.phase, world.decided, world.copy.gaps) == (Phase.RESUMING, [], [])
+    assert read_gaps([world.plain], "m1") == {}
+    world.archive.opened.set()
+    put.result(20)
+    world.resume(100)
+    world.lose(300)
+    assert world.copy.phase is Phase.RUNNING
+    world.copier._feed.pump(time.monotonic())
+    world.put()
+    assert world.decided == [("records", 100, 200)]
+    if policy == "record":
+        world.lose(300)
+        world.put()
+        assert world.decided == [("records", 100, 200), ("hole", 200, 300)]
+        assert world.copy.gaps == [(200, 300)]
+        assert world.archived == [(100, 200, 100), (200, 300, 0)]
+
+
+def test_puts_behind_one_that_has_failed_are_waited_for_as_well(worlds: Any) -> None:
+    world = worlds()
+    world.copier._appender.detach = lambda _copy: None
+    world.read(100, 200)
+    world.copier._feed.flush()
+    ((incarnation, ended),) = world.copier._feed._working[world.copy]
+    failed: Any = type(ended)()
+    failed.set_exception(StorageUnavailable("503 SlowDown"))
+    world.copier._feed._working[world.copy][0] = (incarnation, failed)
+    second = left_behind(world, 200, 250)
+    world.copier._feed.collect()
+    world.copier._troubles.settle()
+    world.resume(100)
+    world.lose(300)
+    assert (world.copy.phase, world.decided) == (Phase.RESUMING, [])
+    world.archive.opened.set()
+    second.result(20)
+
+
+def test_a_gap_ends_where_the_archive_has_records_again(worlds: Any) -> None:
+    """Of two puts of an earlier life the second has ended, and the first never will."""
+    world = worlds()
+    data = encode_batch([record(offset) for offset in range(200, 250)], 0)
+    SegmentWriter(world.plain, "m1", "orders", 0, "id-1").put(data, [], 200, 250)
+    world.lose(300)
+    world.put()
+    assert world.decided == [("hole", 100, 200)]
+    assert world.copy.gaps == [(100, 200)]
+    world.lose(300)
+    world.copier._feed.pump(time.monotonic())
+    world.put()
+    assert world.decided == [("hole", 100, 200), ("records", 200, 250)]
+    world.lose(300)
+    world.put()
+    assert world.copy.gaps == [(100, 200), (250, 300)]
+    assert world.archived == [(100, 200, 0), (200, 250, 50), (250, 300, 0)]
+
+
+def test_a_backup_waits_for_a_put_that_is_still_on_its_way(local_store: ObjectStore) -> None:
+    held = Held(local_store)
+    copier, copy = backup_copier(held)  # type: ignore[arg-type]
+    copy.phase, copy.fetch_offset = Phase.RUNNING, 100
+    data = memoryview(encode_batch([record(offset) for offset in range(100, 200)], 0))
+    copier._feed.gather(copy, Chunk("orders", 0, 100, 200, data))
+    copier._feed.flush()
+    ((_, put),) = copier._feed._working[copy]
+    copy.reset(resume_at=0.0)
+    copier._feed.reset(copy)
+    copy.phase, copy.fetch_offset = Phase.RUNNING, 100
+    copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 300}))
+    copier._settle()
+    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (Phase.RESUMING, [], {})
+    assert copier._feed._working == {}
+    held.opened.set()
+    put.result(20)
+    assert copier._archived_until(copy) == 0, "it begins at 0 and the archive does not"
+    copier._feed.close()
+    copier._poller.close()
+
+
+def late_records(store: ObjectStore) -> SegmentIndex:
+    """A killed copier's put of records ends after its successor has archived a gap of the same start."""
+    writer = SegmentWriter(store, "m1", "orders", 0)
+    for first, until in ((0, 100), (300, 310)):
+        writer.put(encode_batch([record(offset) for offset in range(first, until)], 0), [], first, until)
+    writer.put(b"", [], 100, 300, log_start_offset=300)
+    index = SegmentIndex(store, "m1", "orders", 0)
+    assert [(entry.from_offset, entry.until_offset) for entry in index.chain(0)] == [(0, 100), (100, 300), (300, 310)]
+    for first, until in ((100, 150), (200, 250)):
+        writer.put(encode_batch([record(offset) for offset in range(first, until)], 0), [], first, until)
+    return index
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["new index", "index that knew the gap"])
+def test_archived_records_win_over_a_gap_of_the_same_range(local_store: ObjectStore, is_known: bool) -> None:
+    index = late_records(local_store)
+    if not is_known:
+        index = SegmentIndex(local_store, "m1", "orders", 0)
+    decider = Decider(0)
+    steps: list[Step] = []
+    for entry in index.chain(0):
+        steps += decider.decide_chunk(index.read(entry))
+    copied = [(step.source_offset, step.record_count) for step in steps if isinstance(step, Append)]
+    assert copied == [(0, 100), (100, 50), (200, 50), (300, 10)]
+    assert decider.next_offset == 310
+    assert index.until_offset(0) == 310
+
+
+def test_the_manifest_has_records_rather_than_a_gap(local_store: ObjectStore) -> None:
+    late_records(local_store)
+    (found,) = build_manifest(local_store, "m1").partitions
+    ranges = [(entry.from_offset, entry.until_offset, entry.record_count) for entry in found.segments]
+    assert ranges == [(0, 100, 100), (100, 150, 50), (100, 300, 0), (200, 250, 50), (300, 310, 10)]
+    assert (found.record_count, found.superseded, found.gaps) == (210, 0, [])
+
+
+def test_what_was_passed_as_a_gap_is_no_evidence_against_a_target(local_store: ObjectStore) -> None:
+    """A copy went on behind the gap before the records came: they are missing on its target, and named."""
+    index = late_records(local_store)
+    assert index.read_until_offset(0) == 100
+    assert index.read_until_offset(100) == 100
+    assert index.read_until_offset(300) == 310
+    read = chunks_of_archive(index)
+    span = read_source(read, 90, 310, "visible")
+    assert sorted(span.committed) == [*range(90, 100), *range(300, 310)]
 
 
 def test_a_source_whose_log_begins_later_than_planned(worlds: Any) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from source_logs import record
@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.kafka.batches import encode_batch
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.replication import reading
 from airflow_provider_kafka_migration.replication.empty_answers import FULL_WAIT_MS
+from airflow_provider_kafka_migration.replication.ends import local_log_start
 from airflow_provider_kafka_migration.replication.reading import Span, fetch_span, read_span
 
 KEY = ("orders", 0)
@@ -37,6 +38,13 @@ class FakeWire:
         self.config = SimpleNamespace(name="source")
         self.answers = list(answers)
         self.asked: list[tuple[FetchRange, int, int]] = []
+        self.epoch = 4
+
+    def leaders(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(keys, 1)
+
+    def leader_epochs(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(keys, self.epoch)
 
     def retrying(self, attempt: Callable[[], Any]) -> Any:
         while True:
@@ -59,7 +67,7 @@ def span(wire: FakeWire, offset: int = 7, **options: Any) -> Span:
 def local(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | None]:
     """Where the leader's own log begins."""
     start: dict[str, int | None] = {"start": 0}
-    monkeypatch.setattr(reading, "local_log_start", lambda _wire, _key: start["start"])
+    monkeypatch.setattr(reading, "local_log_start", lambda _wire, _key, _epoch: start["start"])
     return start
 
 
@@ -101,6 +109,77 @@ def test_nothing_up_to_the_high_watermark_of_a_local_log_is_a_hole(local: dict[s
     for start in (0, 7):
         local["start"] = start
         assert span(FakeWire(answer(), answer(), answer())).until_offset == 100
+
+
+def test_the_leader_that_gave_nothing_is_the_one_that_tells_what_is_local(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another leader's local log may begin below the offset, which is remote only for the one that was asked."""
+    wire = FakeWire(answer(), answer(), answer(), answer(), answer(), answer())
+    told: list[int] = []
+
+    def local_start(_wire: object, _key: object, leader_epoch: int) -> int:
+        told.append(leader_epoch)
+        assert wire.asked[-1][0].leader_epoch == leader_epoch
+        if len(told) == 1:
+            # The leader has moved since the probe: the broker of the old epoch is not the leader any more.
+            wire.epoch += 1
+            raise BrokerBusy("FENCED_LEADER_EPOCH")
+        return 0
+
+    monkeypatch.setattr(reading, "local_log_start", local_start)
+    assert span(wire).until_offset == 100
+    assert told == [4, 5]
+    assert len(wire.asked) == 6, "nothing of the first probe is used"
+
+
+class Asked(NamedTuple):
+    """Where a ListOffsets request went, and what it demanded."""
+
+    broker_id: int
+    leader_epoch: int
+    timestamp: int
+
+
+class OffsetsWire:
+    """A leader that compares epochs."""
+
+    def __init__(self, epoch: int, highest_version: int = 10) -> None:
+        self.config = SimpleNamespace(name="source")
+        self.epoch = epoch
+        self.asked: list[Asked] = []
+        self.forgotten: list[tuple[str, int]] = []
+        self.api_versions = {2: (1, highest_version)}
+
+    def leaders(self, keys: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        return dict.fromkeys(keys, 7)
+
+    def forget_leaders(self, keys: Iterable[tuple[str, int]]) -> None:
+        self.forgotten += keys
+
+    def connection(self, broker_id: int) -> Any:
+        def call(request: Any, *, version: int) -> Any:
+            (part,) = request.topics[0].partitions
+            self.asked.append(Asked(broker_id, part.current_leader_epoch, part.timestamp))
+            is_fenced = part.current_leader_epoch not in (-1, self.epoch)
+            found = SimpleNamespace(partition_index=0, error_code=74 if is_fenced else 0, offset=3)
+            return SimpleNamespace(topics=[SimpleNamespace(name="orders", partitions=[found])])
+
+        return SimpleNamespace(api_versions=self.api_versions, call=call)
+
+
+def test_what_is_local_is_asked_with_the_epoch_of_the_leader() -> None:
+    wire = OffsetsWire(epoch=5)
+    assert local_log_start(wire, KEY, 5) == 3  # type: ignore[arg-type]
+    assert wire.asked == [Asked(7, 5, -4)]
+    with pytest.raises(BrokerBusy, match="FENCED_LEADER_EPOCH"):
+        local_log_start(wire, KEY, 4)  # type: ignore[arg-type]
+    assert wire.forgotten == [KEY]
+
+
+def test_without_an_epoch_nobody_can_tell_what_is_local() -> None:
+    wire = OffsetsWire(epoch=5)
+    assert local_log_start(wire, KEY, -1) is None  # type: ignore[arg-type]
+    assert local_log_start(OffsetsWire(5, highest_version=7), KEY, 5) is None  # type: ignore[arg-type]
+    assert wire.asked == []
 
 
 @pytest.mark.parametrize(

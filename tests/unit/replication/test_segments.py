@@ -264,6 +264,43 @@ def test_an_index_that_grew_knows_what_a_new_one_knows(local_store: ObjectStore,
         assert bool(covering) == (position < max(ends))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_records_are_found_wherever_a_segment_has_them(local_store: ObjectStore, seed: int) -> None:
+    """Writers that race, some of which met gaps of the source: no offset is left to a segment without batches."""
+    rng = random.Random(seed)
+    grown, full, empty = index(local_store), set[int](), set[int]()
+    for _ in range(rng.randrange(2, 10)):
+        first = rng.randrange(20)
+        until = first + rng.randrange(1, 9)
+        if rng.random() < 0.5:
+            put_ranges(local_store, (first, until))
+            full |= set(range(first, until))
+        else:
+            writer(local_store).put(b"", [], first, until, log_start_offset=until)
+            empty |= set(range(first, until))
+        grown.until_offset(rng.randrange(30))
+    for _ in range(grown.FULL_LISTING_EVERY):
+        grown.until_offset(40)
+    for known in (grown, index(local_store)):
+        for position in range(30):
+            found = known.find(position)
+            assert (found is not None) == (position in full | empty)
+            if found is not None:
+                assert (found.record_count > 0) == (position in full)
+                assert found.from_offset <= position < found.until_offset
+                assert found.record_count > 0 or not full & set(range(position, found.until_offset))
+            undisputed = known.find_undisputed(position)
+            assert (undisputed is None) == (found is None)
+            assert undisputed is None or (undisputed.record_count > 0) == (position not in empty)
+            reach = known.read_until_offset(position)
+            assert set(range(position, reach)) <= full - empty
+            assert reach not in full - empty
+    (found_partition,) = build_manifest(local_store, "m1").partitions
+    covered = [set(range(entry.from_offset, entry.until_offset)) for entry in found_partition.segments]
+    records = [offsets for offsets, entry in zip(covered, found_partition.segments, strict=True) if entry.record_count]
+    assert (set().union(*covered), set().union(*records)) == (full | empty, full)
+
+
 @pytest.mark.parametrize("topic", [".tmp-x", "..", ".", "a.b_c-D", "x" * 249])
 def test_all_topic_names_make_keys(store: ObjectStore, topic: str) -> None:
     put_ranges(store, (0, 2), topic=topic)

@@ -29,6 +29,7 @@ class Broker:
 
     def __init__(self) -> None:
         self.closed = False
+        self.epoch = 4
         self.api_versions: dict[int, tuple[int, int]] = {}
         self.asked: tuple[Sequence[FetchRange], int, int] | None = None
         self._answer: Callable[[Any], None] | None = None
@@ -37,7 +38,7 @@ class Broker:
         return dict.fromkeys(keys, 1)
 
     def leader_epochs(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        return dict.fromkeys(keys, -1)
+        return dict.fromkeys(keys, self.epoch)
 
     def forget_leaders(self, _keys: Sequence[tuple[str, int]]) -> None:
         return
@@ -69,15 +70,20 @@ class World:
             sources.fetch, "encode", lambda ranges, _version, **more: (ranges, more["max_wait_ms"], more["isolation"])
         )
         monkeypatch.setattr(sources.fetch, "decode", lambda answer, _version: answer[0])
-        monkeypatch.setattr(sources, "local_log_start", lambda _wire, _key: self.local_start)
+        monkeypatch.setattr(sources, "local_log_start", self._local_log_start)
         self.source = sources.KafkaSource(
             cast(Wire, self.broker),
             on_chunk=self._on_chunk,
             on_trouble=lambda _, error: self.troubles.append(error),
             wants=lambda _: True,
         )
+        self.local_epochs: list[int] = []
         self.copies = [self._copy(number) for number in range(partitions)]
         self.source.attach(self.copies)
+
+    def _local_log_start(self, _wire: object, _key: object, leader_epoch: int) -> int | None:
+        self.local_epochs.append(leader_epoch)
+        return self.local_start
 
     @staticmethod
     def _copy(number: int) -> PartitionCopy:
@@ -134,6 +140,28 @@ def test_nothing_in_a_local_log_is_a_hole_after_three_answers(world: World) -> N
     assert asked[1][0] == FULL_WAIT_MS
     assert asked[2] == (FULL_WAIT_MS, READ_UNCOMMITTED)
     assert world.chunks == [(0, END, 0)]
+
+
+def test_the_leader_of_the_probe_tells_what_is_local(world: World) -> None:
+    for _ in range(3):
+        world.pump()
+        world.broker.answer(world.silent())
+    assert (world.chunks, world.local_epochs) == ([(0, END, 0)], [4])
+
+
+def test_a_probe_of_another_leader_proves_nothing(world: World) -> None:
+    for _ in range(2):
+        world.pump()
+        world.broker.answer(world.silent())
+    world.pump()
+    # Meanwhile the partition was attached to its leader again, which is the same broker in a later epoch.
+    world.broker.epoch = 5
+    world.source.detach(world.copies[0])
+    world.source.attach(world.copies)
+    world.broker.answer(world.silent())
+    assert (world.chunks, world.local_epochs, world.troubles) == ([], [], [])
+    world.cycle()
+    assert (world.chunks, world.local_epochs) == ([(0, END, 0)], [5])
 
 
 def test_a_later_batch_proves_a_hole_up_to_it(world: World) -> None:

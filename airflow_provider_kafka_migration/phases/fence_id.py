@@ -1,0 +1,88 @@
+"""The transactional id that fences the migration's data id where its principal may not write control markers.
+
+A producer id can be fenced by its own transactional id only (``replication.fence_transaction``), so the data id has to
+be taken with one from the start. That is done only where markers are refused: with the right to write them a fence
+needs no coordinator. The name is journaled before the producer ids are, so a process that dies in between takes the
+same id again, in its next epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.replication.empty_transactions import markers_are_refused
+
+STEP = "data_transactional_id"
+#: Coordinators forget an id that was not used for transactional.id.expiration.ms (7 days by default).
+RENEW_SECONDS = 6 * 3600.0
+
+log = logging.getLogger(__name__)
+
+
+def transactional_id(context: PhaseContext) -> str:
+    """The transactional id of the data id; empty if it was taken without one."""
+    entry = context.journal.find_step(STEP)
+    return "" if entry is None else str(entry.details["transactional_id"])
+
+
+def take_data_id(context: PhaseContext) -> tuple[int, int]:
+    """(producer id, epoch) for all records of the migration, fenceable whatever its principal may do.
+
+    :raises Transient: nobody of the target answers, or its coordinator does not.
+    """
+    wire = context.target.wire
+    name = transactional_id(context)
+    if not name:
+        if not (context.spec.cutover.fence_copiers and markers_are_refused(wire)):
+            return wire.init_producer_id()
+        # Never the id of an earlier migration of this name: its records would look like ours.
+        name = f"kafka-migration.{context.migration_id}.data.{uuid.uuid4().hex[:12]}"
+    try:
+        taken = wire.init_producer_id(name)
+    except Terminal as error:
+        log.warning("the copiers of this migration cannot be fenced before the client switch: %s", error)
+        return wire.init_producer_id()
+    context.journal.step_once(STEP, details={"transactional_id": name})
+    return taken
+
+
+class Renewal:
+    """Keeps the target from forgetting the transactional id, for as long as the block runs.
+
+    InitProducerId raises the coordinator's epoch and nothing else: the partitions' leaders never hear of it, so the
+    copiers go on under theirs.
+    """
+
+    def __init__(self, context: PhaseContext) -> None:
+        self._context = context
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Renewal:
+        name = transactional_id(self._context)
+        if name:
+            self._thread = threading.Thread(target=self._run, args=(name,), name="fence-id", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+
+    def _run(self, name: str) -> None:
+        target = self._context.target.clone()
+        try:
+            while True:
+                try:
+                    target.wire.init_producer_id(name)
+                except MigrationError as error:
+                    log.warning("the id that fences the copiers was not renewed, it is tried again later: %s", error)
+                if self._stop.wait(RENEW_SECONDS):
+                    return
+        finally:
+            target.close()
