@@ -34,6 +34,7 @@ from airflow_provider_kafka_migration.journal.entry_log import utc_now
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
+from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
@@ -341,7 +342,7 @@ class Migration:
                 self._fingerprint(),
                 owner=self.owner,
                 takeover=self._takeover,
-                details={"spec": self.spec.model_dump(mode="json")},
+                details={"spec": spec_to_record(self.spec.model_dump(mode="json"))},
             )
         if not self._is_guarded:
             # Steps that are tried again in this process must not pass it by, so it is done only once it has ended well.

@@ -68,7 +68,8 @@ class DrainTrigger(BaseTrigger):
             await asyncio.shield(asyncio.to_thread(self._present.close))
 
     async def _open(self) -> Watch:
-        spec = parse_spec(self.spec)
+        # The task has accepted it, perhaps that of an earlier version.
+        spec = parse_spec(self.spec, recorded=True)
         resolver = airflow_resolver(await prefetch(spec, clusters=self.needs_clusters))
         return await asyncio.to_thread(self.open_watch, spec, resolver)
 
