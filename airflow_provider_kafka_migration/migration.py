@@ -39,7 +39,7 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task
+from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task, tail_health
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
@@ -502,6 +502,14 @@ class Migration:
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             validation=_reason_of(journal, VALIDATED),
         )
+
+    def tail_silence(self) -> str:
+        """That nothing is heard from the tail, in one sentence; empty while it runs, or need not run.
+
+        It may take some seconds: a clock that is wrong looks like a tail that is dead until the tail writes again.
+        """
+        with self.reading() as context:
+            return tail_health.silence(context, sleep=self._sleep) if context.journal.exists else ""
 
     def _progress_of(self, name: str) -> dict[str, Any]:
         data = self.journal_store.get(f"{self.spec.migration_id}/progress/{name}.json")
