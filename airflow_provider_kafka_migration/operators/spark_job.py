@@ -76,7 +76,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         spec: SpecSource = None,
         takeover: bool = False,
         conf: Mapping[str, str] | None = None,
-        on_trouble: Sequence[Callable[[Any], object]] = (),
+        on_trouble: Callable[[Any], object] | Sequence[Callable[[Any], object]] | None = (),
         **kwargs: Any,
     ) -> None:
         forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
@@ -84,7 +84,8 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             raise ValueError(f"conf sets what a copy cannot work with: {', '.join(forced)}")
         kwargs.setdefault("retry_policy", migration_retry_policy())
         super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
-        self.on_trouble = list(on_trouble)
+        # One, several or none, as Airflow takes its own callbacks.
+        self.on_trouble = [on_trouble] if callable(on_trouble) else list(on_trouble or ())
         self.spec = plain_spec(spec)
         self.takeover = takeover
         self._private_directory: Path | None = None
