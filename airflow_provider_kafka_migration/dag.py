@@ -204,7 +204,12 @@ def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
     topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
     seed = tasks(KafkaMigrationSeedOperator, "seed", on_trouble=[tasks.notifier("trouble")])
     tail = tasks(KafkaMigrationTailOperator, "tail", on_trouble=[tasks.notifier("trouble")])
-    ready = tasks(KafkaMigrationDrainSensor, "drain_ready", on_success_callback=[tasks.notifier("drain_ready")])
+    ready = tasks(
+        KafkaMigrationDrainSensor,
+        "drain_ready",
+        on_success_callback=[tasks.notifier("drain_ready")],
+        on_trouble=[tasks.notifier("trouble")],
+    )
     plan >> precheck >> topology >> seed >> [tail, ready]
 
     approved = _approval(tasks, CutoverApprovalOperator, "approve_cutover", ready, two_people=two_people)

@@ -32,6 +32,7 @@ SUBJECTS = {
     "failed": "Kafka migration {migration_id}: {task_id} failed",
     "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
 }
+SILENT_SUBJECT = "Kafka migration {migration_id}: nothing is heard from the tail"
 
 
 class MigrationNotifier(BaseNotifier):
@@ -124,7 +125,9 @@ def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
 
 def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str) -> str:
     """One line for people; for a failure with the error's own what, where and next step, for trouble with the first."""
-    text = SUBJECTS[event].format(migration_id=migration_id, task_id=task_id)
+    # Who waits for the tail copies nothing itself: it tells that nothing is heard from it.
+    subject = SILENT_SUBJECT if event == "trouble" and task_id.endswith("drain_ready") else SUBJECTS[event]
+    text = subject.format(migration_id=migration_id, task_id=task_id)
     if event == "trouble" and context.get(TROUBLE):
         text += f". {context[TROUBLE]}"
     error = context.get("exception")

@@ -121,6 +121,7 @@ class DrainStatus:
             "total_lag": self.total,
             "partitions_failed": self.tail.failed,
             "partitions_stuck": self.tail.stuck,
+            "tail_silent": self.tail.is_silent,
         }
 
 
