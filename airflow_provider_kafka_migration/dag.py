@@ -68,11 +68,16 @@ TaskArgs = Mapping[str, Mapping[str, Any]]
 
 
 class _Tasks:
-    """Makes the tasks of one DAG: what they share, then what the caller gives for all, then for one task id."""
+    """Makes the tasks of one DAG: what they share, then what the caller gives for all, then for one task id.
 
-    def __init__(self, spec: Mapping[str, Any] | None, task_args: TaskArgs) -> None:
+    :param default_args: of the caller, for all tasks. Airflow uses them only where a task sets nothing itself, so its
+        callbacks would be lost beside ours.
+    """
+
+    def __init__(self, spec: Mapping[str, Any] | None, task_args: TaskArgs, default_args: Mapping[str, Any]) -> None:
         self._spec = spec
         self._task_args = task_args
+        self._default_lists = {name: value for name, value in default_args.items() if name in _LISTS}
         self.made: list[str] = []
 
     def __call__(self, operator: Any, task_id: str, group: TaskGroup | None = None, **given: Any) -> Any:
@@ -92,13 +97,16 @@ class _Tasks:
     def _add(self, arguments: dict[str, Any], full_id: str, fixed: Collection[str]) -> None:
         """Add what the caller gives for a task; callbacks and notifiers come after ours, all else wins over it.
 
+        As everywhere in Airflow, what is given for one task stands in the place of what is given for all.
+
         :raises ValueError: an argument that the operator would overwrite without a word.
         """
         more = self._task_args.get(full_id, {})
+        shared = {name: value for name, value in self._default_lists.items() if arguments.get(name)}
         lost = sorted(set(more) & set(fixed))
         if lost:
             raise ValueError(f"task_args of {full_id} gives what the task sets itself: {', '.join(lost)}")
-        for name, value in more.items():
+        for name, value in {**shared, **more}.items():
             ours = arguments.get(name)
             if name in _LISTS and ours:
                 value = [*ours, *_as_list(value)]
@@ -141,13 +149,14 @@ def build_migration_dag(
     :param task_args: more operator arguments by task id, for instance
         ``{"seed": {"pool": "source-cluster"}, "tail": {"executor_config": ...}}``. Arguments that the task sets
         itself are refused; callbacks and notifiers are added to ours.
-    :param dag_args: arguments of ``DAG``; they win over the defaults here. ``default_args`` are merged, name by name.
+    :param dag_args: arguments of ``DAG``; they win over the defaults here. ``default_args`` are merged, name by name;
+        callbacks and notifiers in them are added to ours.
     :raises SpecInvalid: with every mistake of the spec.
     :raises ValueError: ``task_args`` names a task that is not there, or an argument that the task sets itself.
     """
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
-        tasks = _Tasks(plain, task_args or {})
+        tasks = _Tasks(plain, task_args or {}, dag_args.get("default_args") or {})
         _build(tasks, two_people=_wants_two_people(plain), in_one_task=_in_one_task(plain))
         tasks.check_task_args()
     return dag
@@ -195,7 +204,12 @@ def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
     topology = tasks(KafkaMigrationTopologyOperator, "topology_copy")
     seed = tasks(KafkaMigrationSeedOperator, "seed", on_trouble=[tasks.notifier("trouble")])
     tail = tasks(KafkaMigrationTailOperator, "tail", on_trouble=[tasks.notifier("trouble")])
-    ready = tasks(KafkaMigrationDrainSensor, "drain_ready", on_success_callback=[tasks.notifier("drain_ready")])
+    ready = tasks(
+        KafkaMigrationDrainSensor,
+        "drain_ready",
+        on_success_callback=[tasks.notifier("drain_ready")],
+        on_trouble=[tasks.notifier("trouble")],
+    )
     plan >> precheck >> topology >> seed >> [tail, ready]
 
     approved = _approval(tasks, CutoverApprovalOperator, "approve_cutover", ready, two_people=two_people)
@@ -270,7 +284,7 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
         "tags": sorted(TAGS),
     }
     with DAG(**{**defaults, **dag_args, "default_args": _default_args(dag_args)}) as dag:
-        _Tasks(None, {})(KafkaMigrationRollbackOperator, "rollback")
+        _Tasks(None, {}, dag_args.get("default_args") or {})(KafkaMigrationRollbackOperator, "rollback")
     return dag
 
 

@@ -34,11 +34,12 @@ from airflow_provider_kafka_migration.journal.entry_log import utc_now
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
+from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task
+from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task, tail_health
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
@@ -341,7 +342,7 @@ class Migration:
                 self._fingerprint(),
                 owner=self.owner,
                 takeover=self._takeover,
-                details={"spec": self.spec.model_dump(mode="json")},
+                details={"spec": spec_to_record(self.spec.model_dump(mode="json"))},
             )
         if not self._is_guarded:
             # Steps that are tried again in this process must not pass it by, so it is done only once it has ended well.
@@ -501,6 +502,14 @@ class Migration:
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             validation=_reason_of(journal, VALIDATED),
         )
+
+    def tail_silence(self) -> str:
+        """That nothing is heard from the tail, in one sentence; empty while it runs, or need not run.
+
+        It may take some seconds: a clock that is wrong looks like a tail that is dead until the tail writes again.
+        """
+        with self.reading() as context:
+            return tail_health.silence(context, sleep=self._sleep) if context.journal.exists else ""
 
     def _progress_of(self, name: str) -> dict[str, Any]:
         data = self.journal_store.get(f"{self.spec.migration_id}/progress/{name}.json")

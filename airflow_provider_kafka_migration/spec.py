@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.internal_topics import why_internal
@@ -314,7 +314,10 @@ class CutoverSection(Section):
 
     freeze: Literal["webhook", "manual", "acl"] = Field("manual", description="How producers are stopped.")
     producer_freeze_webhook: str | None = Field(
-        None, pattern=r"^https?://", description="POSTed at the freeze and at the unfreeze (freeze: webhook)."
+        None,
+        pattern=r"^(https?://|((env|airflow):[^\s/]|file:/?[^\s/])\S*$)",
+        description="POSTed at the freeze and at the unfreeze (freeze: webhook): a plain address, or env:NAME, "
+        "file:PATH or airflow:CONN_ID where the address holds a secret (login, query, fragment, a token in its path).",
     )
     webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
     max_producer_freeze: Duration = Field("60s", description="Beyond it producers are unfrozen again.")  # type: ignore[assignment]
@@ -391,7 +394,7 @@ class SparkSection(Section):
     """How the data plane's Spark jobs are submitted."""
 
     conn_id: str = Field("spark_default", description="Airflow connection of type spark.")
-    conf: dict[str, str] = Field(default_factory=dict, description="More Spark conf; never secrets.")
+    conf: dict[str, str] = Field(default_factory=dict, description="More Spark conf; secrets are refused.")
     executor_references: Literal["file", "env", "airflow"] = Field(
         "file",
         description="How Spark gets connections: a file of mode 0600 beside the driver (local and standalone on one "
@@ -403,7 +406,10 @@ class NotificationsSection(Section):
     """Airflow notifiers by dotted path with their arguments, run at events of the migration."""
 
     notifier: str | None = Field(None, description="Dotted path of a notifier class.")
-    kwargs: dict[str, Any] = Field(default_factory=dict, description="Its arguments; never secrets.")
+    kwargs: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Its arguments; secrets as env:NAME, file:PATH, airflow:CONN_ID, or templates.",
+    )
     events: list[Literal["drain_ready", "approval_wanted", "trouble", "failed", "finalized"]] = Field(
         ["drain_ready", "approval_wanted", "trouble", "failed", "finalized"],
         description="When it is called. trouble: seed or tail cannot copy some partitions.",
@@ -441,9 +447,12 @@ class MigrationSpec(Section):
     )
 
     @model_validator(mode="after")
-    def _keys_go_together(self) -> MigrationSpec:
+    def _keys_go_together(self, info: ValidationInfo) -> MigrationSpec:
         sections = {name: getattr(self, name) for name in type(self).model_fields}
-        found = conflicts({name: item for name, item in sections.items() if isinstance(item, Section)})
+        recorded = bool((info.context or {}).get("recorded"))
+        found = conflicts(
+            {name: item for name, item in sections.items() if isinstance(item, Section)}, recorded=recorded
+        )
         if found:
             raise _ConflictsError(found)
         return self
@@ -463,9 +472,11 @@ def _mistake_path(location: tuple[int | str, ...]) -> str:
     return text or "(whole spec)"
 
 
-def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
+def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) -> MigrationSpec:
     """The spec in a mapping, all defaults applied.
 
+    :param recorded: it was accepted before, by an earlier version perhaps: secrets in plain text, which are mistakes
+        in a spec that somebody gives now, are left alone.
     :raises SpecInvalid: with every mistake as ``{"path", "reason", "value"}`` in ``details["mistakes"]``.
     """
     where = Where(path=path)
@@ -477,9 +488,9 @@ def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
             details={"mistakes": [{"path": "(whole spec)", "reason": "not a mapping"}]},
         )
     try:
-        return MigrationSpec.model_validate(dict(data))
+        return MigrationSpec.model_validate(dict(data), context={"recorded": recorded})
     except ValidationError as error:
-        mistakes = _mistakes(error, dict(data))
+        mistakes = _mistakes(error, dict(data), recorded=recorded)
         listing = "; ".join(f"{mistake['path']}: {mistake['reason']}" for mistake in mistakes)
         raise SpecInvalid(
             f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''} in the spec: {listing}",
@@ -489,14 +500,15 @@ def parse_spec(data: Any, *, path: str | None = None) -> MigrationSpec:
         ) from None
 
 
-def _mistakes(error: ValidationError, data: dict[str, Any]) -> list[dict[str, str]]:
+def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -> list[dict[str, str]]:
     """What pydantic has found, and what the valid keys get wrong together."""
     mistakes = [
         {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
         for item in error.errors(include_url=False, include_input=False)
         if not isinstance(item.get("ctx", {}).get("error"), _ConflictsError)
     ]
-    mistakes += [{"path": path, "reason": reason} for path, reason in conflicts(_valid_sections(data))]
+    found = conflicts(_valid_sections(data), recorded=recorded)
+    mistakes += [{"path": path, "reason": reason} for path, reason in found]
     return mistakes
 
 

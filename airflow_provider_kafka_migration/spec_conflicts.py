@@ -12,6 +12,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from airflow_provider_kafka_migration import plain_secrets
+
 #: What brokers take as a topic's name (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -42,14 +44,17 @@ class ValidKeys:
         return ValidKeys(value, below) if below else value
 
 
-def conflicts(sections: Mapping[str, Any]) -> list[Mistake]:
+def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
     """All of them, in the order of the spec.
 
     :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name; those of which nothing is
         known are left out.
+    :param recorded: the spec is one that an earlier version has accepted, and nobody can correct it: plain secrets
+        are no mistakes.
     """
     found: list[Mistake] = []
-    for rule in (_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook):
+    rules = (_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook)
+    for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
         with contextlib.suppress(KeyUnknownError):
             for mistake in rule(sections):
                 found.append(mistake)  # noqa: PERF402 - what was found before the unknown key counts
@@ -121,3 +126,16 @@ def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
     cutover = _section(sections, "cutover")
     if cutover.freeze == "webhook" and not cutover.producer_freeze_webhook:
         yield "cutover.producer_freeze_webhook", "freeze: webhook needs the address that is called"
+
+
+def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    address = _section(sections, "cutover").producer_freeze_webhook
+    yield from plain_secrets.in_webhook("cutover.producer_freeze_webhook", address)
+
+
+def _spark_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_spark_conf("spark.conf", _section(sections, "spark").conf)
+
+
+def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.errors import Terminal, Transient, Where
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.phases import backup, restore
@@ -143,7 +144,7 @@ class SplitJob:
             owner=self._owner,
             takeover=self._takeover,
             reason="restore of a backup",
-            details={"spec": self.spec.model_dump(mode="json")},
+            details={"spec": spec_to_record(self.spec.model_dump(mode="json"))},
         )
         publish_claim(context.journal_store, self.spec.migration_id, context.journal.generation, str(self._owner))
         return restore.run(context, follow=follow, commit_groups=commit_groups)

@@ -252,11 +252,13 @@ def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugO
     spec = load_spec(file)
     with Session(spec, make_view(quiet=True)).open() as migration:
         found = migration.status()
+        silence = migration.tail_silence()
     waits = found.resume is not None and found.resume.waits
-    return Answer(found.as_dict(), [_status_table(found)], code=ExitCode.WAITS if waits else ExitCode.OK)
+    data = {**found.as_dict(), "tail_silence": silence}
+    return Answer(data, [_status_table(found, silence)], code=ExitCode.WAITS if waits else ExitCode.OK)
 
 
-def _status_table(found: Status) -> Table:
+def _status_table(found: Status, silence: str) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     rows = {
         "migration": found.migration_id,
@@ -273,7 +275,7 @@ def _status_table(found: Status) -> Table:
     for name, text in rows.items():
         if text:
             table.add_row(f"[bold]{name}[/]", escape(text))
-    for name, text in _trouble_rows(found):
+    for name, text in [*([("tail", silence)] if silence else []), *_trouble_rows(found)]:
         table.add_row(f"[bold red]{name}[/]", escape(text))
     return table
 

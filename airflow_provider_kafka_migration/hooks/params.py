@@ -40,6 +40,9 @@ class FormField:
     pattern: str | None = None
 
 
+#: The form refuses what would be refused anyway before it is in Airflow's database.
+_WEBHOOK = r"^(https?://[^?#@]*|((env|airflow):[^\s/]|file:/?[^\s/])\S*)$"
+
 FIELDS: tuple[FormField, ...] = (
     FormField("migration_id", "migration_id", "Migration", "Migration id", True, MIGRATION_ID_PATTERN),
     FormField("description", "description", "Migration", "Description"),
@@ -59,7 +62,7 @@ FIELDS: tuple[FormField, ...] = (
     FormField("spark", "spark.conn_id", "Copy", "Spark connection"),
     FormField("drain_max_partition_lag", "tail.drain_max_partition_lag", "Copy", "Largest lag to be ready"),
     FormField("freeze", "cutover.freeze", "Cutover", "How producers are frozen"),
-    FormField("freeze_webhook", "cutover.producer_freeze_webhook", "Cutover", "Freeze webhook"),
+    FormField("freeze_webhook", "cutover.producer_freeze_webhook", "Cutover", "Freeze webhook", pattern=_WEBHOOK),
     FormField("webhook_secret", "cutover.webhook_secret", "Cutover", "Webhook secret (a reference)"),
     FormField("sentinel", "cutover.sentinel", "Cutover", "Sentinels"),
     FormField("on_bypass", "cutover.on_bypass", "Cutover", "When a producer goes on writing"),

@@ -50,4 +50,4 @@ def recorded_run_spec(params: Mapping[str, Any], resolver: Resolver | None = Non
         connection = (given.get(side) or {}).get("conn_id")
         if connection:
             spec.setdefault(side, {})["conn_id"] = connection
-    return parse_spec(spec)
+    return parse_spec(spec, recorded=True)

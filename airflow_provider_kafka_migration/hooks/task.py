@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_provider_kafka_migration.hooks.params import TAKEOVER, spec_from_params
+from airflow_provider_kafka_migration.hooks.params import TAKEOVER, spec_data
 from airflow_provider_kafka_migration.hooks.progress import ProgressSink, interval_seconds
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
@@ -42,12 +42,14 @@ def _sorted_value(value: Any) -> Any:
     return [_sorted_value(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def run_spec(spec: Mapping[str, Any] | None, context: Context) -> MigrationSpec:
+def run_spec(spec: Mapping[str, Any] | None, context: Context, *, recorded: bool = False) -> MigrationSpec:
     """The task's own spec, or the one in the run's Params.
 
+    :param recorded: as in :func:`parse_spec`, for tasks that free producers: they must not fail on a run's spec that
+        an earlier version has accepted.
     :raises SpecInvalid: with every mistake.
     """
-    return parse_spec(spec) if spec is not None else spec_from_params(context["params"])
+    return parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
 
 
 def run_owner(context: Context) -> str:

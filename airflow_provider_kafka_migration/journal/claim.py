@@ -4,7 +4,7 @@ A claim is a journal entry with the next *generation*; the last claim wins. Ever
 writer, and an entry can only be created by who has read all entries before it: so a holder that was superseded cannot
 append any more, whatever it believes. A claim has no time limit: it ends by release, by the end of the migration, by a
 takeover that a person asked for, or when the same user on the same host starts a command after the one that held it has
-ended.
+ended. After a takeover the former holder needs one itself, also when nobody holds the migration any more.
 """
 
 from __future__ import annotations
@@ -104,6 +104,18 @@ def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
             "generation": holder.generation,
             "process": None if process is None else {**process.as_details(), "life": str(life)},
         },
+    )
+
+
+def taken_over_before(owner: Owner, by: Claim, migration_id: str) -> ClaimLost:
+    """The error for an owner who would come back after a takeover, now that nobody holds the migration."""
+    return ClaimLost(
+        f"{owner} has lost the migration to {by.owner} (generation {by.generation}) at {by.since}; that "
+        "nobody holds it now does not give it back",
+        where=Where(migration_id=migration_id),
+        next_step="stop; nothing was written. Go on with a new run or command, which needs no takeover; to go on here, "
+        "clear the task with takeover=true (CLI: --takeover)",
+        details={"generation": None, "holder": None, "taken_over_by": str(by.owner), "taken_over_at": by.since},
     )
 
 

@@ -25,7 +25,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     Where,
 )
-from airflow_provider_kafka_migration.journal.claim import Claim, Owner, held_by_another
+from airflow_provider_kafka_migration.journal.claim import Claim, Owner, held_by_another, taken_over_before
 from airflow_provider_kafka_migration.journal.entry_log import Clock, Draft, EntryLog, tip_of, utc_now
 from airflow_provider_kafka_migration.journal.failure import describe_failure
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
@@ -204,6 +204,8 @@ class Journal:
 
         :param takeover: end another owner's claim; its next write is refused.
         :raises ClaimHeld: another owner holds it; says who and since when.
+        :raises ClaimLost: it was taken over from this owner before. That nobody holds it now changes nothing: whoever
+            took it over wanted this owner to stop.
         :raises JournalTampered: also if ``journal.jsonl`` names entries that are gone.
         """
         self._view.check(self._log)
@@ -221,6 +223,9 @@ class Journal:
             follows = holder is not None and owner.follows(holder.owner)
             if holder is not None and not takeover and not follows:
                 raise held_by_another(holder, self.migration_id)
+            ousted_by = ledger.ousted_by(owner)
+            if ousted_by is not None and not takeover:
+                raise taken_over_before(owner, ousted_by, self.migration_id)
             generation = ledger.generation + 1
             reason = _claim_reason(holder, owner, follows=follows)
             details = Claim(owner, generation, "").as_details(takeover_from=holder)

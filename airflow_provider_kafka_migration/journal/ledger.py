@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.documents.journal import (
     parse_entry,
 )
 from airflow_provider_kafka_migration.errors import JournalTampered, Where
-from airflow_provider_kafka_migration.journal.claim import Claim, lost
+from airflow_provider_kafka_migration.journal.claim import Claim, Owner, lost
 from airflow_provider_kafka_migration.state import State, allowed, check_transition, walk_back
 
 _FILE_NAME = re.compile(r"([0-9]{20})\.json")
@@ -74,6 +74,8 @@ class Ledger:
         self.generation = 0
         #: The claim in force; ``None`` if nobody has claimed, or the last holder has released.
         self.holder: Claim | None = None
+        #: Owners from whom the migration was taken over, with the claim that did it, until they take it over again.
+        self._ousted: list[tuple[Owner, Claim]] = []
 
     @property
     def tip(self) -> JournalEntry | None:
@@ -106,10 +108,19 @@ class Ledger:
         if not entry.is_step or len(self.entries) == 1:
             self.history.append(entry.to_state)
         if entry.step == CLAIMED:
-            self.holder = Claim.of_entry(entry)
-            self.generation = entry.generation
+            self._apply_claim(Claim.of_entry(entry))
         elif entry.step == RELEASED:
             self.holder = None
+
+    def _apply_claim(self, claim: Claim) -> None:
+        self._ousted = [item for item in self._ousted if not item[0].is_same(claim.owner)]
+        if self.holder is not None and not self.holder.owner.is_same(claim.owner):
+            self._ousted.append((self.holder.owner, claim))
+        self.holder, self.generation = claim, claim.generation
+
+    def ousted_by(self, owner: Owner) -> Claim | None:
+        """The claim that took the migration over from this owner, who has not got it back since; None: none did."""
+        return next((claim for former, claim in self._ousted if former.is_same(owner)), None)
 
     def read(self, seq: int, data: bytes | None) -> JournalEntry:
         """Judge and add the stored bytes of entry ``seq``, which must be the next one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
@@ -13,11 +14,25 @@ from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_sp
 _MUST_BE_KNOWN = frozenset({"cutover.producer_freeze_webhook"})
 
 
+def spec_to_record(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec as the journal's first entry keeps it: without Spark's conf, which no reader of a journal needs.
+
+    All other fields are there: a rollback without the spec's file calls the webhook and the notifier. In them the spec
+    has references where a secret is needed.
+
+    :param spec: the spec as JSON data, all defaults applied.
+    """
+    kept: dict[str, Any] = copy.deepcopy(dict(spec))
+    if kept.get("spark", {}).get("conf"):
+        kept["spark"]["conf"] = {}
+    return kept
+
+
 def recorded_spec(journal: Journal) -> dict[str, Any]:
     """The spec as JSON data: as the migration was started, with all changes since.
 
     Of values that may hold a secret by mistake the journal keeps only a hash after a change. Such a change is left
-    out, except where it would matter.
+    out, except where it would matter. Spark's conf is never there.
 
     :raises DocumentUnreadable: the journal has no spec, or only the hash of an address that is needed.
     """

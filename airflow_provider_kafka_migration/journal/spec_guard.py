@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED, JournalEntry
 from airflow_provider_kafka_migration.errors import FingerprintChanged, JournalConflict, Where
@@ -58,7 +59,11 @@ MAPPINGS = frozenset({"acls.users", "notifications.kwargs", "spark.conf", "topic
 
 #: Fields that hold no secret by rule, but may by mistake: their values are compared, never kept.
 _HASHED = frozenset({"notifications.kwargs", "spark.conf"})
-_URL_WITH_MORE = re.compile(r"^[a-z]+://(?:[^/@]*@|[^?]*\?)")
+_URL_WITH_MORE = re.compile(r"(?i)^[a-z][a-z0-9+.-]*://(?:[^/@]*@|[^?#]*[?#])")
+_HASH = "sha256:"
+
+#: Given as a reference from now on where it had to be given in plain: the same address, as far as anybody can tell.
+_MAY_BECOME_REFERENCES = frozenset({"cutover.producer_freeze_webhook"})
 
 _ATTEMPTS = 20
 
@@ -130,22 +135,43 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, dic
     """Fields that differ.
 
     All fields are always there, with their defaults. So one that only one of them has came or went with a release of
-    ours: nobody has changed it, and an upgrade must not stop a migration.
+    ours: nobody has changed it, and an upgrade must not stop a migration. Nor does one that hashes more than before.
     """
     return {
-        path: {"old": old[path], "new": new[path]} for path in sorted(old.keys() & new.keys()) if old[path] != new[path]
+        path: {"old": old[path], "new": new[path]}
+        for path in sorted(old.keys() & new.keys())
+        if new[path] not in (old[path], _kept(path, old[path]))
     }
 
 
 def _kept(path: str, value: Any) -> Any:
     """The value as it is journaled: a hash in place of what may hold a secret."""
-    is_risky = path in _HASHED or (isinstance(value, str) and _URL_WITH_MORE.match(value) is not None)
-    return f"sha256:{canonical_digest(value)[:16]}" if is_risky and value is not None else value
+    is_risky = path in _HASHED or (isinstance(value, str) and _is_risky_address(value))
+    return f"{_HASH}{canonical_digest(value)[:16]}" if is_risky and value is not None else value
+
+
+def _is_risky_address(text: str) -> bool:
+    if _URL_WITH_MORE.match(text):
+        return True
+    return plain_secrets.is_address(text) and bool(plain_secrets.why_no_plain_address(text))
+
+
+def _became_reference(path: str, change: Mapping[str, Any]) -> bool:
+    """An address that an earlier version took in plain, and that is refused now: only a reference is left for it."""
+    return (
+        path in _MAY_BECOME_REFERENCES
+        and str(change["old"]).startswith(_HASH)
+        and plain_secrets.is_reference(str(change["new"]))
+    )
 
 
 def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, Any]]) -> None:
     working = journal.working_state or State.PLANNED
-    late = {path: changes[path] for path in changes if FORWARD.index(working) > FORWARD.index(may_change_until(path))}
+    late = {
+        path: change
+        for path, change in changes.items()
+        if FORWARD.index(working) > FORWARD.index(may_change_until(path)) and not _became_reference(path, change)
+    }
     if not late:
         return
     listing = "; ".join(f"{path}: {change['old']!r} -> {change['new']!r}" for path, change in late.items())

@@ -17,6 +17,11 @@ def suspended_seconds() -> float:
     return time.clock_gettime(_CLOCK) - time.monotonic()
 
 
+def elapsed_seconds() -> float:
+    """A clock that never goes back and goes on while the machine sleeps; only differences mean something."""
+    return time.clock_gettime(_CLOCK)
+
+
 class Deadline(float):
     """A moment of the monotonic clock that comes earlier by what the machine sleeps from now on.
 

@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
+from airflow.sdk.log import mask_secret
 
 from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Where
+from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_spec
 from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
+from airflow_provider_kafka_migration.plain_secrets import is_reference
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
@@ -28,6 +32,7 @@ SUBJECTS = {
     "failed": "Kafka migration {migration_id}: {task_id} failed",
     "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
 }
+SILENT_SUBJECT = "Kafka migration {migration_id}: nothing is heard from the tail"
 
 
 class MigrationNotifier(BaseNotifier):
@@ -72,9 +77,10 @@ class MigrationNotifier(BaseNotifier):
         return run_spec(self.spec, context)
 
 
-def load_notifier(spec: MigrationSpec) -> BaseNotifier:
-    """The notifier of the spec.
+def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> BaseNotifier:
+    """The notifier of the spec; references in its arguments are replaced by what they lead to.
 
+    :raises ConnectionInvalid: a reference leads nowhere.
     :raises SpecInvalid: the path does not name a notifier, or its arguments do not fit.
     """
     path = spec.notifications.notifier
@@ -88,10 +94,24 @@ def load_notifier(spec: MigrationSpec) -> BaseNotifier:
         raise SpecInvalid(f"the notifier cannot be imported: {error}", where=where, next_step=next_step) from None
     if not (isinstance(kind, type) and issubclass(kind, BaseNotifier)):
         raise SpecInvalid(f"{path} is not a notifier", where=where, next_step=next_step)
+    arguments = _resolved(spec.notifications.kwargs, resolver or airflow_resolver())
     try:
-        return kind(**spec.notifications.kwargs)
+        return kind(**arguments)
     except TypeError as error:
         raise SpecInvalid(f"the notifier refuses its arguments: {error}", where=where, next_step=next_step) from None
+
+
+def _resolved(value: Any, resolver: Resolver) -> Any:
+    """Arguments with secrets in place of references, and Airflow told to keep them out of its logs."""
+    if isinstance(value, Mapping):
+        return {key: _resolved(item, resolver) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_resolved(item, resolver) for item in value]
+    if not isinstance(value, str) or not is_reference(value):
+        return value
+    secret = resolver.text(value).strip()
+    mask_secret(secret)
+    return secret
 
 
 def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
@@ -105,7 +125,9 @@ def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
 
 def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str) -> str:
     """One line for people; for a failure with the error's own what, where and next step, for trouble with the first."""
-    text = SUBJECTS[event].format(migration_id=migration_id, task_id=task_id)
+    # Who waits for the tail copies nothing itself: it tells that nothing is heard from it.
+    subject = SILENT_SUBJECT if event == "trouble" and task_id.endswith("drain_ready") else SUBJECTS[event]
+    text = subject.format(migration_id=migration_id, task_id=task_id)
     if event == "trouble" and context.get(TROUBLE):
         text += f". {context[TROUBLE]}"
     error = context.get("exception")

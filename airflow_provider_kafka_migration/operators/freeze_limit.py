@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import Transient
-from airflow_provider_kafka_migration.hooks.task import plain_spec
+from airflow_provider_kafka_migration.hooks.task import plain_spec, run_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
 from airflow_provider_kafka_migration.triggers.drain import event_error
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases.context import PhaseResult
+    from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
 class KafkaMigrationFreezeLimitOperator(MigrationOperator):
@@ -61,6 +62,10 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
             trigger=FreezeLimitTrigger(spec=spec, poll_seconds=self.poll_seconds), method_name="execute_complete"
         )
         raise AssertionError("defer never returns")
+
+    def migration_spec(self, context: Context) -> MigrationSpec:
+        """The spec of this run, also one that only an earlier version would accept: producers may be frozen."""
+        return run_spec(self.spec, context, recorded=True)
 
     def _run_patiently(self, migration: Migration) -> PhaseResult:
         """Run the phase; what is transient is tried again for a while, since producers may be frozen all the time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.hooks.recorded import recorded_run_spec
+from airflow_provider_kafka_migration.hooks.task import run_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
 
 if TYPE_CHECKING:
@@ -30,4 +31,6 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
 
         :raises IllegalTransition: there is no such migration.
         """
-        return super().migration_spec(context) if self.spec is not None else recorded_run_spec(context["params"])
+        if self.spec is None:
+            return recorded_run_spec(context["params"])
+        return run_spec(self.spec, context, recorded=True)

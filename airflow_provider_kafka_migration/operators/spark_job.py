@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
 from airflow_provider_kafka_migration.hooks.spark_submit import BoundSparkSubmitHook
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_owner
-from airflow_provider_kafka_migration.hooks.trouble import TROUBLE, TroubleNotices
+from airflow_provider_kafka_migration.hooks.trouble import Callback, TroubleNotices, as_callbacks, call_all
 from airflow_provider_kafka_migration.links.storage import JournalLink
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         spec: SpecSource = None,
         takeover: bool = False,
         conf: Mapping[str, str] | None = None,
-        on_trouble: Sequence[Callable[[Any], object]] = (),
+        on_trouble: Callback | Sequence[Callback] | None = (),
         **kwargs: Any,
     ) -> None:
         forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
@@ -84,7 +84,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             raise ValueError(f"conf sets what a copy cannot work with: {', '.join(forced)}")
         kwargs.setdefault("retry_policy", migration_retry_policy())
         super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
-        self.on_trouble = list(on_trouble)
+        self.on_trouble = as_callbacks(on_trouble)
         self.spec = plain_spec(spec)
         self.takeover = takeover
         self._private_directory: Path | None = None
@@ -176,12 +176,7 @@ class SparkSubmitRunner:
             self._operator.submit(self._context, spec, job_location, job_key)
 
     def _notify(self, text: str) -> None:
-        context: dict[str, Any] = {**self._context, TROUBLE: text}
-        for callback in self._operator.on_trouble:
-            try:
-                callback(context)
-            except Exception:
-                log.exception("A callback of partitions that are not copied failed; the copy goes on")
+        call_all(self._operator.on_trouble, self._context, text)
 
 
 def spark_main(name: str) -> Path:

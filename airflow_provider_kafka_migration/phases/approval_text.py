@@ -75,7 +75,8 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
     elif estimate > limit:
         lines += ["", f"**The estimate is above the limit of {limit:g} s: the cutover will probably be undone.**"]
     if facts.get("tail"):
-        lines += ["", f"**The tail does not copy all partitions: {escape(facts['tail'])}**"]
+        what = "The tail may not run" if facts.get("tail_copies_all") else "The tail does not copy all partitions"
+        lines += ["", f"**{what}: {escape(facts['tail'])}**"]
     lines += ["", "## Lag", ""]
     lines += table(
         ["topic", "partitions", "lag", "largest of one partition"],

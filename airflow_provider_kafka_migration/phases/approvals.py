@@ -167,6 +167,7 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
         "partitions": len(status.lags),
         "max_lag": status.max_lag,
         "tail": status.tail.text,
+        "tail_copies_all": status.tail.copies_all,
         "groups": [_group_line(item) for item in previews],
         "findings": waived_findings(context),
         "source_drift": take_over_drift.facts(context),
@@ -387,7 +388,9 @@ def _check_lag(context: PhaseContext) -> None:
 
 def why_not_small(status: drain.DrainStatus) -> str:
     """What stands in the way of a cutover, for people; the status has the figures."""
-    return "the lag has risen since the approval" if status.tail.is_well else "the tail does not copy all partitions"
+    if not status.tail.copies_all:
+        return "the tail does not copy all partitions"
+    return "the lag has risen since the approval" if status.tail.is_heard else "the tail is not heard from"
 
 
 def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:

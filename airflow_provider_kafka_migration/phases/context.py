@@ -38,6 +38,8 @@ class Progress:
     failed: int = -1
     stuck: int = -1
     stuck_seconds: float = -1.0
+    #: differs each time that the job's driver has written
+    heartbeat: str = ""
 
     def __str__(self) -> str:
         parts = [f"{self.phase}: {self.message}"]

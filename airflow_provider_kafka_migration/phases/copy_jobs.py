@@ -222,6 +222,7 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
         failed=int(document.get("partitions_failed", 0)),
         stuck=int(document.get("partitions_stuck", 0)),
         stuck_seconds=float(document.get("stuck_seconds", 0.0)),
+        heartbeat=f"{document.get('run')} {document.get('seconds')} {document.get('at')}",
     )
 
 

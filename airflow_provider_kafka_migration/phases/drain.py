@@ -81,7 +81,7 @@ class DrainStatus:
 
     @property
     def is_small(self) -> bool:
-        """All lags are at or below the limit, and no partition is known to stand still."""
+        """All lags are at or below the limit, the tail runs, and no partition is known to stand still."""
         worst = self.worst
         return (worst is None or worst.lag <= self.max_lag) and self.tail.is_well
 
@@ -121,6 +121,7 @@ class DrainStatus:
             "total_lag": self.total,
             "partitions_failed": self.tail.failed,
             "partitions_stuck": self.tail.stuck,
+            "tail_silent": self.tail.is_silent,
         }
 
 
@@ -188,7 +189,8 @@ def check(
 ) -> DrainStatus:
     """One look. Keeps no state of its own, so any thread or process may go on where another one stopped.
 
-    A lag above the limit, or a partition that the tail does not copy, starts the window again.
+    A lag above the limit, a partition that the tail does not copy, or a tail that is not heard from, starts the window
+    again. A single look hears nothing: the tail has to write between two looks.
 
     :param health: of the one who looks again and again; without it failed partitions are told and raise nothing.
     :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
@@ -203,7 +205,10 @@ def check(
         max_lag=context.spec.tail.drain_max_partition_lag,
         window_seconds=context.spec.tail.drain_stable_window.total_seconds(),
     )
-    return replace(status, tail=tail) if tail.is_well else replace(status, tail=tail, stable_since=None, ready=False)
+    if not tail.copies_all or tail.is_silent:
+        return replace(status, tail=tail, stable_since=None, ready=False)
+    # Small lags alone are no proof: nothing comes from a quiet source, whether somebody copies or not.
+    return replace(status, tail=tail, ready=status.ready and tail.is_heard)
 
 
 def judge(

@@ -11,6 +11,7 @@ from datetime import datetime
 from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen, Where
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: A longer list of commands is cut; the journal has all bindings.
@@ -59,7 +60,7 @@ def instructions(spec: MigrationSpec, *, method: str, deadline: datetime | None,
 
 
 def _webhook(spec: MigrationSpec, deadline: datetime | None, _: list[Acl]) -> str:
-    url = (spec.cutover.producer_freeze_webhook or "the freeze webhook").partition("?")[0]
+    url = shown_address(spec.cutover.producer_freeze_webhook or "")
     until = f"it was given the deadline {iso(deadline)}" if deadline else "it was given a deadline"
     return (
         f"ask the owners of {url} whether producers are free ({until} at which it should free them by itself); "

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed, PermissionMissing, Where
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.created_access import row
 from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
+from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
+from airflow_provider_kafka_migration.references import Resolver
 
 PHASE = "cutover"
 ACLS_PLANNED = "freeze_acls"
@@ -53,9 +55,27 @@ def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str
             next_step="put cutover.producer_freeze_webhook back into the spec",
         )
     secret = context.resolver.text(section.webhook_secret).strip() if section.webhook_secret else None
-    webhook = FreezeWebhook(section.producer_freeze_webhook, secret)
+    webhook = FreezeWebhook(webhook_address(section.producer_freeze_webhook, context.resolver), secret)
     answer = webhook.call(context.migration_id, action, now=context.now(), deadline=deadline)
     return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": secret is not None}}
+
+
+def webhook_address(given: str, resolver: Resolver) -> str:
+    """The address to call: the spec's own, or what its reference leads to. It may be a secret.
+
+    :raises ConnectionInvalid: the reference leads nowhere, or to something else.
+    """
+    if not is_reference(given):
+        return given
+    address = resolver.text(given).strip()
+    if not is_address(address):
+        # It may be a secret all the same, so it is not quoted.
+        raise ConnectionInvalid(
+            "what cutover.producer_freeze_webhook refers to is no http or https address",
+            where=Where(path=given),
+            next_step="put the whole address there, for instance https://host/freeze?token=...",
+        )
+    return address
 
 
 # -- ACLs ------------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ the answer carries ``X-Kafka-Migration-Signature``, it must match, too.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import http.client
@@ -27,9 +28,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, Where
 from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.plain_secrets import shown_address
 
 SIGNATURE_HEADER = "X-Kafka-Migration-Signature"
 REQUEST_SECONDS = 10.0
@@ -71,7 +74,8 @@ def signature(body: bytes, secret: str) -> str:
 class FreezeWebhook:
     """Calls a webhook.
 
-    :param url: http or https address.
+    :param url: http or https address. It may hold a secret: messages name its scheme and host only. A login in it
+        is sent as HTTP Basic authentication.
     :param secret: shared secret; ``None`` sends no signature.
     """
 
@@ -83,7 +87,7 @@ class FreezeWebhook:
         request_seconds: float = REQUEST_SECONDS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url = url
+        self._url, self._login = _without_login(url)
         self._secret = secret
         self._request_seconds = request_seconds
         self._sleep = sleep
@@ -114,6 +118,8 @@ class FreezeWebhook:
         headers = {"Content-Type": "application/json", "User-Agent": "kafka-migration"}
         if self._secret is not None:
             headers[SIGNATURE_HEADER] = signature(body, self._secret)
+        if self._login is not None:
+            headers["Authorization"] = self._login
         # The address is http(s) by the spec's pattern.
         request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310
         try:
@@ -146,10 +152,20 @@ class FreezeWebhook:
     def _failed(self, migration_id: str, action: Action, reason: str, attempts: int) -> FreezeFailed:
         return FreezeFailed(
             f"the {action} webhook failed: {reason} (attempts: {attempts})",
-            where=Where(migration_id=migration_id, phase="cutover", path=self._url.split("?")[0]),
+            where=Where(migration_id=migration_id, phase="cutover", path=shown_address(self._url)),
             next_step=f"check the webhook's log; {action} producers by hand if need be; then clear the task",
             details={"action": action, "attempts": attempts, "reason": reason},
         )
+
+
+def _without_login(url: str) -> tuple[str, str | None]:
+    """The address without user and password, and the header that carries them."""
+    parts = urlsplit(url)
+    login, separator, place = parts.netloc.rpartition("@")
+    if not separator:
+        return url, None
+    header = "Basic " + base64.b64encode(unquote(login).encode()).decode()
+    return urlunsplit(parts._replace(netloc=place)), header
 
 
 def _json_object(text: bytes) -> dict[str, Any]:

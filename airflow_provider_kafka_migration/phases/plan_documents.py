@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.phases import permissions
 from airflow_provider_kafka_migration.phases.left_out import group_reason
 from airflow_provider_kafka_migration.phases.plan_cost import CostEstimate, estimate_cost
+from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.spec_types import format_duration
 
@@ -309,7 +310,7 @@ def _drain_text(spec: MigrationSpec) -> str:
 def _freeze_text(spec: MigrationSpec) -> str:
     cut = spec.cutover
     how = {
-        "webhook": f"POST to {cut.producer_freeze_webhook} with action freeze.",
+        "webhook": f"POST to {shown_address(cut.producer_freeze_webhook or '')} with action freeze.",
         "manual": "**Stop all producers of the source before you approve the cutover.**",
         "acl": "DENY WRITE is put on the migrated topics for each principal that may write, and removed afterwards.",
     }[cut.freeze]

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts
-from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing, Terminal
+from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing, Terminal, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.batch_header import HEAD_BYTES, unpack_head
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchRange
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 
@@ -217,7 +217,10 @@ class _Sampler:
         offsets = {(topic, partition): offset for topic, partition, offset in places}
         empty: list[_Place] = []
         ranges = [FetchRange(*place, size) for place in places]
-        for answer in self._wire.fetch_once(ranges, isolation=READ_UNCOMMITTED):
+        answers = self._wire.fetch_once(ranges, isolation=READ_UNCOMMITTED)
+        if (error := left_out(offsets, answers)) is not None:
+            self._found.unknown["batch headers on the source"] = error.what
+        for answer in answers:
             key = (answer.topic, answer.partition)
             if answer.error_code:
                 self._found.unknown["batch headers on the source"] = error_codes.name(answer.error_code)
@@ -228,6 +231,21 @@ class _Sampler:
             else:
                 _read_headers(answer.records, self._found.samples[key], density=density)
         return empty
+
+
+def left_out(asked: Iterable[TopicPartition], answers: Iterable[FetchedPartition]) -> Transient | None:
+    """The error of an answer to a fetch that says nothing of some partitions; None: it has all."""
+    wanted = set(asked)
+    missing = sorted(wanted - {(item.topic, item.partition) for item in answers})
+    if not missing:
+        return None
+    topic, partition = missing[0]
+    return Transient(
+        f"the answer to a fetch leaves out {len(missing)} of {len(wanted)} partitions; "
+        f"the first is {topic}-{partition}",
+        where=Where(phase=PHASE, cluster="source", topic=topic, partition=partition),
+        next_step="run plan again; if it stays so, look at the log of that partition's leader",
+    )
 
 
 def _without_repeats(places: Iterable[_Place], limit: int) -> Iterable[list[_Place]]:

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.kafka.batch_header import HEAD_BYTES, unpa
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchRange
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.plan_look import left_out
 
 NAME = "measured-rates.json"
 KEY = f"plan/{NAME}"
@@ -107,9 +108,12 @@ def _read(source: Cluster, pieces: Sequence[_Piece], meter: _Meter) -> None:
 def _read_one(source: Cluster, piece: _Piece, meter: _Meter) -> None:
     topic, partition, offset, end = piece
     while offset < end and not meter.over:
-        (answer,) = source.wire.fetch_once(
+        answers = source.wire.fetch_once(
             [FetchRange(topic, partition, offset, _FETCH_BYTES)], isolation=READ_UNCOMMITTED, max_bytes=_FETCH_BYTES
         )
+        if (error := left_out([(topic, partition)], answers)) is not None:
+            raise error
+        answer = answers[0]
         if answer.error_code:
             meter.fail(f"{topic}-{partition}", error_codes.name(answer.error_code))
             return

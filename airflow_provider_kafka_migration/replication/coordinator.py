@@ -19,6 +19,7 @@ import rfc8785
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where, followed_by
+from airflow_provider_kafka_migration.journal.entry_log import utc_now
 from airflow_provider_kafka_migration.replication.earlier_runs import EarlierRuns
 from airflow_provider_kafka_migration.replication.stuck import MAX_NAMED, State, Trouble, TroubleLines, in_order
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -330,6 +331,8 @@ class JobCoordinator:
             "generation": self.job.generation,
             # Tells the documents of one driver from those of the driver before it.
             "run": self._run,
+            # Written again every few seconds, also while nothing is copied: a reader sees that this driver lives.
+            "at": utc_now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "finished": self.finished,
             "partitions_total": len(keys),
             "partitions_done": sum(item.done for item in own),

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
-from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, Transient, Where
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: Copiers look so often.
@@ -37,9 +37,27 @@ def rates_key(migration_id: str) -> str:
 
 
 def read_rates(store: ObjectStore, migration_id: str) -> Rates:
-    """What was set; no rates if nothing was."""
+    """What was set; no rates if nothing was.
+
+    :raises DocumentUnreadable: somebody has written something else there.
+    """
     data = store.get(rates_key(migration_id))
-    return Rates(migration_id=migration_id) if data is None else Rates.parse(data)
+    if data is None:
+        return Rates(migration_id=migration_id)
+    try:
+        return Rates.parse(data)
+    except ValidationError as error:
+        # Its values are not shown: whoever wrote it may have put anything in there.
+        problems = "; ".join(
+            f"{'.'.join(map(str, item['loc'])) or 'document'}: {item['msg']}"
+            for item in error.errors(include_url=False, include_input=False)
+        )
+        raise DocumentUnreadable(
+            f"the document of rates cannot be read ({problems}); copiers keep the rates that they had",
+            where=Where(migration_id=migration_id, path=rates_key(migration_id)),
+            next_step="write it again: kafka-migration throttle FILE --seed RATE --tail RATE, where the rate spec "
+            "stands for what the spec says",
+        ) from None
 
 
 def set_rates(
@@ -51,7 +69,7 @@ def set_rates(
     """
     try:
         before = read_rates(store, migration_id).rates
-    except ValidationError:
+    except DocumentUnreadable:
         # Setting rates is how a document is healed that cannot be read: copiers have gone on without it.
         before = {}
     rates = {**before, **changes}
@@ -86,11 +104,6 @@ class RateWatch:
             self._set = read_rates(self._store, self._job.migration_id).rates.get(self._name)
         except Transient as error:
             log.debug("the rates could not be read: %s", error)
-        except ValidationError as error:
-            # A copy must not end by it. Its values are not logged: whoever wrote it may have put anything in there.
-            problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-            log.warning(
-                "%s is no document of rates, so the rate stays as it was; set it with kafka-migration throttle: %s",
-                rates_key(self._job.migration_id),
-                problems,
-            )
+        except DocumentUnreadable as error:
+            # A copy must not end by it.
+            log.warning("The rate stays as it was: %s", error)

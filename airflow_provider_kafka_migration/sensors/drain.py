@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperatorLink, BaseSensorOperator
 
 from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
+from airflow_provider_kafka_migration.hooks.trouble import Callback, as_callbacks, call_all
 from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.triggers.drain import TROUBLE as TROUBLE_EVENT
 from airflow_provider_kafka_migration.triggers.drain import DrainTrigger, event_error
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases.context import PhaseContext
+    from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
 class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
@@ -30,6 +33,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
     :param takeover: take the migration over from another owner.
     :param deferrable: False waits in the worker, for an Airflow without a triggerer.
     :param poll_seconds: time between two looks.
+    :param on_trouble: called with the task's context when nothing has been heard from the tail for a minute or two.
 
     .. seealso:: docs/operators.md
     """
@@ -45,6 +49,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         takeover: bool = False,
         deferrable: bool = True,
         poll_seconds: float = 2.0,
+        on_trouble: Callback | Sequence[Callback] | None = (),
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retry_policy", migration_retry_policy())
@@ -53,6 +58,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         self.takeover = takeover
         self.deferrable = deferrable
         self.poll_seconds = poll_seconds
+        self.on_trouble = as_callbacks(on_trouble)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Answer at once if the journal has gone on; else wait."""
@@ -60,19 +66,25 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         with self.open_migration(context) as migration:
             if not self.deferrable or _gone_on(migration.context):
                 return self._finish(migration)
-        timeout: timedelta = spec.tail.drain_ready_timeout
-        self.defer(
-            trigger=DrainTrigger(spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds),
-            method_name="execute_complete",
-            timeout=timeout,
+        return self._wait(spec)
+
+    def _wait(self, spec: MigrationSpec, *, silence_is_told: bool = False) -> NoReturn:
+        trigger = DrainTrigger(
+            spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds, silence_is_told=silence_is_told
         )
+        timeout: timedelta = spec.tail.drain_ready_timeout
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
         raise AssertionError("defer never returns")
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Look once more, since the event may be old, and journal it.
+        """Look once more, since the event may be old, and journal it; tell of a tail that is silent, and wait on.
 
         :raises MigrationError: what the trigger met.
         """
+        if event.get("status") == TROUBLE_EVENT:
+            self.log.warning("%s", event["summary"])
+            call_all(self.on_trouble, context, str(event["summary"]))
+            self._wait(self.migration_spec(context), silence_is_told=True)
         error = event_error(event)
         if error is not None:
             raise error

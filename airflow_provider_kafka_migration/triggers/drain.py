@@ -10,6 +10,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, error_from_dict
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, prefetch
+from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.spec import parse_spec
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 #: them. A cluster that is away ends a wait of days as little as it ends the tail; the task's own time-out does.
 MAX_FAILED_LOOKS = 10_000
 _LONGEST_PAUSE_SECONDS = 60.0
+#: Status of an event after which the wait goes on: somebody is to be told.
+TROUBLE = "trouble"
+#: A tail that is started again wakes nobody up.
+SILENT_NOTICE_SECONDS = 60.0
 #: A line in the task's log after so many looks.
 _LINE_EVERY = 5
 
@@ -33,6 +38,7 @@ class DrainTrigger(BaseTrigger):
 
     :param spec: the migration, JSON-able.
     :param poll_seconds: time between two looks.
+    :param silence_is_told: somebody has been told already that nothing is heard from the tail.
     """
 
     #: Failed looks in a row after which the wait ends, and the longest pause between two of them.
@@ -41,8 +47,9 @@ class DrainTrigger(BaseTrigger):
     #: Whether the look asks the clusters; if not, their connections are not resolved either.
     needs_clusters: ClassVar[bool] = True
 
-    def __init__(self, *, spec: dict[str, Any], poll_seconds: float = 2.0) -> None:
+    def __init__(self, *, spec: dict[str, Any], poll_seconds: float = 2.0, silence_is_told: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.silence_is_told = silence_is_told
         self.spec = spec
         self.poll_seconds = poll_seconds
         self._present: Watch
@@ -51,7 +58,7 @@ class DrainTrigger(BaseTrigger):
         """Class path and arguments."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
-            {"spec": self.spec, "poll_seconds": self.poll_seconds},
+            {"spec": self.spec, "poll_seconds": self.poll_seconds, "silence_is_told": self.silence_is_told},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -68,7 +75,8 @@ class DrainTrigger(BaseTrigger):
             await asyncio.shield(asyncio.to_thread(self._present.close))
 
     async def _open(self) -> Watch:
-        spec = parse_spec(self.spec)
+        # The task has accepted it, perhaps that of an earlier version.
+        spec = parse_spec(self.spec, recorded=True)
         resolver = airflow_resolver(await prefetch(spec, clusters=self.needs_clusters))
         return await asyncio.to_thread(self.open_watch, spec, resolver)
 
@@ -97,6 +105,7 @@ class DrainTrigger(BaseTrigger):
 
     async def _watch(self) -> TriggerEvent:
         failures = looks = 0
+        silent_since: float | None = None
         while True:
             pause = self.poll_seconds
             try:
@@ -107,6 +116,9 @@ class DrainTrigger(BaseTrigger):
                     self.log.info("%s", event["summary"])
                 if event["ready"]:
                     return TriggerEvent({"status": "ready", **event})
+                silent_since = self._silent_since(event, silent_since)
+                if silent_since is not None and elapsed_seconds() - silent_since >= SILENT_NOTICE_SECONDS:
+                    return TriggerEvent({"status": TROUBLE, **event})
             except Transient as error:
                 failures += 1
                 self.log.warning("Look %d in a row failed: %s", failures, error)
@@ -118,6 +130,15 @@ class DrainTrigger(BaseTrigger):
             await asyncio.sleep(pause)
             if failures:
                 await self._reopen()
+
+    def _silent_since(self, event: Mapping[str, Any], since: float | None) -> float | None:
+        """Since when the tail has been silent without anybody being told; None: it is not, or somebody was."""
+        if not event.get("tail_silent"):
+            self.silence_is_told = False
+            return None
+        if self.silence_is_told:
+            return None
+        return elapsed_seconds() if since is None else since
 
 
 def failed(error: MigrationError) -> TriggerEvent:

@@ -23,6 +23,8 @@ ROOT = Path(__file__).parents[2]
 GENERIC = "kafka_migration"
 
 WEBHOOK_SECRET = "e2e-webhook-secret"
+WEBHOOK_TOKEN = "e2e-token-of-the-webhook-s-address"
+NOTIFIER_TOKEN = "e2e-notifier-token"
 SIGNING_KEY = "5e" * 32
 
 #: Long: on a busy machine Spark alone takes a minute to start.
@@ -72,6 +74,7 @@ class Lab:
                 "kwargs": {
                     "path": str(self._told),
                     "text": "{{ migration_id }} {{ migration_event }} {{ ti.task_id }}",
+                    "token": "env:E2E_NOTIFIER_TOKEN",
                 },
             },
         }
@@ -103,7 +106,15 @@ class Lab:
     def secrets(self) -> list[str]:
         """Everything that must not be anywhere."""
         passwords = [*self.source.users.values(), *self.target.users.values()]
-        return [*passwords, self.s3.config()["aws_secret_access_key"], WEBHOOK_SECRET, SIGNING_KEY]
+        others = (WEBHOOK_SECRET, WEBHOOK_TOKEN, NOTIFIER_TOKEN, SIGNING_KEY)
+        return [*passwords, self.s3.config()["aws_secret_access_key"], *others]
+
+    def address_file(self, name: str, address: str) -> str:
+        """A reference to an address with a token in it."""
+        path = self.folder / f"{name}.address"
+        path.touch(0o600)
+        path.write_text(f"{address}?token={WEBHOOK_TOKEN}\n", encoding="utf-8")
+        return f"file:{path}"
 
 
 @dataclass
@@ -229,6 +240,7 @@ def lab_airflow(
         "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
         "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "E2E_NOTIFIER_TOKEN": NOTIFIER_TOKEN,
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "notifiers"), os.environ.get("PYTHONPATH", "")]),
         **(env or {}),
     }

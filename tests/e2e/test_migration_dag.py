@@ -60,7 +60,7 @@ def test_whole_migration_under_load(lab: Lab, prefix: str, secrets_folder: Path)
             prefix,
             cutover={
                 "freeze": "webhook",
-                "producer_freeze_webhook": webhook.url,
+                "producer_freeze_webhook": lab.address_file("whole", webhook.url),
                 "webhook_secret": "airflow:e2e_webhook",
             },
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ class FileNotifier(BaseNotifier):
 
     template_fields = ("path", "text")
 
-    def __init__(self, path: str, text: str) -> None:
+    def __init__(self, path: str, text: str, token: str) -> None:
         super().__init__()
+        if token != os.environ["E2E_NOTIFIER_TOKEN"]:
+            raise ValueError("the reference was not resolved")
         self.path = path
         self.text = text
 

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,9 +15,9 @@ from cutover_support import Lab
 
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.errors import CopyFailed, TopicRecreated
+from airflow_provider_kafka_migration.errors import CopyFailed, DrainTimeout, TopicRecreated
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases import drain, follow, seed, topology_missing
+from airflow_provider_kafka_migration.phases import drain, follow, seed, tail_health, topology_missing
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
 from airflow_provider_kafka_migration.replication import coordinator, trouble
@@ -171,6 +172,31 @@ def test_a_foreign_record_fails_the_drain_by_name_and_stops_nobody_else(
 
     wait_for("the others to be copied", others_are_copied, _SECONDS)
     assert lab.tail_error is None
+
+
+def test_a_dead_tail_of_a_quiet_source_is_not_ready(
+    make_lab: Callable[..., Lab], unique_name: Callable[[str], str], fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lag shows it: nothing comes from the source. Each look is that of a task of its own."""
+    monkeypatch.setattr(tail_health, "_QUIET_SECONDS", 0.2)
+    topic = unique_name("quiet")
+    fill({topic: 2}, 10)
+    lab = make_lab([topic], tail={"slice_seconds": 2, "drain_stable_window": "100ms"})
+    context, impatient = lab.begin(), lab.context()
+    section = context.spec.tail.model_copy(update={"drain_ready_timeout": timedelta(seconds=2)})
+    impatient.spec = context.spec.model_copy(update={"tail": section})
+    with pytest.raises(DrainTimeout, match=r"lag 0 in 2 partitions.*the tail has not reported yet"):
+        drain.run(impatient, poll_seconds=0.1)
+    lab.start_tail()
+    drain.run(context, poll_seconds=0.1)
+    first = progress(context)["at"]
+    lab.kill_tail()
+    tail_health._KNOWN.clear()
+    with pytest.raises(DrainTimeout, match=r"lag 0 in 2 partitions.*the tail has not been heard from since 2"):
+        drain.run(impatient, poll_seconds=0.1)
+    lab.start_tail()
+    drain.run(context, poll_seconds=0.1)
+    assert progress(context)["at"] > first
 
 
 def test_a_target_topic_that_was_deleted_is_named_and_made_again(

@@ -286,6 +286,44 @@ def test_every_list_of_ours_is_kept_and_none_adds_nothing() -> None:
     assert names("cutover.floor_guard", "outlets") == ["AssetAlias", "Asset"]
 
 
+def test_callbacks_in_default_args_are_called_beside_ours() -> None:
+    def mine(_context: Any) -> None:
+        return None
+
+    def other(_context: Any) -> None:
+        return None
+
+    given = dict.fromkeys(("on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"), mine)
+    dag = build_migration_dag(
+        default_args={**given, "notifiers": [mine]}, task_args={"seed": {"on_failure_callback": [other]}}
+    )
+
+    def called(task_id: str, field: str) -> list[Any]:
+        found = getattr(dag.get_task(task_id), field)
+        return [item if item in (mine, other) else item.event for item in found]
+
+    for task_id in dag.task_ids:
+        assert called(task_id, "on_failure_callback") == ["failed", other if task_id == "seed" else mine], task_id
+    assert called("cutover.freeze_limit", "on_retry_callback") == ["failed", mine]
+    assert called("plan", "on_retry_callback") == [mine]
+    assert called("evidence", "on_success_callback") == ["finalized", mine]
+    assert called("drain_ready", "on_success_callback") == ["drain_ready", mine]
+    assert called("plan", "on_success_callback") == [mine]
+    for task_id in ("seed", "tail"):
+        assert called(task_id, "on_trouble") == ["trouble", mine]
+    for task_id in ("approve_cutover", "approve_client_switch"):
+        assert called(task_id, "notifiers") == ["approval_wanted", mine]
+
+    rollback = build_rollback_dag(default_args={"on_failure_callback": [mine, other]}).get_task("rollback")
+    assert [item if item in (mine, other) else item.event for item in rollback.on_failure_callback] == [
+        "failed",
+        mine,
+        other,
+    ]
+    alone = build_migration_dag(default_args={"on_failure_callback": None}).get_task("plan")
+    assert [item.event for item in alone.on_failure_callback] == ["failed"]
+
+
 def test_default_args_of_the_caller_leave_the_others_of_ours() -> None:
     for dag in (
         build_migration_dag(default_args={"owner": "me", "retries": 5}),

@@ -14,7 +14,10 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_kafka_migration import migration as core
+from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, ForeignData, error_from_dict
+from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
+from airflow_provider_kafka_migration.notifications.migration import message
 from airflow_provider_kafka_migration.phases.context import PhaseResult
 from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -95,6 +98,44 @@ def test_ready_after_some_looks(spec: dict[str, Any], watching: Callable[[Watch]
     assert event.payload == {"status": "ready", **READY}
     assert watch.closed == 1
     assert threading.get_ident() not in watch.threads, "the triggerer's loop must not be blocked"
+
+
+SILENT = {"ready": False, "summary": "the tail has not been heard from", "stable_since": None, "tail_silent": True}
+
+
+def test_a_silent_tail_is_told_after_a_while_and_once(
+    spec: dict[str, Any], watching: Callable[[Watch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(drain, "elapsed_seconds", lambda: next(seconds))
+    # 0, 25, 50, 75 s; the one in between that hears it begins again.
+    watch = Watch(SILENT, NOT_READY, *[SILENT] * 5, READY)
+    watching(watch)
+    assert _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload == {"status": "trouble", **SILENT}
+    watching(Watch(*[SILENT] * 10, READY))
+    told = drain.DrainTrigger(spec=spec, poll_seconds=0.001, silence_is_told=True)
+    assert told.serialize()[1]["silence_is_told"] is True
+    assert _event(told).payload["status"] == "ready"
+    watching(Watch(SILENT, NOT_READY, *[SILENT] * 5, READY))
+    again = drain.DrainTrigger(spec=spec, poll_seconds=0.001, silence_is_told=True)
+    assert _event(again).payload["status"] == "trouble", "it was heard from in between"
+
+
+def test_who_waits_tells_of_a_silent_tail_and_waits_on(spec: dict[str, Any]) -> None:
+    told: list[Any] = []
+
+    def fails(_: Any) -> None:
+        raise OSError("mail server down")
+
+    sensor = KafkaMigrationDrainSensor(task_id="drain_ready", spec=spec, on_trouble=[fails, told.append])
+    with pytest.raises(TaskDeferred) as caught:
+        sensor.execute_complete({"params": {}}, {"status": "trouble", **SILENT})  # type: ignore[typeddict-item]
+    assert [item[TROUBLE] for item in told] == ["the tail has not been heard from"]
+    assert caught.value.trigger.serialize()[1]["silence_is_told"] is True
+    notifier = build_migration_dag().get_task("drain_ready").on_trouble[0]
+    assert notifier.event == "trouble"
+    text = message("orders", "trouble", told[0], "drain_ready")
+    assert text == "Kafka migration orders: nothing is heard from the tail. the tail has not been heard from"
 
 
 def test_passing_errors_are_survived(spec: dict[str, Any], watching: Callable[[Watch], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,30 @@ def test_failure_says_what_where_and_what_next(minimal_spec: dict[str, Any]) -> 
     MigrationNotifier(event="failed", spec=_spec(minimal_spec))(_context(exception=error))
     assert SENT[0]["message"].startswith("Kafka migration orders: seed failed. [BROKER_UNREACHABLE] no broker")
     assert SENT[0]["message"].endswith("Next: start it")
+
+
+def test_references_are_resolved_when_it_runs_and_masked_in_logs(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, connection: Callable[..., None]
+) -> None:
+    masked: list[str] = []
+    monkeypatch.setattr("airflow_provider_kafka_migration.notifications.migration.mask_secret", masked.append)
+    monkeypatch.setenv("NOTIFIER_TOKEN", "from-env\n")
+    connection("notifier", conn_type="generic", password="from-airflow")
+    for reference, secret in (("env:NOTIFIER_TOKEN", "from-env"), ("airflow:notifier", "from-airflow")):
+        spec = _spec(minimal_spec, kwargs={"text": reference})
+        assert load_notifier(parse_spec(spec)).text == secret  # type: ignore[attr-defined]
+        MigrationNotifier(event="finalized", spec=spec)(_context())
+        assert SENT.pop()["text"] == secret
+    assert set(masked) == {"from-env", "from-airflow"}
+
+
+def test_a_reference_that_leads_nowhere_harms_only_the_notification(
+    minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = _spec(minimal_spec, kwargs={"text": "env:NOT_SET_ANYWHERE"})
+    MigrationNotifier(event="finalized", spec=spec)(_context())
+    assert SENT == []
+    assert "NOT_SET_ANYWHERE is not set" in caplog.text
 
 
 def test_trouble_says_which_partitions(minimal_spec: dict[str, Any]) -> None:

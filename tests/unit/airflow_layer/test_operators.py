@@ -6,16 +6,17 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from airflow.sdk import AssetAlias
+from airflow.sdk import AssetAlias, BaseNotifier
 from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.errors import SpecInvalid
+from airflow_provider_kafka_migration.hooks.task import plain_spec
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
 from airflow_provider_kafka_migration.operators.cutover import (
     CUTOVER_ALIAS,
@@ -23,13 +24,16 @@ from airflow_provider_kafka_migration.operators.cutover import (
     KafkaMigrationFreezeOperator,
     cutover_asset,
 )
+from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.lineage import CopyLineage
 from airflow_provider_kafka_migration.operators.plan import KafkaMigrationPlanOperator
+from airflow_provider_kafka_migration.operators.rollback import KafkaMigrationRollbackOperator
 from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
 from airflow_provider_kafka_migration.operators.tail import KafkaMigrationTailOperator
 from airflow_provider_kafka_migration.phases import answers, approvals
 from airflow_provider_kafka_migration.phases.context import PhaseResult
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
 SECRETS = ("source-secret", "target-secret", "s3-secret")
 
@@ -131,8 +135,40 @@ def test_constructor_reads_nothing(minimal_spec: dict[str, Any], monkeypatch: py
     KafkaMigrationPlanOperator(task_id="plan", spec={"nonsense": True})
 
 
+class Quiet(BaseNotifier):
+    given: ClassVar[list[str]] = []
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self.given.append(token)
+
+    def notify(self, context: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("given", ["spec", "params"])
+def test_an_upgrade_in_a_freeze_leaves_nobody_frozen(
+    fake: FakeMigration, minimal_spec: dict[str, Any], given: str
+) -> None:
+    """A run's spec that only an earlier version would accept: who frees producers takes it, all others refuse it."""
+    cutover = {"freeze": "webhook", "producer_freeze_webhook": "https://hooks.example/?token=old"}
+    data = {**minimal_spec, "cutover": cutover}
+    spec, params = (data, {}) if given == "spec" else (None, {"more": data})
+    for operator in (KafkaMigrationFreezeLimitOperator, KafkaMigrationRollbackOperator):
+        if operator is KafkaMigrationRollbackOperator and spec is None:
+            continue  # reads the journal's
+        found = operator(task_id="x", spec=spec).migration_spec(_context(params=params))
+        assert found.cutover.producer_freeze_webhook == cutover["producer_freeze_webhook"]
+    with pytest.raises(SpecInvalid, match="query"):
+        KafkaMigrationPlanOperator(task_id="plan", spec=spec).execute(_context(params=params))
+
+
 def test_no_secret_reaches_the_serialised_dag_or_xcom(
-    fake: FakeMigration, minimal_spec: dict[str, Any], connection: Callable[..., None]
+    fake: FakeMigration,
+    minimal_spec: dict[str, Any],
+    connection: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Connections are resolved while a task runs, and nothing of them is kept where Airflow shows it."""
     from airflow.serialization.serialized_objects import DagSerialization
@@ -140,13 +176,26 @@ def test_no_secret_reaches_the_serialised_dag_or_xcom(
     for role in ("source", "target"):
         connection(f"kafka_{role}", conn_type="kafka", extra={"bootstrap.servers": "a:1", "p": f"{role}-secret"})
     connection("aws_s3", conn_type="aws", login="k", password="s3-secret")
+    monkeypatch.setenv("FREEZE_WEBHOOK", "https://bob:webhook-secret@hooks.example/?webhook-secret")
+    monkeypatch.setenv("NOTIFIER_TOKEN", "notifier-secret")
+    minimal_spec["cutover"] = {"freeze": "webhook", "producer_freeze_webhook": "env:FREEZE_WEBHOOK"}
+    minimal_spec["notifications"] = {
+        "notifier": f"{__name__}.Quiet",
+        "kwargs": {"token": "env:NOTIFIER_TOKEN"},
+        "events": ["finalized"],
+    }
     dag = build_migration_dag(minimal_spec)
     plan = dag.get_task("plan")
     pointers = plan.execute(_context())
     for reference in ("kafka_source", "kafka_target", "aws_s3"):
         fake.resolver.mapping(reference)
-    shown = json.dumps([DagSerialization.to_dict(dag), pointers]) + repr(vars(plan))
-    for secret in SECRETS:
+    evidence = dag.get_task("evidence")
+    for callback in evidence.on_success_callback:
+        callback(_context(task=evidence, dag=dag))
+    assert Quiet.given == ["notifier-secret"]
+    trigger = FreezeLimitTrigger(spec=plain_spec(minimal_spec) or {}).serialize()
+    shown = json.dumps([DagSerialization.to_dict(dag), pointers, trigger]) + repr(vars(plan)) + caplog.text
+    for secret in (*SECRETS, "webhook-secret", "notifier-secret"):
         assert secret not in shown
 
 

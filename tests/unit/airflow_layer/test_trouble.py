@@ -50,6 +50,36 @@ def test_stuck_partitions_are_told_when_it_lasts_and_again_the_next_time() -> No
     assert told == ["0 failed, 3 stuck", "0 failed, 1 stuck"]
 
 
+def test_a_driver_that_hangs_is_told_once_per_silence() -> None:
+    told: list[str] = []
+    gauges: list[tuple[str, float, dict[str, str]]] = []
+    now = [1000.0]
+    take = TroubleNotices("orders", told.append, gauge=lambda *given: gauges.append(given), clock=lambda: now[0])
+
+    def look(later: float, heartbeat: str, phase: str = "tail") -> None:
+        now[0] += later
+        take(Progress(phase, "all copied", failed=0, stuck=0, heartbeat=heartbeat))
+
+    for number in range(100):
+        look(5, f"a {number}")
+    look(119, "a 99")
+    assert told == []
+    for _ in range(3):
+        look(5, "a 99")
+    assert told == ["the tail's driver has not been heard from for 124 s: check that it runs"]
+    assert gauges[-1] == (
+        "kafka_migration.silent_seconds",
+        134.0,
+        {"migration_id": "orders", "phase": "tail"},
+    )
+    look(5, "b 0")
+    look(120, "b 0")
+    assert len(told) == 2
+    for _ in range(3):
+        look(200, "seed", "seed")
+    assert len(told) == 2, "a seed's driver writes when a slice ends"
+
+
 def test_progress_without_figures_says_nothing() -> None:
     gauges: list[tuple[str, float, dict[str, str]]] = []
     notices([], gauges)(Progress("plan", "looking"))
@@ -60,7 +90,8 @@ def test_gauges() -> None:
     gauges: list[tuple[str, float, dict[str, str]]] = []
     notices([], gauges)(said(failed=1, stuck=2, seconds=7.5))
     tags = {"migration_id": "orders", "phase": "tail"}
-    assert gauges == [
+    assert gauges[3][0] == "kafka_migration.silent_seconds"
+    assert gauges[:3] == [
         ("kafka_migration.partitions_failed", 1, tags),
         ("kafka_migration.partitions_stuck", 2, tags),
         ("kafka_migration.stuck_seconds", 7.5, tags),

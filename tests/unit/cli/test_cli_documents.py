@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.replication.offset_map import (
     Run,
     build_offset_map_document,
 )
+from airflow_provider_kafka_migration.replication.rates import rates_key
 
 KEY = SigningKey(bytes(range(32)))
 
@@ -267,6 +268,26 @@ def test_status_says_why_a_check_has_warned(invoke: Any, spec_file: Path, journa
     journal.step("noted", reason="something later")
     assert reason in invoke("status", spec_file).stdout
     assert answer_of(invoke("status", spec_file, "--json"))["validation"] == reason
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b'{"migration_id": "orders-1", "rates": {"seed": "hunter2"}}', b"\xff"]
+)
+def test_damaged_rates_are_named_with_what_to_do(
+    invoke: Any, spec_file: Path, journal: Journal, content: bytes
+) -> None:
+    journal.store.put(rates_key("orders-1"), content)
+    shown = invoke("throttle", spec_file, "--json")
+    assert shown.exit_code == ExitCode.FAILED
+    error = json.loads(shown.stdout)["error"]
+    assert error["code"] == "DOCUMENT_UNREADABLE"
+    assert error["where"]["path"] == "orders-1/control/rates.json"
+    assert "kafka-migration throttle FILE --seed RATE --tail RATE" in error["next_step"]
+    assert "hunter2" not in shown.output
+    assert answer_of(invoke("throttle", spec_file, "--seed", "10MB", "--tail", "spec", "--json"))["set"] == {
+        "seed": 10_000_000
+    }
+    assert invoke("throttle", spec_file).exit_code == ExitCode.OK
 
 
 def test_throttle_sets_shows_and_takes_back(invoke: Any, spec_file: Path, journal: Journal) -> None:

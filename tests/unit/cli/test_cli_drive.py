@@ -28,6 +28,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
+from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import load_spec
@@ -214,6 +215,20 @@ def test_status_names_partitions_that_are_not_copied(invoke: Any, spec_file: Pat
     assert "stuck, tried again for 130 s: [BROKER_UNREACHABLE] no broker answers. Next: start it" in shown
     answer = json.loads(invoke("status", spec_file, "--json").stdout)
     assert answer["progress"]["tail"]["troubles"] == [failed, trouble]
+
+
+def test_status_names_a_tail_that_is_not_heard_from(
+    invoke: Any, spec_file: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Migration, "_sleep", staticmethod(lambda _: None))
+    assert json.loads(invoke("status", spec_file, "--json").stdout)["tail_silence"] == ""
+    journal.transition(State.TAIL, "tail starts")
+    assert "the tail has not reported yet: check that it runs" in " ".join(invoke("status", spec_file).stdout.split())
+    document = {"generation": journal.generation, "run": "a", "seconds": 5, "at": "2026-01-01T00:00:00.000Z"}
+    store = LocalStore(spec_file.parent / "journal")
+    store.put(f"{load_spec(spec_file).migration_id}/progress/tail.json", json.dumps(document).encode())
+    answer = json.loads(invoke("status", spec_file, "--json").stdout)
+    assert "not been heard from since 2026-01-01T00:00:00.000Z by its own clock" in answer["tail_silence"]
 
 
 def test_status_is_10_when_an_operator_is_waited_for(invoke: Any, spec_file: Path, journal: Journal) -> None:

@@ -54,6 +54,38 @@ def test_what_somebody_else_holds_needs_a_takeover(invoke: Any, spec_file: Path,
     assert notice.generation == 2, "copiers of the former owner stop, too"
 
 
+def test_who_lost_it_by_a_takeover_does_not_come_back_by_itself(invoke: Any, spec_file: Path, journal: Journal) -> None:
+    """The next task of the former run, or the next part of the former process: nobody holds it, and it still stops."""
+    former = Owner("cli", "ann@desk", "ann")
+    assert invoke("release", spec_file, "--takeover").exit_code == ExitCode.OK
+    entries = len(reread(journal).entries())
+    for _ in range(2):
+        with pytest.raises(
+            ClaimLost, match=r"cli ann@desk has lost the migration to cli .*does not give it back"
+        ) as caught:
+            reread(journal).claim(former)
+        assert "takeover" in caught.value.next_step
+    assert len(reread(journal).entries()) == entries
+
+    other = reread(journal)
+    other.claim(Owner("dag_run", "dag/next", "plan"))
+    other.release()
+    with pytest.raises(ClaimLost):
+        reread(journal).claim(former)
+    reread(journal).claim(former, takeover=True)
+    assert reread(journal).claim(former).generation == 4
+    reread(journal).claim(Owner("dag_run", "dag/next", "plan"), takeover=True)
+
+
+def test_who_released_it_may_claim_it_again(journal: Journal) -> None:
+    former = Owner("cli", "ann@desk", "ann")
+    journal.release()
+    other = reread(journal)
+    other.claim(Owner("dag_run", "dag/run", "plan"))
+    other.release()
+    assert reread(journal).claim(former).generation == 3
+
+
 def test_nothing_is_written_where_nobody_holds(invoke: Any, spec_file: Path, journal: Journal) -> None:
     journal.release()
     entries = len(journal.entries())

@@ -195,7 +195,7 @@ def test_documents_are_deterministic_and_of_this_migration() -> None:
     assert "orders-2026" in made["runbook.md"]
     assert "Stop all producers" in made["runbook.md"]
     webhook = _spec(cutover={"freeze": "webhook", "producer_freeze_webhook": "https://switch.example.com/x"})
-    assert "https://switch.example.com/x" in documents(webhook, _plan())["runbook.md"]
+    assert "POST to https://switch.example.com with action freeze" in documents(webhook, _plan())["runbook.md"]
 
 
 def test_the_runbook_has_only_commands_that_exist() -> None:

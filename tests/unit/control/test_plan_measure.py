@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka.batch_header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.phases import plan_measure
+from airflow_provider_kafka_migration.phases import plan_look, plan_measure
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -108,6 +108,37 @@ def test_what_cannot_be_read_is_named_and_the_given_rate_stays(tmp_path: Path) -
     assert all(error.endswith(": gone") for error in found.errors)
     assert (found.read_bytes_per_second, found.copy_bytes_per_second) == (0, 100_000_000)
     assert "nothing could be read" in found.summary()
+
+
+def test_an_answer_without_partitions_is_named(tmp_path: Path) -> None:
+    plan = _plan()
+    context = _context(tmp_path)
+    context.source.wire.fetch_once = lambda *_, **__: []  # type: ignore[method-assign]
+    found = plan_measure.measure(context, plan)
+    assert len(found.errors) == len(found.partitions)
+    topic, partition = found.partitions[0]
+    assert any(
+        item.startswith(f"{topic}-{partition}: the answer to a fetch leaves out 1 of 1") for item in found.errors
+    )
+    assert found.copy_bytes_per_second == 100_000_000
+
+
+def test_headers_that_an_answer_leaves_out_are_unknown_and_not_absent(tmp_path: Path) -> None:
+    partitions = [SimpleNamespace(partition=number) for number in range(2)]
+    found = plan_look.SourceLook(None, {"orders": SimpleNamespace(partitions=partitions)}, {}, [])  # type: ignore[arg-type,dict-item]
+    found.configs = {"orders": SimpleNamespace(get=lambda _: "delete")}  # type: ignore[dict-item]
+    found.starts = dict.fromkeys(found.keys, 0)
+    found.stable = dict.fromkeys(found.keys, 10)
+    wire = _Wire(set())
+    answer = wire.fetch_once
+
+    def fetch(ranges: list[FetchRange], **more: Any) -> list[FetchedPartition]:
+        return [found for item in ranges if item.partition == 1 for found in answer([item], **more)]
+
+    wire.fetch_once = fetch  # type: ignore[method-assign]
+    plan_look._Sampler(cast(Any, wire), found).run()
+    assert "leaves out 1 of 2 partitions; the first is orders-0" in found.unknown["batch headers on the source"]
+    assert (found.samples["orders", 0].codecs, found.samples["orders", 1].codecs) == (set(), {"none"})
 
 
 def test_a_measurement_counts_for_its_own_plan_only(tmp_path: Path) -> None:

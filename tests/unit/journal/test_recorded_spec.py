@@ -11,7 +11,7 @@ from airflow_provider_kafka_migration.errors import DocumentUnreadable
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.journal.recorded_spec import recorded_spec
+from airflow_provider_kafka_migration.journal.recorded_spec import recorded_spec, spec_to_record
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -26,7 +26,8 @@ def spec(**sections: Any) -> MigrationSpec:
             "storage": {"journal": "s3://bucket/m1", "conn_id": "aws"},
             "topics": {"include": ["orders\\..*"], "rename": {"topics": {"orders.a": "orders.b"}}},
             **sections,
-        }
+        },
+        recorded=True,
     )
 
 
@@ -36,7 +37,7 @@ def started(folder: Path, first: MigrationSpec | None) -> Journal:
         "m1",
         Fingerprint("s", "t"),
         owner=Owner("dag_run", "dag/run", "plan"),
-        details={"spec": first.model_dump(mode="json")} if first else None,
+        details={"spec": spec_to_record(first.model_dump(mode="json"))} if first else None,
     )
     if first is not None:
         guard_spec(journal, first.model_dump(mode="json"))
@@ -70,7 +71,28 @@ def test_a_hashed_address_is_never_replaced_by_an_older_one(tmp_path: Path) -> N
 def test_an_address_that_stayed_is_known_although_it_is_hashed(tmp_path: Path) -> None:
     same = spec(cutover={"freeze": "webhook", "producer_freeze_webhook": "https://x.example/?token=1"})
     journal = started(tmp_path, same)
-    assert parse_spec(recorded_spec(journal)) == same
+    assert parse_spec(recorded_spec(journal), recorded=True) == same
+
+
+def test_an_address_by_reference_is_known(tmp_path: Path) -> None:
+    first = spec(cutover={"freeze": "webhook", "producer_freeze_webhook": "env:FREEZE"})
+    journal = started(tmp_path, first)
+    assert parse_spec(recorded_spec(journal)) == first
+    second = spec(cutover={"freeze": "webhook", "producer_freeze_webhook": "airflow:freeze"})
+    guard_spec(journal, second.model_dump(mode="json"))
+    assert parse_spec(recorded_spec(journal)) == second
+
+
+def test_spark_s_conf_is_not_in_the_journal_and_not_missed(tmp_path: Path) -> None:
+    """What looks like no secret may be one; no reader of a journal submits to Spark."""
+    data = spec(spark={"conf": {"spark.x": "hunter2"}}, notifications={"notifier": "a.B", "kwargs": {"to": "ops"}})
+    journal = started(tmp_path, data)
+    assert parse_spec(recorded_spec(journal)) == data.model_copy(update={"spark": spec().spark})
+    guard_spec(journal, spec(spark={"conf": {"spark.x": "hunter3"}}).model_dump(mode="json"))
+    assert recorded_spec(journal)["spark"]["conf"] == {}
+    written = b"".join(path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file())
+    assert b"spark.conf" in written
+    assert b"hunter" not in written
 
 
 def test_a_journal_without_a_spec_says_what_to_do(tmp_path: Path) -> None:

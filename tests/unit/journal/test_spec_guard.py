@@ -9,10 +9,13 @@ from typing import Any, get_args, get_origin
 import pytest
 from journal_support import BOB, OpenJournal, go_to
 
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.journal import SPEC_RECORDED
 from airflow_provider_kafka_migration.errors import ClaimLost, FingerprintChanged
 from airflow_provider_kafka_migration.journal.spec_guard import (
     MAPPINGS,
     MAY_CHANGE_UNTIL,
+    flatten,
     guard_spec,
     last_spec,
     may_change_until,
@@ -29,7 +32,8 @@ SPEC = parse_spec(
         "storage": {"journal": "s3://jb/p"},
         "cutover": {"freeze": "webhook", "producer_freeze_webhook": "https://hooks/freeze?token=hunter2"},
         "notifications": {"notifier": "a.B", "kwargs": {"url": "hunter3"}},
-    }
+    },
+    recorded=True,
 ).model_dump(mode="json")
 
 
@@ -148,10 +152,44 @@ def test_nothing_happens_in_an_ended_migration(open_local: OpenJournal) -> None:
 def test_values_that_may_hold_secrets_are_not_kept(open_local: OpenJournal, local_store: LocalStore) -> None:
     journal = open_local()
     guard_spec(journal, SPEC)
-    guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://bob:hunter4@hooks/x"))
+    for address in (
+        "https://bob:hunter4@hooks/x",
+        "https://hooks/x#hunter5",
+        "HTTPS://hooks/x?hunter6",
+        "https://hooks/x/hunter7Aa1Bb2Cc3Dd4Ee5",
+    ):
+        guard_spec(journal, changed("cutover.producer_freeze_webhook", address))
     everything = b"".join(local_store.get(info.key) or b"" for info in local_store.list())
     assert b"hunter" not in everything
     assert b"cutover.producer_freeze_webhook" in everything
+
+
+def _as_recorded_by_an_earlier_version(journal: Any, address: str) -> None:
+    """It kept a fragment in plain, and hashed a query."""
+    fields = flatten(SPEC) | {"cutover.producer_freeze_webhook": address}
+    journal.step_once(SPEC_RECORDED, None, {"sha256": canonical_digest(fields), "fields": fields})
+
+
+def test_what_is_hashed_only_now_has_not_changed(open_local: OpenJournal) -> None:
+    journal = open_local()
+    _as_recorded_by_an_earlier_version(journal, "https://hooks/freeze#token")
+    go_to(journal, State.CUTOVER)
+    assert guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze#token")) == {}
+    with pytest.raises(FingerprintChanged, match="producer_freeze_webhook"):
+        guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://hooks/freeze#other"))
+
+
+def test_an_address_with_a_secret_may_become_a_reference_at_any_time(open_local: OpenJournal) -> None:
+    """After an upgrade in the middle of a migration there is no other way to write it."""
+    journal = open_local()
+    guard_spec(journal, SPEC)
+    go_to(journal, State.CUTOVER)
+    reference = changed("cutover.producer_freeze_webhook", "env:FREEZE_WEBHOOK")
+    assert list(guard_spec(journal, reference)) == ["cutover.producer_freeze_webhook"]
+    assert guard_spec(journal, reference) == {}
+    for other in ("https://elsewhere/freeze", "env:ANOTHER"):
+        with pytest.raises(FingerprintChanged, match="producer_freeze_webhook"):
+            guard_spec(journal, changed("cutover.producer_freeze_webhook", other))
 
 
 def test_an_upgrade_that_brings_or_drops_fields_changes_nothing(open_local: OpenJournal) -> None:

@@ -189,7 +189,7 @@ def test_a_good_journal(store: ObjectStore, open_journal: OpenJournal) -> None:
     taker = open_journal(BOB, takeover=True)
     taker.fail(RuntimeError())
     taker.release()
-    open_journal(ALICE).transition(State.ROLLED_BACK, "abort")
+    open_journal(ALICE, takeover=True).transition(State.ROLLED_BACK, "abort")
     report = Journal(store, "m1").verify()
     tip = Journal(store, "m1").tip
     assert tip is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,7 @@ from airflow_provider_kafka_migration.kafka.admin_groups import (
     GroupOffsets,
 )
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
+from airflow_provider_kafka_migration.phases import tail_health
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.references import Resolver
@@ -58,6 +60,29 @@ class Clock:
 
     def sleep(self, seconds: float) -> None:
         self.at += timedelta(seconds=seconds)
+
+
+class StoreWithTail(LocalStore):
+    """A folder in which a tail that is well writes its progress before each look, unless a test writes another one."""
+
+    def __init__(self, folder: Path, migration_id: str) -> None:
+        super().__init__(folder)
+        self._key = f"{migration_id}/progress/tail.json"
+        self._journal = lambda: Journal(LocalStore(folder), migration_id)
+        self._beats = 0
+
+    def get(self, key: str) -> bytes | None:
+        found = super().get(key)
+        if key != self._key or found is not None:
+            return found
+        self._beats += 1
+        journal = self._journal()
+        journal.refresh()
+        claim = journal.current_claim
+        generation = 0 if claim is None else claim.generation
+        figures = dict.fromkeys(("partitions_done", "partitions_total", "records", "copied_bytes", "total_bytes"), 0)
+        document = {"generation": generation, "run": "tail", "seconds": self._beats, "records_per_second": 0.0}
+        return json.dumps({**document, **figures, "partitions": []}).encode()
 
 
 class FakeWire:
@@ -249,7 +274,7 @@ def make_context(
     for name, value in sections.items():
         data[name] = {**data.get(name, {}), **value} if isinstance(value, dict) else value
     spec = parse_spec(data)
-    stores = [LocalStore(folder / name) for name in ("store", "archive", "evidence")]
+    stores = [StoreWithTail(folder / "store", "m1"), LocalStore(folder / "archive"), LocalStore(folder / "evidence")]
     owner = Owner("cli", "tester", "tester")
     journal = Journal.create_or_open(
         stores[0], "m1", Fingerprint("source-id", "target-id"), owner=owner, clock=clock.now
@@ -258,7 +283,7 @@ def make_context(
         journal.transition(step, "test")
     plan = plan or make_plan()
     stores[0].put("m1/plan.json", plan.canonical())
-    return PhaseContext(
+    context = PhaseContext(
         spec=spec,
         journal=journal,
         source=FakeCluster(),  # type: ignore[arg-type]
@@ -269,6 +294,9 @@ def make_context(
         resolver=Resolver(),
         now=clock.now,
     )
+    for _ in range(2):
+        tail_health.HealthWatch().look(context)  # the tail has been heard from a moment ago
+    return context
 
 
 def approval(context: PhaseContext, kind: str, code: str, *, user: str = "ann", **changes: Any) -> ApprovalAnswer:

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.phases import cutover_freeze, freeze_by_ha
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.freeze_patience import PAUSES, FreezePatience
 from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 
 
@@ -182,9 +183,8 @@ def test_who_is_ready_is_never_lifted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["webhook", "manual", "acl"])
 def test_instructions_are_complete_sentences_without_secrets(tmp_path: Path, method: str) -> None:
-    spec = make_context(
-        tmp_path, cutover={"freeze": "webhook", "producer_freeze_webhook": "https://x.example/freeze?token=s3cret"}
-    ).spec
+    cutover = {"freeze": "webhook", "producer_freeze_webhook": "https://x.example/s3cret?token=s3cret"}
+    spec = parse_spec({**make_context(tmp_path).spec.model_dump(mode="json"), "cutover": cutover}, recorded=True)
     text = freeze_by_hand.instructions(spec, method=method, deadline=None, acls=[])
     assert "s3cret" not in text
     assert "Do not do it if the journal has the step ready_for_client_switch" in text

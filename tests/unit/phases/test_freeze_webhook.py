@@ -5,12 +5,16 @@ from __future__ import annotations
 import socket
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from phase_support import make_context
 
-from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed
+from airflow_provider_kafka_migration.phases import freeze_methods
 from airflow_provider_kafka_migration.phases.freeze_webhook import ATTEMPTS, FreezeWebhook, signature
+from airflow_provider_kafka_migration.state import State
 from harness.webhook import FreezeWebhook as Receiver
 
 NOW = datetime(2026, 4, 24, 10, 40, tzinfo=UTC)
@@ -92,6 +96,39 @@ def test_an_answer_that_does_not_say_frozen_is_refused(status: int, body: dict[s
     ):
         call(receiver)
     assert len(receiver.calls) == 1
+
+
+def test_the_address_behind_a_reference_is_called_and_shown_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Path, query, login: all of it may be secret, so messages have scheme and host only."""
+    cutover = {"freeze": "webhook", "producer_freeze_webhook": "env:FREEZE_WEBHOOK"}
+    context = make_context(tmp_path, state=State.CUTOVER, cutover=cutover)
+    with Receiver(Producer()) as receiver:
+        place = receiver.url.removeprefix("http://").partition("/")[0]
+        monkeypatch.setenv("FREEZE_WEBHOOK", f"http://bob:hunter2@{place}/hunter3?token=hunter4#hunter5\n")
+        done = freeze_methods.freeze(context, "webhook", "1", DEADLINE)
+    assert done["webhook"]["status"] == 200
+    assert receiver.calls[0].headers["authorization"] == "Basic Ym9iOmh1bnRlcjI="
+    assert receiver.calls[0].headers["host"] == place
+    monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", {"request_seconds": 1.0, "sleep": lambda _: None})
+    with pytest.raises(FreezeFailed) as caught:
+        freeze_methods.freeze(context, "webhook", "1", DEADLINE)
+    assert caught.value.where.path == f"http://{place}"
+    shown = f"{caught.value} {caught.value.as_dict()} {caplog.text} {done} {context.spec}"
+    assert "hunter" not in shown
+
+
+@pytest.mark.parametrize("content", ["hunter2", "ftp://host/hunter2", "https://[hunter2", ""])
+def test_a_reference_to_something_else_is_named_and_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    context = make_context(tmp_path, cutover={"freeze": "webhook", "producer_freeze_webhook": "env:FREEZE_WEBHOOK"})
+    monkeypatch.setenv("FREEZE_WEBHOOK", content)
+    with pytest.raises(ConnectionInvalid, match="producer_freeze_webhook refers to is no http") as caught:
+        freeze_methods.freeze(context, "webhook", "1", DEADLINE)
+    assert caught.value.where.path == "env:FREEZE_WEBHOOK"
+    assert "hunter2" not in str(caught.value)
 
 
 def test_nobody_there() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -188,6 +189,21 @@ def test_a_new_driver_takes_back_what_the_one_before_it_has_said(local_store: Lo
     assert (now["partitions_failed"], now["troubles"]) == (0, [])
     assert now["run"] != written["run"]
     assert now["partitions"][0]["target_offset"] == 70, "a log that went back is noticed by the one after it, too"
+
+
+def test_a_tail_with_nothing_to_copy_writes_again_and_again(local_store: LocalStore, clock: Clock) -> None:
+    """Whoever reads its progress sees a new time, and so that it lives."""
+    only = lane(0, partition("a", 0))
+    driver = tail(local_store, only)
+    driver.begin()
+    seen = set()
+    for _ in range(3):
+        document = json.loads(local_store.get("m1/progress/tail.json") or b"")
+        assert datetime.fromisoformat(document["at"]).tzinfo is not None
+        seen.add((document["seconds"], document["at"]))
+        clock.now += 2.5
+        driver.tick({0: clock.now})
+    assert len(seen) == 3
 
 
 def test_lines_are_written_soon_and_then_now_and_then(
