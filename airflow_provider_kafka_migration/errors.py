@@ -306,6 +306,12 @@ class FreezeFailed(Terminal):
     code = "FREEZE_FAILED"
 
 
+class FreezeUnconfirmed(Transient):
+    """The freeze webhook has not confirmed that producers stay stopped; it is asked again while the freeze lasts."""
+
+    code = "FREEZE_UNCONFIRMED"
+
+
 class StillFrozen(Transient):
     """A freeze should have been lifted and could not be; ``next_step`` says how a person frees the producers."""
 

@@ -199,4 +199,5 @@ class FreezePatience:
             method=attempt.method if attempt else self._spec.cutover.freeze,
             deadline=attempt.deadline if attempt else None,
             acls=[],
+            held=attempt.held if attempt else False,
         )

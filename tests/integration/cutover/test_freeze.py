@@ -151,7 +151,10 @@ def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
             assert lab.sentinels(lab.source_cluster) == {(topic, 0): [], (topic, 1): []}
             return
         lab.advance(context)
-        assert actions(webhook) == ["freeze"]
+        assert actions(webhook) == ["freeze", "freeze"]
+        deadlines = [call.body["deadline"] for call in webhook.calls]
+        assert deadlines[0] is not None
+        assert deadlines[1] is None, "before READY: until it hears unfreeze"
         assert clients.lost_records(lab.target_cluster.client_config(), producer.acknowledged) == []
         lab.check_equal()
 
