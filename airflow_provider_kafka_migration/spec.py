@@ -313,7 +313,7 @@ class CutoverSection(Section):
         "record", description="record writes a sentinel record to each source partition; end_offsets writes nothing."
     )
     on_bypass: Literal["fail", "wait", "continue"] = Field(
-        "fail", description="A producer that goes on writing after the freeze."
+        "fail", description="A producer that goes on writing after the freeze, until clients have switched."
     )
     max_open_transaction_wait: Duration = Field("30s", description="How long open transactions are waited for.")  # type: ignore[assignment]
     in_one_task: bool = Field(

@@ -112,10 +112,12 @@ def _handover(facts: dict[str, Any]) -> list[str]:
 
 def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
     frozen = facts.get("frozen") or {}
+    behind = facts.get("behind_boundary") or {"late": {}, "unchecked": {"source": "nobody has looked"}}
+    up_to = " up to the boundary of the cutover" if behind["late"] or behind["unchecked"] else ""
     lines = [
         f"# READY FOR CLIENT SWITCH: migration {escape(spec.migration_id)}",
         "",
-        "The target has every record of the source, and the offsets of the groups. Now:",
+        f"The target has every record of the source{up_to}, and the offsets of the groups. Now:",
         "",
         "1. Stop the consumers on the source.",
         "2. Approve this: the groups' offsets are taken over for the last time.",
@@ -131,7 +133,33 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
             f"**{len(active)} groups still have members on the source** (policy: {spec.groups.on_active_source}): "
             + ", ".join(escape(name) for name in active[:_MAX_ROWS]),
         ]
-    return lines + _unfenced(facts) + _proof(spec, facts, "up to the boundary") + _groups(facts) + _findings(facts)
+    lines += _behind_boundary(spec, behind) + _unfenced(facts) + _proof(spec, facts, "up to the boundary")
+    return lines + _groups(facts) + _findings(facts)
+
+
+def _behind_boundary(spec: MigrationSpec, found: dict[str, Any]) -> list[str]:
+    """Records of the source that the target does not get, and where nobody knows whether there are any."""
+    late, unchecked = found["late"], found["unchecked"]
+    lines = ["", "## On the source behind the boundary", ""]
+    if not late and not unchecked:
+        return [*lines, f"Nothing: all {found['partitions']} partitions were looked at."]
+    policy = "this is only shown" if spec.cutover.on_bypass == "continue" else "an approval is refused"
+    if late:
+        lines += [
+            f"**{found['records']} records in {len(late)} partitions are on the source only** "
+            f"(cutover.on_bypass: {spec.cutover.on_bypass}): {policy}.",
+            "",
+            *table(["partition", "what was seen"], [[name, text] for name, text in late.items()]),
+        ]
+    if unchecked:
+        lines += [
+            *([""] if late else []),
+            f"**It could not be checked whether there are more** (cutover.on_bypass: {spec.cutover.on_bypass}): "
+            f"{policy}.",
+            "",
+            *table(["partition", "why"], [[name, why] for name, why in unchecked.items()]),
+        ]
+    return lines
 
 
 def _unfenced(facts: dict[str, Any]) -> list[str]:
