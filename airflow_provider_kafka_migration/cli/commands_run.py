@@ -12,6 +12,7 @@ from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.output import (
     Answer,
     DebugOption,
@@ -209,6 +210,7 @@ def run(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
     session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     return _drive(spec, session, view, approve, until)
 
@@ -232,6 +234,7 @@ def resume(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
     session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     with session.open() as migration:
         if migration.status().state is None:
@@ -253,10 +256,11 @@ def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugO
     with Session(spec, make_view(quiet=True)).open() as migration:
         found = migration.status()
     waits = found.resume is not None and found.resume.waits
-    return Answer(found.as_dict(), [_status_table(found)], code=ExitCode.WAITS if waits else ExitCode.OK)
+    text = [_status_table(found, str(file))]
+    return Answer(found.as_dict(str(file)), text, code=ExitCode.WAITS if waits else ExitCode.OK)
 
 
-def _status_table(found: Status) -> Table:
+def _status_table(found: Status, file: str) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     rows = {
         "migration": found.migration_id,
@@ -273,6 +277,8 @@ def _status_table(found: Status) -> Table:
     for name, text in rows.items():
         if text:
             table.add_row(f"[bold]{name}[/]", escape(text))
+    for number, line in enumerate(found.freeze.lines(file) if found.freeze else ()):
+        table.add_row("[bold red]producers[/]" if number == 0 else "", escape(line))
     for name, text in _trouble_rows(found):
         table.add_row(f"[bold red]{name}[/]", escape(text))
     return table
@@ -312,6 +318,7 @@ def rollback(
     if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
         raise typer.Abort
     view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
     with view, Session(spec, view, takeover=takeover).open() as migration:
         result = migration.run("rollback", reason=reason)
     data = {

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.created_access import row
 from airflow_provider_kafka_migration.phases.freeze_webhook import REQUEST_SECONDS, FreezeWebhook
@@ -41,7 +42,7 @@ def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetim
         return _webhook(context, "unfreeze", deadline)
     if method == "acl":
         return _remove_acls(context, attempt)
-    return {"todo": "the freeze was by hand: tell the producers' owners that they may write to the source again"}
+    return {"todo": freeze_words.lifted(method)}
 
 
 def hold(context: PhaseContext, method: str, *, within_seconds: float) -> dict[str, Any]:
