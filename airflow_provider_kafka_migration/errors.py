@@ -76,6 +76,12 @@ class MigrationError(Exception):
             text += f". Next: {self.next_step}"
         return text
 
+    def add_next_step(self, text: str) -> None:
+        """Add what has become true since the error was made to the end of the next step, once."""
+        if text not in self.next_step:
+            self.next_step = f"{self.next_step}; {text}" if self.next_step else text
+            self.args = (self._message(),)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.next_step, self.details))
 

@@ -306,7 +306,7 @@ class CutoverSection(Section):
         None, pattern=r"^https?://", description="POSTed at the freeze and at the unfreeze (freeze: webhook)."
     )
     webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
-    max_producer_freeze: Duration = Field("60s", description="Beyond it producers are unfrozen again.")  # type: ignore[assignment]
+    max_producer_freeze: Duration = Field("60s", description="Beyond it the freeze is lifted.")  # type: ignore[assignment]
     freeze_stable_window: Duration = Field("2s", description="End offsets must stand still for so long.")  # type: ignore[assignment]
     drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
     sentinel: Literal["record", "end_offsets"] = Field(

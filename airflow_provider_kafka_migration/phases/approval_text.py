@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.approval import ApprovalKind
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.timing import words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -52,6 +53,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
     section = spec.cutover
     estimate = facts["expected_freeze_seconds"]
     limit = section.max_producer_freeze.total_seconds()
+    by_hand = section.freeze == "manual"
     lines = [
         f"# Cutover of migration {escape(spec.migration_id)}",
         "",
@@ -65,10 +67,11 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         "5. The target is checked for anything that was cut. Then clients may switch.",
         "",
         f"Producers will be frozen for about **{estimate:g} s**, at most {limit:g} s, counted from the moment they are "
-        "asked to stop: then the freeze is lifted and the migration goes back to mirroring.",
+        "asked to stop: then the freeze is lifted and the migration goes back to mirroring"
+        + (f"; whoever stopped the producers by hand then has to {freeze_words.TELL_OWNERS}." if by_hand else "."),
     ]
     lines += ["", *_handover(facts)]
-    if section.freeze == "manual":
+    if by_hand:
         lines += ["", "**By approving you confirm that all producers of these topics are stopped now.**"]
     if facts.get("cannot_fit"):
         lines += ["", f"**This cannot be done in time, and an approval will be refused: {facts['cannot_fit']}.**"]

@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.phases import (
     behind_boundary,
     drain,
     fence,
+    freeze_words,
     frozen,
     groups,
     handover,
@@ -301,6 +302,9 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
                 _check_source_stands(context)
             _check_proof(context, answer)
         except ApprovalRefused as error:
+            if answer.kind == "cutover" and context.spec.cutover.freeze == "manual":
+                # Whoever approves has stopped the producers before.
+                error.add_next_step(freeze_words.not_begun("manual"))
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(REFUSED, key=key, details=details, reason=error.what)
             raise

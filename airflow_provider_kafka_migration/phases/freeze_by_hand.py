@@ -10,6 +10,7 @@ from datetime import datetime
 
 from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen, Where
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -86,7 +87,7 @@ def _webhook(spec: MigrationSpec, deadline: datetime | None, *, held: bool) -> s
     )
 
 
-_MANUAL = "the producers were stopped by hand: tell their owners that they may write to the source again."
+_MANUAL = f"the producers were stopped by hand: {freeze_words.TELL_OWNERS}."
 
 
 def _acl(acls: list[Acl]) -> str:

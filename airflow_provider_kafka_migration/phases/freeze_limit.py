@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, PhaseOver, StillFrozen, Transient
-from airflow_provider_kafka_migration.phases import freeze_by_hand, frozen
+from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_words, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -97,7 +97,7 @@ def run(context: PhaseContext) -> PhaseResult:
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step="producers write to the source again. Look at the red task of the cutover; then clear drain_ready "
+        next_step=f"{freeze_words.lifted(attempt.method)}. Look at the red task of the cutover; then clear drain_ready "
         "and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
         details={"attempt": attempt.number, **details},
     )

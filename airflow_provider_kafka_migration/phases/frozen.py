@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_methods
+from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_methods, freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -122,11 +122,14 @@ def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
     if attempt is None or attempt.lifted or attempt.given_up or attempt.verified is None:
         is_over = attempt is not None and (attempt.lifted or attempt.given_up)
         state = "was lifted" if is_over else "is not verified"
-        raise FreezeFailed(
+        error = FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
             where=context.where(PHASE),
             next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
         )
+        if attempt is not None and attempt.lifted:
+            error.add_next_step(freeze_words.lifted(attempt.method))
+        raise error
     return attempt
 
 
@@ -192,6 +195,8 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
         if attempt.ready or _may_be_tried_again(context, attempt, error):
             raise
         lift(context, attempt, reason=_reason(error))
+        if isinstance(error, MigrationError):
+            error.add_next_step(f"the freeze is lifted: {freeze_words.lifted(attempt.method)}")
         raise
 
 
@@ -205,7 +210,7 @@ def _reason(error: Exception) -> str:
 
 
 def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[str, Any]:
-    """Go back to ``tail`` and let producers write to the source again. Idempotent: every part may be done before.
+    """Go back to ``tail`` and free the producers. Idempotent: every part may be done before.
 
     The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
     that, no step of the cutover runs again for producers that write. The tail's stop is taken away before, too, so

@@ -283,7 +283,7 @@ def check_before_freeze(context: PhaseContext) -> None:
     What takes write access away is taken over only if the migration itself stops the producers (``freeze: acl``): else
     producers may be stopped by it already, and they are to write to the target.
 
-    :raises FreezeFailed: something has changed that the target does not have; nothing was frozen.
+    :raises FreezeFailed: something has changed that the target does not have.
     :raises MigrationError: something cannot be read; never taken for "nothing has changed".
     """
     drift = source_drift.look(context, context.load_plan())
@@ -312,10 +312,10 @@ def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
         where=context.where("cutover", cluster="source"),
         next_step="the tail takes changes over within topology.refresh_interval (its log says if it cannot); then "
-        "approve again; nothing was frozen"
+        "approve again"
         if follows
         else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail; then "
-        "approve again; nothing was frozen",
+        "approve again",
         details={"changes": list(lines)},
     )
 
