@@ -192,6 +192,10 @@ class ObjectExists(Terminal):
     code = "OBJECT_EXISTS"
 
 
+#: Terminal for whoever has just read the connections; who has held them for long reads them again first.
+CREDENTIALS_REFUSED = (AuthenticationFailed, ConnectionInvalid, StorageRefused)
+
+
 class JournalConflict(Transient):
     """Too many other writers appended to the journal at the same time."""
 

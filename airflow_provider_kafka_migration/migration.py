@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
+    CREDENTIALS_REFUSED,
     ClaimLost,
     FreezeFailed,
     IllegalTransition,
@@ -439,7 +440,7 @@ class Migration:
             return self.journal_context
         try:
             return self.journal_context
-        except Transient as error:
+        except (Transient, *CREDENTIALS_REFUSED) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
     def _check_rollback(self) -> None:
@@ -574,6 +575,7 @@ class FreezeWatch:
         self._context: PhaseContext | None = None
         #: The last freeze that was seen, by this watch or by the one before it.
         self.known: FreezeAttempt | None = None
+        self._has_seen = False
 
     @classmethod
     def open(cls, spec: MigrationSpec, resolver: Resolver) -> FreezeWatch:
@@ -585,11 +587,24 @@ class FreezeWatch:
         if self._context is None:
             try:
                 self._context = self._reading.enter_context(self._migration.reading())
-            except Transient as error:
+            except (Transient, *CREDENTIALS_REFUSED) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         found = freeze_limit.look(self._context)
-        self.known = frozen.current_attempt(self._context)
+        self.see(frozen.current_attempt(self._context))
         return found
+
+    def see(self, attempt: FreezeAttempt | None) -> None:
+        """Take what the journal has of the last freeze; None: there was none."""
+        self.known, self._has_seen = attempt, True
+
+    def follow(self, former: FreezeWatch) -> None:
+        """Know what the watch before this one has seen."""
+        self.known, self._has_seen = former.known, former._has_seen
+
+    @property
+    def may_be_frozen(self) -> bool:
+        """Whether producers may be frozen, by the last look that could read the journal; without one: nobody knows."""
+        return not self._has_seen or (self.known is not None and self.known.is_open)
 
     def close(self) -> None:
         """Close the connections."""
