@@ -41,6 +41,7 @@ from airflow_provider_kafka_migration.phases import (
     topology,
     topology_settings,
     topology_topics,
+    write_grants,
     write_withdrawals,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
@@ -72,6 +73,7 @@ def follow(context: PhaseContext) -> list[str]:
     if not _may_change(context):
         return []
     plan = context.load_plan()
+    write_grants.see(context)
     drift = source_drift.look(context, plan)
     if _refuses(context):
         _name(context, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
@@ -326,6 +328,7 @@ def facts(context: PhaseContext) -> list[list[str]]:
     named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
     try:
         drift = source_drift.look(context, context.load_plan())
+        rows += [["given at the switch", line] for line in write_grants.gone(context)]
     except (ClaimHeld, ClaimLost, JournalTampered):
         raise
     except MigrationError as error:
