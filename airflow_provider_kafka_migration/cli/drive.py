@@ -218,6 +218,8 @@ class Driver:
             in_freeze = not is_overdue and _in_freeze(context)
         if is_overdue:
             self._migration.run("cutover.freeze_limit")
+        if in_freeze and self._until in (*COPY, "drain_ready"):
+            return
         if in_freeze:
             # The steps of the cutover wait for clusters that are away, and keep the limit; the phases before do not.
             self._bridge(in_freeze=True)

@@ -306,6 +306,14 @@ def test_resume_in_a_freeze_goes_straight_to_the_steps_that_wait_for_clusters(jo
     assert "tail" in [item.phase for item in shown]
 
 
+@pytest.mark.parametrize("until", ["seed", "drain_ready"])
+def test_until_a_phase_before_the_freeze_runs_nothing_behind_it(journal: Journal, until: str) -> None:
+    freeze(journal)
+    migration = Frozen(journal, lambda: PhaseResult("tail", "tail complete"))
+    driven(migration, until=until)
+    assert migration.ran == []
+
+
 def test_a_tail_that_fails_for_a_moment_does_not_end_the_command_in_a_freeze(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
