@@ -248,7 +248,7 @@ def resume(
 
 @answering
 def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
-    """Say where a migration stands: from its journal alone, no cluster is asked and nothing is claimed.
+    """Say where a migration stands, and whether producers are frozen: from its journal alone, nothing is claimed.
 
     Exit status 10 when it waits for an operator.
     """
