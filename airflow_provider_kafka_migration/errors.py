@@ -76,6 +76,12 @@ class MigrationError(Exception):
             text += f". Next: {self.next_step}"
         return text
 
+    def add_next_step(self, text: str) -> None:
+        """Add what has become true since the error was made to the end of the next step, once."""
+        if text not in self.next_step:
+            self.next_step = f"{self.next_step}; {text}" if self.next_step else text
+            self.args = (self._message(),)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.what, self.where, self.next_step, self.details))
 
@@ -184,6 +190,10 @@ class ObjectExists(Terminal):
     """A create-only put met an existing object (HTTP 412): somebody else wrote it first."""
 
     code = "OBJECT_EXISTS"
+
+
+#: Terminal for whoever has just read the connections; who has held them for long reads them again first.
+CREDENTIALS_REFUSED = (AuthenticationFailed, ConnectionInvalid, StorageRefused)
 
 
 class JournalConflict(Transient):
@@ -310,6 +320,12 @@ class FreezeFailed(Terminal):
     """Producers could not be frozen, or one of them goes on writing."""
 
     code = "FREEZE_FAILED"
+
+
+class FreezeUnconfirmed(Transient):
+    """The freeze webhook has not confirmed that producers stay stopped; it is asked again while the freeze lasts."""
+
+    code = "FREEZE_UNCONFIRMED"
 
 
 class StillFrozen(Transient):

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
+    CREDENTIALS_REFUSED,
     ClaimLost,
     FreezeFailed,
     IllegalTransition,
@@ -39,12 +40,21 @@ from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import answers, drain, freeze_limit, frozen, one_task, tail_health
+from airflow_provider_kafka_migration.phases import (
+    answers,
+    drain,
+    freeze_limit,
+    frozen,
+    one_task,
+    open_freeze,
+    tail_health,
+)
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
@@ -80,11 +90,16 @@ class Status:
     last: JournalEntry | None
     resume: Resume | None
     progress: Mapping[str, Any]
+    #: a freeze of producers that is not over
+    freeze: OpenFreeze | None = None
     #: the last validation in one line, with the reasons of its warnings; empty before it
     validation: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+    def as_dict(self, file: str = "FILE") -> dict[str, Any]:
+        """JSON-able.
+
+        :param file: the spec, for commands that can be copied.
+        """
         return {
             "migration_id": self.migration_id,
             "state": None if self.state is None else str(self.state),
@@ -96,6 +111,7 @@ class Status:
             "last": None if self.last is None else self.last.model_dump(mode="json", by_alias=True),
             "resume": None if self.resume is None else {"action": str(self.resume.action), "why": self.resume.reason},
             "progress": dict(self.progress),
+            "freeze": None if self.freeze is None else self.freeze.as_dict(file),
             "validation": self.validation,
         }
 
@@ -410,10 +426,19 @@ class Migration:
         """
         for step in one_task.STEPS:
             if step == one_task.AFTER_TAIL:
-                self._recorded(PHASES[step], lambda: one_task.wait_for_tail(self.context, sleep=self._sleep))
+                self.wait_for_tail()
             result = self.run(step)
             on_result(result)
         return result
+
+    def wait_for_tail(self, *, sleep: Callable[[float], None] | None = None) -> PhaseResult:
+        """Until the tail has ended, which runs elsewhere, as patiently as a step of the cutover. ``details["ended"]``.
+
+        :param sleep: may raise why the tail has failed; for good, and the freeze is lifted.
+        :raises FreezeFailed: not within the freeze's limit; the freeze was lifted.
+        """
+        wait = sleep or self._sleep
+        return self._recorded(PHASES[one_task.AFTER_TAIL], lambda: one_task.wait_for_tail(self.context, sleep=wait))
 
     def _phase_context(self, entry: PhaseEntry, phase: str) -> PhaseContext:
         if not entry.needs_journal_only:
@@ -424,7 +449,7 @@ class Migration:
             return self.journal_context
         try:
             return self.journal_context
-        except Transient as error:
+        except (Transient, *CREDENTIALS_REFUSED) as error:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
     def _check_rollback(self) -> None:
@@ -500,6 +525,7 @@ class Migration:
             last=journal.tip,
             resume=journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
+            freeze=open_freeze.read(self._context_of(journal)),
             validation=_reason_of(journal, VALIDATED),
         )
 
@@ -566,6 +592,7 @@ class FreezeWatch:
         self._context: PhaseContext | None = None
         #: The last freeze that was seen, by this watch or by the one before it.
         self.known: FreezeAttempt | None = None
+        self._has_seen = False
 
     @classmethod
     def open(cls, spec: MigrationSpec, resolver: Resolver) -> FreezeWatch:
@@ -577,11 +604,24 @@ class FreezeWatch:
         if self._context is None:
             try:
                 self._context = self._reading.enter_context(self._migration.reading())
-            except Transient as error:
+            except (Transient, *CREDENTIALS_REFUSED) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         found = freeze_limit.look(self._context)
-        self.known = frozen.current_attempt(self._context)
+        self.see(frozen.current_attempt(self._context))
         return found
+
+    def see(self, attempt: FreezeAttempt | None) -> None:
+        """Take what the journal has of the last freeze; None: there was none."""
+        self.known, self._has_seen = attempt, True
+
+    def follow(self, former: FreezeWatch) -> None:
+        """Know what the watch before this one has seen."""
+        self.known, self._has_seen = former.known, former._has_seen
+
+    @property
+    def may_be_frozen(self) -> bool:
+        """Whether producers may be frozen, by the last look that could read the journal; without one: nobody knows."""
+        return not self._has_seen or (self.known is not None and self.known.is_open)
 
     def close(self) -> None:
         """Close the connections."""

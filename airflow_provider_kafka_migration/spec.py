@@ -320,14 +320,14 @@ class CutoverSection(Section):
         "file:PATH or airflow:CONN_ID where the address holds a secret (login, query, fragment, a token in its path).",
     )
     webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
-    max_producer_freeze: Duration = Field("60s", description="Beyond it producers are unfrozen again.")  # type: ignore[assignment]
+    max_producer_freeze: Duration = Field("60s", description="Beyond it the freeze is lifted.")  # type: ignore[assignment]
     freeze_stable_window: Duration = Field("2s", description="End offsets must stand still for so long.")  # type: ignore[assignment]
     drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
     sentinel: Literal["record", "end_offsets"] = Field(
         "record", description="record writes a sentinel record to each source partition; end_offsets writes nothing."
     )
     on_bypass: Literal["fail", "wait", "continue"] = Field(
-        "fail", description="A producer that goes on writing after the freeze."
+        "fail", description="A producer that goes on writing after the freeze, until clients have switched."
     )
     max_open_transaction_wait: Duration = Field("30s", description="How long open transactions are waited for.")  # type: ignore[assignment]
     in_one_task: bool = Field(

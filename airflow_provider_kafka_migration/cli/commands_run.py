@@ -12,6 +12,7 @@ from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
 from airflow_provider_kafka_migration.cli.output import (
     Answer,
     DebugOption,
@@ -209,6 +210,7 @@ def run(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
     session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     return _drive(spec, session, view, approve, until)
 
@@ -232,6 +234,7 @@ def resume(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
     session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     with session.open() as migration:
         if migration.status().state is None:
@@ -245,7 +248,7 @@ def resume(
 
 @answering
 def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
-    """Say where a migration stands: from its journal alone, no cluster is asked and nothing is claimed.
+    """Say where a migration stands, and whether producers are frozen: from its journal alone, nothing is claimed.
 
     Exit status 10 when it waits for an operator.
     """
@@ -254,11 +257,12 @@ def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugO
         found = migration.status()
         silence = migration.tail_silence()
     waits = found.resume is not None and found.resume.waits
-    data = {**found.as_dict(), "tail_silence": silence}
-    return Answer(data, [_status_table(found, silence)], code=ExitCode.WAITS if waits else ExitCode.OK)
+    data = {**found.as_dict(str(file)), "tail_silence": silence}
+    text = [_status_table(found, str(file), silence)]
+    return Answer(data, text, code=ExitCode.WAITS if waits else ExitCode.OK)
 
 
-def _status_table(found: Status, silence: str) -> Table:
+def _status_table(found: Status, file: str, silence: str) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     rows = {
         "migration": found.migration_id,
@@ -275,6 +279,8 @@ def _status_table(found: Status, silence: str) -> Table:
     for name, text in rows.items():
         if text:
             table.add_row(f"[bold]{name}[/]", escape(text))
+    for number, line in enumerate(found.freeze.lines(file) if found.freeze else ()):
+        table.add_row("[bold red]producers[/]" if number == 0 else "", escape(line))
     for name, text in [*([("tail", silence)] if silence else []), *_trouble_rows(found)]:
         table.add_row(f"[bold red]{name}[/]", escape(text))
     return table
@@ -314,6 +320,7 @@ def rollback(
     if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
         raise typer.Abort
     view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
     with view, Session(spec, view, takeover=takeover).open() as migration:
         result = migration.run("rollback", reason=reason)
     data = {

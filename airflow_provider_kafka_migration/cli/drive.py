@@ -23,8 +23,9 @@ from airflow_provider_kafka_migration.documents.approval import (
 )
 from airflow_provider_kafka_migration.errors import ApprovalRefused, Interrupted, Transient
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import answers, approvals, freeze_limit, groups
-from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.phases import answers, approvals, freeze_limit, groups, open_freeze
+from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.open_freeze import Standing
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
 
@@ -34,6 +35,11 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _LONG_SECONDS = 300.0
+#: The longest pause while producers stand still, and how often a pause looks whether they do.
+_HURRIED_PAUSE_SECONDS = 2.0
+_LOOK_SECONDS = 0.5
+#: A tail that has journaled its end is over in a moment.
+_TAIL_END_SECONDS = 30.0
 
 #: Phases before anything runs beside them.
 COPY = ("plan", "precheck", "topology_copy", "seed")
@@ -68,7 +74,8 @@ class Outcome:
 class Tail:
     """The tail in a thread of its own, beside the drain and the cutover.
 
-    As long as nobody waits for its end it is started again after failures that may pass, with growing pauses.
+    It is started again after failures that may pass, with growing pauses, for as long as it is wanted: who waits for it
+    in a freeze keeps the freeze's limit.
 
     :param migration: opened for it alone; the same owner.
     :param stop: ends it early, without a failure.
@@ -77,7 +84,7 @@ class Tail:
     def __init__(self, migration: Migration, stop: threading.Event) -> None:
         self._migration = migration
         self._stop = stop
-        self._awaited = threading.Event()
+        self._hurried = threading.Event()
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self.result: PhaseResult | None = None
@@ -103,14 +110,16 @@ class Tail:
         if self._ended.is_set():
             threading.Event().wait(seconds)
 
-    def wait(self) -> PhaseResult | None:
-        """Until it has ended by itself at its stop offsets.
+    def hurry(self) -> None:
+        """Producers stand still: from now on it pauses only for moments."""
+        self._hurried.set()
+
+    def wait(self, seconds: float) -> PhaseResult | None:
+        """Until it has ended by itself at its stop offsets; None: not within the time.
 
         :raises MigrationError: why it failed.
         """
-        self._awaited.set()
-        while not self._ended.wait(0.5):
-            continue
+        self._ended.wait(seconds)
         self._raise()
         return self.result
 
@@ -138,14 +147,28 @@ class Tail:
             except Interrupted:
                 raise
             except Transient as error:
-                # Producers may stand still for who waits: they must hear of it.
-                if self._stop.is_set() or self._awaited.is_set():
+                if self._stop.is_set():
                     raise
                 if time.monotonic() - began >= _LONG_SECONDS:
                     pause = _FIRST_PAUSE_SECONDS
                 log.warning("The tail has ended and is started again in %.0f s: %s", pause, error)
-            self._stop.wait(pause)
+            self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, for a moment only in a freeze. A signal does not wake up who waits for the stop, so look often."""
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < seconds:
+            if self._hurried.is_set() and waited >= _HURRIED_PAUSE_SECONDS:
+                return
+            if self._stop.wait(min(seconds - waited, _LOOK_SECONDS)):
+                return
+
+
+def _in_freeze(context: PhaseContext) -> bool:
+    """Whether a cutover has begun and was not given up, per the journal."""
+    found = open_freeze.read(context)
+    return found is not None and found.standing is not Standing.GIVEN_UP
 
 
 class Driver:
@@ -192,28 +215,41 @@ class Driver:
         # First of all, and without a cluster: a process that died in a freeze may have left producers stopped.
         with self._migration.reading() as context:
             is_overdue = freeze_limit.is_overdue(context)
+            in_freeze = not is_overdue and _in_freeze(context)
         if is_overdue:
             self._migration.run("cutover.freeze_limit")
-        for phase in COPY:
-            self._run(phase)
-        if not self._is_past(State.CUTOVER) and not self._bridge():
+        if in_freeze and self._until in (*COPY, "drain_ready"):
             return
+        if in_freeze:
+            # The steps of the cutover wait for clusters that are away, and keep the limit; the phases before do not.
+            self._bridge(in_freeze=True)
+        else:
+            for phase in COPY:
+                self._run(phase)
+            if not self._is_past(State.CUTOVER) and not self._bridge():
+                return
         if not self._is_past(State.AWAITING_CLIENT_SWITCH) and not self._switch():
             return
         for phase in PROOF:
             self._run(phase)
 
-    def _bridge(self) -> bool:
-        """From the tail's start to READY_FOR_CLIENT_SWITCH; False: a person is asked."""
+    def _bridge(self, *, in_freeze: bool = False) -> bool:
+        """From the tail's start to READY_FOR_CLIENT_SWITCH; False: a person is asked.
+
+        :param in_freeze: producers are frozen already, so the drain was small and the cutover is approved.
+        """
         with self._open_guard(), self._open_tail() as tail:
-            self._run("drain_ready", tail)
-            if not self._approved("cutover"):
-                return False
+            if not in_freeze:
+                self._run("drain_ready", tail)
+                if not self._approved("cutover"):
+                    return False
+            tail.hurry()
             for phase in CUTOVER_TO_DRAIN:
                 self._run(phase, tail)
-            ended = tail.wait()
-            if ended is not None:
-                self._note(ended)
+            if self._migration.wait_for_tail(sleep=tail.sleep).details["ended"]:
+                ended = tail.wait(_TAIL_END_SECONDS)
+                if ended is not None:
+                    self._note(ended)
             for phase in CUTOVER_REST:
                 self._run(phase)
         return True

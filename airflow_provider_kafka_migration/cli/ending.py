@@ -27,11 +27,14 @@ class Ending:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        #: Written to stderr when a second signal ends the process, which has no time to look at anything.
+        self.parting = ""
         self._heeding = 0
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
         """Handler of the signals. Takes no lock: the main thread may hold any when it is interrupted."""
         if self.number is not None:
+            os.write(2, self.parting.encode())
             os._exit(SIGNALED + number)
         self.number = number
         if not self._heeding:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Transient
+from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, FreezeFailed, MigrationError, Transient
 from airflow_provider_kafka_migration.migration import Migration
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class FreezeGuard:
             try:
                 if not self._migration.run("cutover.freeze_limit").details.get("watch"):
                     return
-            except Transient as error:
+            except (Transient, *CREDENTIALS_REFUSED) as error:
                 # Producers may be frozen, so it goes on for as long as the command runs.
                 log.warning("The limit of the freeze cannot be kept now, tried again: %s", error)
             except FreezeFailed as error:

@@ -6,6 +6,7 @@ import functools
 import json
 import signal
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn, ParamSpec
 
@@ -51,6 +52,46 @@ class Answer:
     raw: str | None = None
 
 
+@dataclass(frozen=True)
+class Notice:
+    """What a command has to say at its very end, however it ends: after its answer, or after its error.
+
+    :param data: for ``--json``: keys beside those of the answer or the error.
+    :param lines: for people, on stderr.
+    """
+
+    data: dict[str, Any]
+    lines: Sequence[str]
+
+
+@dataclass
+class _Parting:
+    read: Callable[[], Notice | None] | None = None
+    ending: Ending | None = None
+
+
+_parting: ContextVar[_Parting | None] = ContextVar("parting", default=None)
+
+
+def say_last(read: Callable[[], Notice | None], *, when_killed: str = "") -> None:
+    """Have the command that runs end with a notice.
+
+    :param read: makes it; None: there is nothing to say. Called when everything else has ended.
+    :param when_killed: a line for a second signal, which leaves no time for ``read``.
+    """
+    parting = _parting.get()
+    if parting is None:
+        return
+    parting.read = read
+    if parting.ending is not None and when_killed:
+        parting.ending.parting = f"{when_killed}\n"
+
+
+def _last_words(parting: _Parting) -> Notice:
+    notice = parting.read() if parting.read is not None else None
+    return notice or Notice({}, ())
+
+
 def console() -> Console:
     """For answers."""
     return Console(soft_wrap=True, highlight=False)
@@ -70,21 +111,28 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         as_json, debug = bool(kwargs.get("json_output")), bool(kwargs.get("debug"))
-        with listening() as ending:
-            try:
-                answer = command(*args, **kwargs)
-            except (MigrationError, KeyboardInterrupt) as error:
-                if debug:
-                    error_console().print_exception()
-                _fail(error, ending, as_json=as_json, command=command.__name__)
-            except (typer.Exit, typer.Abort, typer.BadParameter):
-                raise
-            except Exception as error:
-                if debug:
+        parting = _Parting()
+        token = _parting.set(parting)
+        try:
+            with listening() as ending:
+                parting.ending = ending
+                try:
+                    answer = command(*args, **kwargs)
+                except (MigrationError, KeyboardInterrupt) as error:
+                    if debug:
+                        error_console().print_exception()
+                    _fail(error, ending, as_json=as_json, command=command.__name__, last=_last_words(parting))
+                except (typer.Exit, typer.Abort, typer.BadParameter):
                     raise
-                print_unexpected(error, as_json=as_json)
-                raise typer.Exit(ExitCode.FAILED) from None
-        print_answer(answer, as_json=as_json)
+                except Exception as error:
+                    if debug:
+                        error_console().print_exception()
+                    print_unexpected(error, as_json=as_json, last=_last_words(parting))
+                    raise typer.Exit(ExitCode.FAILED) from None
+                last = _last_words(parting)
+        finally:
+            _parting.reset(token)
+        print_answer(answer, as_json=as_json, last=last)
         if answer.code:
             raise typer.Exit(answer.code)
 
@@ -92,7 +140,9 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
     return run
 
 
-def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool, command: str) -> NoReturn:
+def _fail(
+    error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool, command: str, last: Notice
+) -> NoReturn:
     """Say why a command ends, and end it with the status that says the same."""
     told = ending.number
     if isinstance(error, KeyboardInterrupt):
@@ -101,22 +151,32 @@ def _fail(error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json:
             f"told to stop by {'Ctrl-C' if told == signal.SIGINT else 'SIGTERM'}",
             next_step="run the same command again: it goes on where it was",
         )
-    print_error(error, as_json=as_json, command=command)
+    print_error(error, as_json=as_json, command=command, last=last)
     if told is not None and isinstance(error, Interrupted):
         raise typer.Exit(SIGNALED + told)
     raise typer.Exit(exit_code(error))
 
 
-def print_answer(answer: Answer, *, as_json: bool) -> None:
+_NOTHING = Notice({}, ())
+
+
+def print_answer(answer: Answer, *, as_json: bool, last: Notice = _NOTHING) -> None:
     """Print an answer."""
     if as_json:
-        print_json({"ok": answer.code == ExitCode.OK, **answer.data})
-    elif answer.raw is not None:
+        print_json({"ok": answer.code == ExitCode.OK, **answer.data, **last.data})
+        return
+    if answer.raw is not None:
         typer.echo(answer.raw, nl=not answer.raw.endswith("\n"))
     else:
         out = console()
         for line in answer.text:
             _print_whole(out, line)
+    _print_last(last)
+
+
+def _print_last(last: Notice) -> None:
+    for number, line in enumerate(last.lines):
+        error_console().print(f"[bold yellow]{escape(line)}[/]" if number == 0 else f"  {escape(line)}")
 
 
 def _print_whole(out: Console, item: RenderableType) -> None:
@@ -133,14 +193,14 @@ def print_json(data: dict[str, Any]) -> None:
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
-def print_error(error: MigrationError, *, as_json: bool, command: str = "") -> None:
+def print_error(error: MigrationError, *, as_json: bool, command: str = "", last: Notice = _NOTHING) -> None:
     """What, where, next: no traceback. Details are data, so they are in the JSON only.
 
     :param command: the command that has failed; the next step speaks of it.
     """
     next_step = next_step_for(command, error.next_step) if error.next_step else ""
     if as_json:
-        print_json({"ok": False, "error": {**error.as_dict(), "next_step": next_step}})
+        print_json({"ok": False, "error": {**error.as_dict(), "next_step": next_step}, **last.data})
         return
     out = error_console()
     out.print(f"[bold red]error[/] [{error.code}] {escape(error.what)}".replace(f"[{error.code}]", rf"\[{error.code}]"))
@@ -149,13 +209,14 @@ def print_error(error: MigrationError, *, as_json: bool, command: str = "") -> N
         out.print(f"  [bold]where[/]  {escape(place)}")
     if next_step:
         out.print(f"  [bold]next[/]   {escape(next_step)}")
+    _print_last(last)
 
 
-def print_unexpected(error: Exception, *, as_json: bool) -> None:
+def print_unexpected(error: Exception, *, as_json: bool, last: Notice = _NOTHING) -> None:
     """An error nobody foresaw: its text may hold anything, so only its kind and first line are shown."""
     first_line = (str(error).splitlines() or [""])[0][:300]
     wrapped = Unexpected(
         f"unexpected {type(error).__name__}: {first_line}",
         next_step="run the command again with --debug, and report the traceback",
     )
-    print_error(wrapped, as_json=as_json)
+    print_error(wrapped, as_json=as_json, last=last)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, Transient
 from airflow_provider_kafka_migration.hooks.task import plain_spec, run_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
 from airflow_provider_kafka_migration.triggers.drain import event_error
@@ -14,8 +14,6 @@ from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTr
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_kafka_migration.migration import Migration
-    from airflow_provider_kafka_migration.phases.context import PhaseResult
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
@@ -49,14 +47,12 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         :raises FreezeFailed: a freeze was lifted.
         :raises StillFrozen: it could not be lifted; Airflow tries again.
         """
-        with self.open_migration(context) as migration:
-            result = self._run_patiently(migration)
-            while result.details.get("watch") and not self.deferrable:
-                time.sleep(self.poll_seconds)
-                result = self._run_patiently(migration)
-            self.log.info("%s", result.summary)
-            if not result.details.get("watch"):
-                return self.pointers(migration, result)
+        pointers = self._run_patiently(context)
+        while pointers is None and not self.deferrable:
+            time.sleep(self.poll_seconds)
+            pointers = self._run_patiently(context)
+        if pointers is not None:
+            return pointers
         spec = plain_spec(self.migration_spec(context)) or {}
         self.defer(
             trigger=FreezeLimitTrigger(spec=spec, poll_seconds=self.poll_seconds), method_name="execute_complete"
@@ -67,17 +63,30 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         """The spec of this run, also one that only an earlier version would accept: producers may be frozen."""
         return run_spec(self.spec, context, recorded=True)
 
-    def _run_patiently(self, migration: Migration) -> PhaseResult:
-        """Run the phase; what is transient is tried again for a while, since producers may be frozen all the time."""
+    def _run_patiently(self, context: Context) -> dict[str, Any] | None:
+        """Run the phase; None: there is something to watch on.
+
+        What is transient is tried again for a while, since producers may be frozen all the time, each time with
+        connections that are read anew.
+
+        :raises StillFrozen: credentials stay refused: a terminal error would end the tries, and the watch with them.
+        """
+        from airflow_provider_kafka_migration.phases.freeze_limit import journal_unreachable
+
         until = time.monotonic() + self.patience_seconds
         while True:
             try:
-                return migration.run(self.phase)
-            except Transient as error:
+                with self.open_migration(context) as migration:
+                    result = migration.run(self.phase)
+                    self.log.info("%s", result.summary)
+                    return None if result.details.get("watch") else self.pointers(migration, result)
+            except (Transient, *CREDENTIALS_REFUSED) as error:
                 if time.monotonic() >= until:
-                    raise
+                    if isinstance(error, Transient):
+                        raise
+                    raise journal_unreachable(self.migration_spec(context), error) from error
                 self.log.error("Tried again in %.0f s: %s", self.poll_seconds, error)
-                time.sleep(self.poll_seconds)
+            time.sleep(self.poll_seconds)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Something is to be done, or the trigger could not look any more: the task itself looks then.
@@ -85,6 +94,6 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         :raises MigrationError: what the trigger met, where looking again cannot help.
         """
         error = event_error(event)
-        if error is not None and not isinstance(error, Transient):
+        if error is not None and not isinstance(error, (Transient, *CREDENTIALS_REFUSED)):
             raise error
         return self.execute(context)

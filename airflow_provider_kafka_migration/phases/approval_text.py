@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.approval import ApprovalKind
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.timing import words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -52,6 +53,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
     section = spec.cutover
     estimate = facts["expected_freeze_seconds"]
     limit = section.max_producer_freeze.total_seconds()
+    by_hand = section.freeze == "manual"
     lines = [
         f"# Cutover of migration {escape(spec.migration_id)}",
         "",
@@ -65,10 +67,11 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         "5. The target is checked for anything that was cut. Then clients may switch.",
         "",
         f"Producers will be frozen for about **{estimate:g} s**, at most {limit:g} s, counted from the moment they are "
-        "asked to stop: then the freeze is lifted and the migration goes back to mirroring.",
+        "asked to stop: then the freeze is lifted and the migration goes back to mirroring"
+        + (f"; whoever stopped the producers by hand then has to {freeze_words.TELL_OWNERS}." if by_hand else "."),
     ]
     lines += ["", *_handover(facts)]
-    if section.freeze == "manual":
+    if by_hand:
         lines += ["", "**By approving you confirm that all producers of these topics are stopped now.**"]
     if facts.get("cannot_fit"):
         lines += ["", f"**This cannot be done in time, and an approval will be refused: {facts['cannot_fit']}.**"]
@@ -114,10 +117,12 @@ def _handover(facts: dict[str, Any]) -> list[str]:
 
 def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
     frozen = facts.get("frozen") or {}
+    behind = facts.get("behind_boundary") or {"late": {}, "unchecked": {"source": "nobody has looked"}}
+    up_to = " up to the boundary of the cutover" if behind["late"] or behind["unchecked"] else ""
     lines = [
         f"# READY FOR CLIENT SWITCH: migration {escape(spec.migration_id)}",
         "",
-        "The target has every record of the source, and the offsets of the groups. Now:",
+        f"The target has every record of the source{up_to}, and the offsets of the groups. Now:",
         "",
         "1. Stop the consumers on the source.",
         "2. Approve this: the groups' offsets are taken over for the last time.",
@@ -135,12 +140,38 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         ]
     return (
         lines
+        + _behind_boundary(spec, behind)
         + _unfenced(facts)
         + _overtaken(facts)
         + _proof(spec, facts, "up to the boundary")
         + _groups(facts)
         + _findings(facts)
     )
+
+
+def _behind_boundary(spec: MigrationSpec, found: dict[str, Any]) -> list[str]:
+    """Records of the source that the target does not get, and where nobody knows whether there are any."""
+    late, unchecked = found["late"], found["unchecked"]
+    lines = ["", "## On the source behind the boundary", ""]
+    if not late and not unchecked:
+        return [*lines, f"Nothing: all {found['partitions']} partitions were looked at."]
+    policy = "this is only shown" if spec.cutover.on_bypass == "continue" else "an approval is refused"
+    if late:
+        lines += [
+            f"**{found['records']} records in {len(late)} partitions are on the source only** "
+            f"(cutover.on_bypass: {spec.cutover.on_bypass}): {policy}.",
+            "",
+            *table(["partition", "what was seen"], [[name, text] for name, text in late.items()]),
+        ]
+    if unchecked:
+        lines += [
+            *([""] if late else []),
+            f"**It could not be checked whether there are more** (cutover.on_bypass: {spec.cutover.on_bypass}): "
+            f"{policy}.",
+            "",
+            *table(["partition", "why"], [[name, why] for name, why in unchecked.items()]),
+        ]
+    return lines
 
 
 def _unfenced(facts: dict[str, Any]) -> list[str]:

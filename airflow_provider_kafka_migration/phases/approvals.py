@@ -23,8 +23,10 @@ from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.phases import (
     approval_text,
+    behind_boundary,
     drain,
     fence,
+    freeze_words,
     frozen,
     groups,
     handover,
@@ -218,6 +220,7 @@ def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
         "boundary": result_data(context, "boundary"),
         "groups": [_group_line(item) for item in result.groups] if result else [],
         "active_on_source": [item.group for item in groups.read_groups(context) if item.members],
+        "behind_boundary": behind_boundary.read(context).as_dict(),
         "findings": waived_findings(context),
         **_fence_facts(context),
     }
@@ -285,7 +288,8 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
 
     An approval has to carry the present code; "not_yet" and "abort" change nothing by themselves and need none.
 
-    :raises ApprovalRefused: no code, a wrong or outdated one, too old, lag risen, the same person twice.
+    :raises ApprovalRefused: no code, a wrong or outdated one, too old, lag risen, the same person twice, records on the
+        source behind the boundary.
     """
     answer = answer.model_copy(update={"code": _clean(answer.code)})
     key = answer_key(answer.kind, second=answer.second)
@@ -297,8 +301,13 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             if answer.kind == "cutover":
                 _check_budget(context)
                 _check_lag(context)
+            else:
+                _check_source_stands(context)
             _check_proof(context, answer)
         except ApprovalRefused as error:
+            if answer.kind == "cutover" and context.spec.cutover.freeze == "manual":
+                # Whoever approves has stopped the producers before.
+                error.add_next_step(freeze_words.not_begun("manual"))
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(REFUSED, key=key, details=details, reason=error.what)
             raise
@@ -383,6 +392,23 @@ def _check_lag(context: PhaseContext) -> None:
             where=context.where("drain_ready", topic=worst.topic, partition=worst.partition),
             next_step="clear drain_ready and what follows it (or kafka-migration resume FILE): it asks again when all "
             "lags are small",
+        )
+
+
+def _check_source_stands(context: PhaseContext) -> None:
+    """Nothing is on the source that the target will never get, unless ``on_bypass: continue`` accepts it.
+
+    :raises ApprovalRefused: records lie behind the boundary, or that could not be checked; all partitions are named.
+    """
+    if behind_boundary.is_accepted(context):
+        return
+    found = behind_boundary.read(context)
+    if found.problem:
+        raise ApprovalRefused(
+            f"the approval of the client switch is refused: {found.problem}",
+            where=context.where("client_switch", cluster="source"),
+            next_step=found.next_step,
+            details=found.as_dict(),
         )
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.groups import GroupsResult
 from airflow_provider_kafka_migration.errors import WaitsForOperator
-from airflow_provider_kafka_migration.phases import approvals, floor_guard, frozen, groups, left_out
+from airflow_provider_kafka_migration.phases import approvals, behind_boundary, floor_guard, frozen, groups, left_out
+from airflow_provider_kafka_migration.phases.behind_boundary import BehindBoundary
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import put_result
 
@@ -27,7 +28,8 @@ def run(
     """Acknowledge the switch: last refresh of all groups; who still reads the source is named.
 
     :raises ApprovalRefused: nobody has approved it.
-    :raises WaitsForOperator: ``on_active_source`` is fail (or wait, and it took too long) and groups are active.
+    :raises WaitsForOperator: ``on_active_source`` is fail (or wait, and it took too long) and groups are active; or the
+        source has records behind the boundary, or could not be checked, and ``on_bypass`` does not accept it.
     :raises GroupsIncomplete: groups failed in the last refresh.
     """
     entry = context.journal.find_step(ACKNOWLEDGED)
@@ -41,6 +43,7 @@ def run(
             next_step="clear the step of the cutover that failed",
         )
     answers = approvals.require(context, "client_switch")
+    behind = _read_behind_boundary(context)
     result = _last_sync(context, wait_seconds, sleep)
     error = groups.failures_error(context, result.groups)
     if error is not None:
@@ -49,15 +52,36 @@ def run(
     put_result(context, FINAL_GROUPS, result)
     left_out.record(context)
     details: dict[str, Any] = {
-        "summary": f"clients switch: {groups.summarize(result.groups)}" + _active(result),
+        "summary": f"clients switch: {groups.summarize(result.groups)}" + _active(result) + _late(behind),
         "active_on_source": result.active_on_source,
         "policy": context.spec.groups.on_active_source,
+        "behind_boundary": behind.as_dict(),
         "approved_by": sorted(person.user_id for answer in answers for person in answer.responders),
         "left_alone": {item.group: item.skipped_reason for item in result.groups if item.skipped_reason},
         "at": result.at,
     }
     context.journal.step_once(ACKNOWLEDGED, details=details)
     return PhaseResult(PHASE, details["summary"], details)
+
+
+def _read_behind_boundary(context: PhaseContext) -> BehindBoundary:
+    """Look at the source once more: the answer may be from a while ago.
+
+    :raises WaitsForOperator: clients must not switch yet.
+    """
+    found = behind_boundary.read(context)
+    if found.problem and not behind_boundary.is_accepted(context):
+        raise WaitsForOperator(
+            f"clients must not switch yet: {found.problem}",
+            where=context.where(PHASE, cluster="source"),
+            next_step=found.next_step,
+            details=found.as_dict(),
+        )
+    return found
+
+
+def _late(found: BehindBoundary) -> str:
+    return f"; {found.problem}" if found.problem else ""
 
 
 def _last_sync(context: PhaseContext, wait_seconds: float, sleep: Callable[[float], None]) -> GroupsResult:

@@ -13,12 +13,13 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FreezeResult
-from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
 from airflow_provider_kafka_migration.phases import (
     approvals,
     drain,
     follow,
     freeze_methods,
+    freeze_words,
     frozen,
     take_over_drift,
     write_grants,
@@ -113,9 +114,11 @@ def run(
     if attempt is None or attempt.lifted:
         try:
             attempt = _begin(context, attempt)
-        except Terminal as error:
-            # Nothing was frozen, so the migration does not stay in a state that cannot be rolled back.
-            frozen.back_to_tail(context, f"the cutover did not begin: {error.what}")
+        except MigrationError as error:
+            error.add_next_step(freeze_words.not_begun(context.spec.cutover.freeze))
+            if isinstance(error, Terminal):
+                # The migration has not asked anybody to stop, so it does not stay where it cannot be rolled back.
+                frozen.back_to_tail(context, f"the cutover did not begin: {error.what}")
             raise
     with frozen.lifting(context, attempt):
         frozen.check_deadline(context, attempt)
@@ -129,7 +132,8 @@ def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFaile
     return FreezeFailed(
         f"freeze {attempt.number} was given up before it could be journaled as lifted; it is lifted now",
         where=context.where(PHASE),
-        next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
+        next_step="clear drain_ready and what follows it: the cutover starts again with a new approval; "
+        f"{freeze_words.lifted(attempt.method)}",
     )
 
 
@@ -145,7 +149,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         raise FreezeFailed(
             f"{approvals.why_not_small(status)}: {status.summary()}",
             where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
-            next_step="wait until drain_ready is green again, then approve again; nothing was frozen",
+            next_step="wait until drain_ready is green again, then approve again",
         )
     now = context.now()
     number = former.number + 1 if former else 1

@@ -110,7 +110,9 @@ def run(context: PhaseContext) -> PhaseResult:
     """Put back what producers can notice, check the floor, fence the copiers, and say READY_FOR_CLIENT_SWITCH.
 
     :raises FloorViolated: names the partitions; the freeze is lifted.
-    :raises FreezeFailed: too late, not frozen, or somebody wrote to the source after the freeze.
+    :raises FreezeFailed: too late, not frozen, somebody wrote to the source after the freeze, or the webhook's receiver
+        does not keep producers stopped.
+    :raises FreezeUnconfirmed: the webhook's receiver does not answer.
     """
     attempt = frozen.verified_attempt(context, STEP)
     if attempt.ready:
@@ -128,6 +130,8 @@ def run(context: PhaseContext) -> PhaseResult:
         violations = look(context, document)
         if violations:
             raise violated(context, violations)
+        # Before the last look at the source: it has to see what was written until then.
+        held = frozen.hold(context, attempt)
         bypasses = cutover_freeze.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
         # Last: nobody may write to a target that may still be given up.
         granted = write_grants.grant(context)
@@ -139,6 +143,7 @@ def run(context: PhaseContext) -> PhaseResult:
                 "violations": [],
                 "restored": restored.details,
                 "write_grants": granted,
+                "held": held,
                 "bypasses": [item.model_dump(mode="json") for item in bypasses],
             }
         )
@@ -168,7 +173,9 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
         fenced = dict(frozen.step_done(context, attempt, fence.STEP) or {})
         bypasses = []
     else:
-        # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers.
+        # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers. An
+        # older release has journaled READY without asking the webhook's receiver to forget its deadline.
+        frozen.hold(context, attempt)
         bypasses = _check_still_frozen(context, attempt)
         fenced = fence.run(context, attempt, document)
     found = {

@@ -379,7 +379,7 @@ def check_all_followed(context: PhaseContext) -> None:
             f"{partition_name(left[0])}",
             where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="the tail takes them up within topology.refresh_interval (its log says if it cannot); then "
-            "approve again; nothing was frozen",
+            "approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
@@ -392,8 +392,7 @@ def _refuse_grown(context: PhaseContext, news: News) -> None:
             f"{len(left)} partitions that migrated topics have got since the plan are not copied "
             f"(topology.follow_new: false); the first is {partition_name(left[0])}",
             where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
-            next_step="set topology.follow_new: true and clear tail, so that they are taken up; then approve again; "
-            "nothing was frozen",
+            next_step="set topology.follow_new: true and clear tail, so that they are taken up; then approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen, Where
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -19,7 +20,14 @@ _MAX_COMMANDS = 20
 
 
 def still_frozen(
-    spec: MigrationSpec, what: str, cause: MigrationError, *, method: str, deadline: datetime | None, acls: list[Acl]
+    spec: MigrationSpec,
+    what: str,
+    cause: MigrationError,
+    *,
+    method: str,
+    deadline: datetime | None,
+    acls: list[Acl],
+    held: bool = False,
 ) -> StillFrozen:
     """The error of a freeze that could not be lifted.
 
@@ -27,11 +35,12 @@ def still_frozen(
     :param method: how producers were stopped: ``webhook``, ``manual`` or ``acl``.
     :param deadline: when the freeze was to end; None: not known, since the journal cannot be read.
     :param acls: the DENY bindings that stop producers, as far as they are known.
+    :param held: the webhook's receiver was asked to forget the deadline.
     """
     return StillFrozen(
         f"{what}: {cause.what}",
         where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
-        next_step=instructions(spec, method=method, deadline=deadline, acls=acls),
+        next_step=instructions(spec, method=method, deadline=deadline, acls=acls, held=held),
         details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
     )
 
@@ -48,9 +57,14 @@ def maybe_ready(spec: MigrationSpec, cause: MigrationError, *, method: str, dead
     )
 
 
-def instructions(spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl]) -> str:
+def instructions(
+    spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl], held: bool = False
+) -> str:
     """Sentences for the person who has to free the producers."""
-    how = {"webhook": _webhook, "manual": _manual, "acl": _acl}[method](spec, deadline, acls)
+    if method == "webhook":
+        how = _webhook(spec, deadline, held=held)
+    else:
+        how = _acl(acls) if method == "acl" else _MANUAL
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
         "or red: clients may be on the target already; nor if floor_guard has begun and the journal cannot be read. "
@@ -59,21 +73,26 @@ def instructions(spec: MigrationSpec, *, method: str, deadline: datetime | None,
     )
 
 
-def _webhook(spec: MigrationSpec, deadline: datetime | None, _: list[Acl]) -> str:
-    url = shown_address(spec.cutover.producer_freeze_webhook or "")
-    until = f"it was given the deadline {iso(deadline)}" if deadline else "it was given a deadline"
+def _webhook(spec: MigrationSpec, deadline: datetime | None, *, held: bool) -> str:
+    address = spec.cutover.producer_freeze_webhook
+    url = shown_address(address) if address else "the freeze webhook"
+    if held:
+        until = "it was asked to keep them stopped without a deadline, so it does not free them by itself"
+    elif deadline:
+        until = f"it was given the deadline {iso(deadline)} at which it should free them by itself"
+    else:
+        until = "it was given a deadline at which it should free them by itself, unless cutover.floor_guard has begun"
     return (
-        f"ask the owners of {url} whether producers are free ({until} at which it should free them by itself); "
+        f"ask the owners of {url} whether producers are free ({until}); "
         f'if not, let them free the producers, or POST {{"migration_id": "{spec.migration_id}", "action": '
         '"unfreeze"} there, signed where it wants a signature.'
     )
 
 
-def _manual(_: MigrationSpec, __: datetime | None, ___: list[Acl]) -> str:
-    return "the producers were stopped by hand: tell their owners that they may write to the source again."
+_MANUAL = f"the producers were stopped by hand: {freeze_words.TELL_OWNERS}."
 
 
-def _acl(_: MigrationSpec, __: datetime | None, acls: list[Acl]) -> str:
+def _acl(acls: list[Acl]) -> str:
     if not acls:
         return (
             "once the source answers, remove the DENY WRITE ACLs that the journal lists in its last step freeze_acls "

@@ -10,8 +10,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, PhaseOver, StillFrozen, Transient
-from airflow_provider_kafka_migration.phases import freeze_by_hand, frozen
+from airflow_provider_kafka_migration.errors import (
+    CREDENTIALS_REFUSED,
+    FreezeFailed,
+    MigrationError,
+    PhaseOver,
+    StillFrozen,
+    Transient,
+)
+from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_words, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -34,11 +41,11 @@ _READY_TEXT = (
 def look(context: PhaseContext) -> dict[str, Any]:
     """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
 
-    :raises Transient: the journal cannot be read, and no freeze that is known of is overdue.
+    :raises MigrationError: the journal cannot be read, and no freeze that is known of is overdue.
     """
     try:
         context.journal.refresh()
-    except Transient as error:
+    except (Transient, *CREDENTIALS_REFUSED) as error:
         return without_journal(frozen.current_attempt(context), context.now(), error)
     attempt = frozen.current_attempt(context)
     if _is_over(context):
@@ -54,11 +61,11 @@ def look(context: PhaseContext) -> dict[str, Any]:
     return {"ready": _overdue(context, attempt), "summary": summary}
 
 
-def without_journal(attempt: FreezeAttempt | None, now: datetime, error: Transient) -> dict[str, Any]:
+def without_journal(attempt: FreezeAttempt | None, now: datetime, error: MigrationError) -> dict[str, Any]:
     """A look while the journal cannot be read, from what an earlier one has seen.
 
     :param attempt: the last freeze that is known of.
-    :raises Transient: the error; no freeze that is known of is overdue.
+    :raises MigrationError: the error; no freeze that is known of is overdue.
     """
     if attempt is None or not attempt.is_open or not _is_late(attempt, now):
         raise error
@@ -97,7 +104,7 @@ def run(context: PhaseContext) -> PhaseResult:
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step="producers write to the source again. Look at the red task of the cutover; then clear drain_ready "
+        next_step=f"{freeze_words.lifted(attempt.method)}. Look at the red task of the cutover; then clear drain_ready "
         "and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
         details={"attempt": attempt.number, **details},
     )

@@ -8,9 +8,10 @@ from typing import Any
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed, PermissionMissing, Where
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.created_access import row
-from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.phases.freeze_webhook import REQUEST_SECONDS, FreezeWebhook
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
 from airflow_provider_kafka_migration.references import Resolver
@@ -43,10 +44,33 @@ def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetim
         return _webhook(context, "unfreeze", deadline)
     if method == "acl":
         return _remove_acls(context, attempt)
-    return {"todo": "the freeze was by hand: tell the producers' owners that they may write to the source again"}
+    return {"todo": freeze_words.lifted(method)}
+
+
+def hold(context: PhaseContext, method: str, *, within_seconds: float) -> dict[str, Any]:
+    """Have producers kept stopped until :func:`unfreeze`, whatever end was told before. Idempotent.
+
+    Only a webhook's receiver was told of an end. It is asked once per call: whoever calls asks again.
+
+    :param within_seconds: how long the request may take at most.
+    :raises FreezeFailed: the webhook refused.
+    :raises FreezeUnconfirmed: the webhook did not answer.
+    """
+    if method != "webhook":
+        return {}
+    webhook, is_signed = _receiver(context, request_seconds=min(REQUEST_SECONDS, within_seconds), attempts=1)
+    answer = webhook.hold(context.migration_id, now=context.now())
+    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": is_signed}}
 
 
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
+    webhook, is_signed = _receiver(context)
+    answer = webhook.call(context.migration_id, action, now=context.now(), deadline=deadline)
+    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": is_signed}}
+
+
+def _receiver(context: PhaseContext, **options: Any) -> tuple[FreezeWebhook, bool]:
+    """The webhook of the spec, and whether requests are signed."""
     section = context.spec.cutover
     if not section.producer_freeze_webhook:
         raise FreezeFailed(
@@ -55,9 +79,8 @@ def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str
             next_step="put cutover.producer_freeze_webhook back into the spec",
         )
     secret = context.resolver.text(section.webhook_secret).strip() if section.webhook_secret else None
-    webhook = FreezeWebhook(webhook_address(section.producer_freeze_webhook, context.resolver), secret)
-    answer = webhook.call(context.migration_id, action, now=context.now(), deadline=deadline)
-    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": secret is not None}}
+    address = webhook_address(section.producer_freeze_webhook, context.resolver)
+    return FreezeWebhook(address, secret, **options), secret is not None
 
 
 def webhook_address(given: str, resolver: Resolver) -> str:

@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_by_hand, frozen
+from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_words, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -142,8 +142,8 @@ class FreezePatience:
         raise FreezeFailed(
             f"freeze {self._attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {reason}",
             where=error.where,
-            next_step=f"producers write to the source again. First: {error.next_step}. Then begin the cutover again "
-            "with drain_ready and a new approval",
+            next_step=f"{freeze_words.lifted(self._attempt.method)}. First: {error.next_step}. Then begin the cutover "
+            "again with drain_ready and a new approval",
             details={"attempt": self._attempt.number, "cause": error.as_dict(), **details},
         ) from error
 
@@ -171,11 +171,12 @@ class FreezePatience:
         raise self._lifted_meanwhile(error) from error
 
     def _lifted_meanwhile(self, error: MigrationError) -> FreezeFailed:
+        method = self._attempt.method if self._attempt else self._spec.cutover.freeze
         return FreezeFailed(
             "a step of the cutover failed for good, and the freeze is lifted now",
             where=error.where,
-            next_step="producers write to the source again. Look at the failure before this one, in the log; then "
-            "begin the cutover again with drain_ready and a new approval",
+            next_step=f"{freeze_words.lifted(method)}. Look at the failure before this one, in the log; then begin the "
+            "cutover again with drain_ready and a new approval",
             details={"cause": error.as_dict()},
         )
 
@@ -199,4 +200,5 @@ class FreezePatience:
             method=attempt.method if attempt else self._spec.cutover.freeze,
             deadline=attempt.deadline if attempt else None,
             acls=[],
+            held=attempt.held if attempt else False,
         )

@@ -6,12 +6,15 @@ Request (``POST``, ``Content-Type: application/json``)::
     X-Kafka-Migration-Signature: sha256=<hex HMAC-SHA256 over the body with the shared secret>
 
 ``action`` is ``freeze`` or ``unfreeze``. ``deadline`` is when the migration lifts the freeze by itself; a receiver may
-lift it then, too, so that producers never stay frozen because a migration died. Both actions must be idempotent: they
-are sent again after time-outs and after a crash.
+lift it then, too, so that producers never stay frozen because a migration died. Before clients are told to switch,
+``freeze`` is sent once more with ``"deadline": null``: from then on the receiver keeps producers stopped until it gets
+``unfreeze``, and forgets the deadline it was given before. Both actions must be idempotent: they are sent again after
+time-outs and after a crash.
 
 Answer: status 200 with a JSON object that repeats ``migration_id`` and ``action``, so that a load balancer's page, a
 proxy's "OK" or another service's answer is never taken for a freeze. ``"status"``, if given, must be ``"done"``. If
-the answer carries ``X-Kafka-Migration-Signature``, it must match, too.
+the answer carries ``X-Kafka-Migration-Signature``, it must match, too. An answer to ``"deadline": null`` that carries
+another ``deadline`` is refused: the receiver would still lift by itself.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from airflow_provider_kafka_migration.errors import FreezeFailed, Where
+from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, Where
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.plain_secrets import shown_address
 
@@ -77,6 +80,8 @@ class FreezeWebhook:
     :param url: http or https address. It may hold a secret: messages name its scheme and host only. A login in it
         is sent as HTTP Basic authentication.
     :param secret: shared secret; ``None`` sends no signature.
+    :param request_seconds: how long one request may take.
+    :param attempts: how often an action is sent before a missing answer is an error.
     """
 
     def __init__(
@@ -85,11 +90,13 @@ class FreezeWebhook:
         secret: str | None,
         *,
         request_seconds: float = REQUEST_SECONDS,
+        attempts: int = ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._url, self._login = _without_login(url)
         self._secret = secret
         self._request_seconds = request_seconds
+        self._attempts = attempts
         self._sleep = sleep
         self._opener = urllib.request.build_opener(_NoRedirect())
 
@@ -98,21 +105,53 @@ class FreezeWebhook:
 
         :raises FreezeFailed: the receiver refused, answered something else, or did not answer within the attempts.
         """
-        content = {"migration_id": migration_id, "action": action, "deadline": iso(deadline), "sent_at": iso(now)}
+        try:
+            return self._call(migration_id, action, now, deadline)
+        except _TryAgainError as error:
+            raise self._failed(migration_id, action, str(error), self._attempts) from None
+
+    def hold(self, migration_id: str, *, now: datetime) -> WebhookAnswer:
+        """POST ``freeze`` without a deadline, and verify its answer: producers stay stopped until ``unfreeze``.
+
+        :raises FreezeFailed: the receiver refused, or answered something else.
+        :raises FreezeUnconfirmed: it did not answer; it may have taken the request all the same.
+        """
+        try:
+            return self._call(migration_id, "freeze", now, None)
+        except _TryAgainError as error:
+            raise FreezeUnconfirmed(
+                f"the freeze webhook has not confirmed that producers stay stopped without a deadline: {error}",
+                where=self._where(migration_id),
+                next_step="check the webhook's log; it is asked again for as long as max_producer_freeze allows",
+                details={"action": "freeze", "attempts": self._attempts, "reason": str(error)},
+            ) from None
+
+    def _call(self, migration_id: str, action: Action, now: datetime, deadline: datetime | None) -> WebhookAnswer:
+        """POST as often as allowed.
+
+        :raises FreezeFailed: the receiver refused. :raises _TryAgainError: it gave no answer that counts.
+        """
+        content = {
+            "migration_id": migration_id,
+            "action": action,
+            "deadline": None if deadline is None else iso(deadline),
+            "sent_at": iso(now),
+        }
         body = json.dumps(content, sort_keys=True).encode()
-        failures: list[str] = []
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, self._attempts + 1):
             try:
                 status, answer = self._post(body)
-                self._verify(answer, migration_id, action)
+                self._verify(answer, migration_id, action, has_deadline=deadline is not None)
                 return WebhookAnswer(status, attempt, answer)
             except _RefusedError as error:
+                if deadline is None:
+                    raise self._not_held(migration_id, str(error)) from None
                 raise self._failed(migration_id, action, str(error), attempt) from None
-            except _TryAgainError as error:
-                failures.append(str(error))
-            if attempt < ATTEMPTS:
-                self._sleep(min(0.5 * 2 ** (attempt - 1), 5.0))
-        raise self._failed(migration_id, action, failures[-1], ATTEMPTS)
+            except _TryAgainError:
+                if attempt == self._attempts:
+                    raise
+            self._sleep(min(0.5 * 2 ** (attempt - 1), 5.0))
+        raise AssertionError("at least one attempt")
 
     def _post(self, body: bytes) -> tuple[int, dict[str, Any]]:
         headers = {"Content-Type": "application/json", "User-Agent": "kafka-migration"}
@@ -142,20 +181,37 @@ class FreezeWebhook:
         return status, _json_object(text)
 
     @staticmethod
-    def _verify(answer: dict[str, Any], migration_id: str, action: Action) -> None:
+    def _verify(answer: dict[str, Any], migration_id: str, action: Action, *, has_deadline: bool) -> None:
         for key, wanted in (("migration_id", migration_id), ("action", action)):
             if answer.get(key) != wanted:
                 raise _RefusedError(f'its answer does not repeat "{key}": "{wanted}"')
         if answer.get("status", "done") != "done":
             raise _RefusedError(f'its answer has the status {str(answer["status"])[:50]!r}, and "done" is expected')
+        if not has_deadline and answer.get("deadline") is not None:
+            raise _RefusedError(
+                f"it was asked to keep producers stopped without a deadline, and its answer has the deadline "
+                f"{str(answer['deadline'])[:50]!r}"
+            )
 
     def _failed(self, migration_id: str, action: Action, reason: str, attempts: int) -> FreezeFailed:
         return FreezeFailed(
             f"the {action} webhook failed: {reason} (attempts: {attempts})",
-            where=Where(migration_id=migration_id, phase="cutover", path=shown_address(self._url)),
+            where=self._where(migration_id),
             next_step=f"check the webhook's log; {action} producers by hand if need be; then clear the task",
             details={"action": action, "attempts": attempts, "reason": reason},
         )
+
+    def _not_held(self, migration_id: str, reason: str) -> FreezeFailed:
+        return FreezeFailed(
+            f'the freeze webhook refused to keep producers stopped without a deadline ("deadline": null): {reason}',
+            where=self._where(migration_id),
+            next_step="let the receiver take a freeze without a deadline: it frees producers at `unfreeze` only; then "
+            "begin the cutover again with drain_ready and a new approval",
+            details={"action": "freeze", "deadline": None, "reason": reason},
+        )
+
+    def _where(self, migration_id: str) -> Where:
+        return Where(migration_id=migration_id, phase="cutover", path=shown_address(self._url))
 
 
 def _without_login(url: str) -> tuple[str, str | None]:

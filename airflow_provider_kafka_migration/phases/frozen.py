@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_methods
+from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_methods, freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -38,6 +38,8 @@ PHASE = "cutover"
 #: Names of journal steps; their key is the number of the attempt.
 REQUESTED = "freeze_requested"
 VERIFIED = "freeze_verified"
+#: Journaled before the webhook's receiver is asked to forget the deadline: from then on it may not lift by itself.
+HELD = "freeze_held"
 LIFTED = "freeze_lifted"
 READY = "ready_for_client_switch"
 STEP = "cutover_step"
@@ -69,6 +71,8 @@ class FreezeAttempt:
     lifted: bool = False
     #: The migration has left ``cutover`` since it was requested: producers may be free, whatever is known of the lift.
     given_up: bool = False
+    #: The webhook's receiver was asked to keep producers stopped without a deadline; it may or may not have done so.
+    held: bool = False
 
     @property
     def key(self) -> str:
@@ -105,6 +109,7 @@ def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> Fre
             entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
             for entry in context.journal.entries()
         ),
+        held=context.journal.find_step(HELD, str(number)) is not None,
     )
 
 
@@ -117,11 +122,14 @@ def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
     if attempt is None or attempt.lifted or attempt.given_up or attempt.verified is None:
         is_over = attempt is not None and (attempt.lifted or attempt.given_up)
         state = "was lifted" if is_over else "is not verified"
-        raise FreezeFailed(
+        error = FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
             where=context.where(PHASE),
             next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
         )
+        if attempt is not None and attempt.lifted:
+            error.add_next_step(freeze_words.lifted(attempt.method))
+        raise error
     return attempt
 
 
@@ -143,6 +151,24 @@ def check_deadline(context: PhaseContext, attempt: FreezeAttempt) -> None:
 def seconds_left(context: PhaseContext, attempt: FreezeAttempt) -> float:
     """Seconds until the freeze is lifted; never below 0."""
     return max((attempt.deadline - context.now()).total_seconds(), 0.0)
+
+
+def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
+    """Have producers kept stopped until they are freed by name: no end that anybody was told of may come after READY.
+
+    Whoever looks at the source after this sees also what was written while the receiver was late. Idempotent.
+
+    :raises PhaseOver: the freeze was given up: producers must not be stopped for it once more.
+    :raises FreezeFailed: the webhook's receiver refused.
+    :raises FreezeUnconfirmed: it did not answer; ask again while the freeze lasts.
+    """
+    if attempt.method != "webhook":
+        return {}
+    context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
+    # Right before the request, and with one that ends before the limit: a late one must not follow an ``unfreeze``.
+    context.journal.check_holds(only_in={State.CUTOVER})
+    within_seconds = max(seconds_left(context, attempt), 1.0)
+    return freeze_methods.hold(context, attempt.method, within_seconds=within_seconds)
 
 
 @contextmanager
@@ -169,6 +195,8 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
         if attempt.ready or _may_be_tried_again(context, attempt, error):
             raise
         lift(context, attempt, reason=_reason(error))
+        if isinstance(error, MigrationError):
+            error.add_next_step(f"the freeze is lifted: {freeze_words.lifted(attempt.method)}")
         raise
 
 
@@ -182,7 +210,7 @@ def _reason(error: Exception) -> str:
 
 
 def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[str, Any]:
-    """Go back to ``tail`` and let producers write to the source again. Idempotent: every part may be done before.
+    """Go back to ``tail`` and free the producers. Idempotent: every part may be done before.
 
     The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
     that, no step of the cutover runs again for producers that write. The tail's stop is taken away before, too, so
@@ -234,6 +262,7 @@ def still_frozen(
         method=attempt.method,
         deadline=attempt.deadline,
         acls=freeze_methods.planned_acls(context, attempt.key),
+        held=attempt.held,
     )
 
 

@@ -35,18 +35,20 @@ def wait_for_tail(
 
     To be run as a step of the cutover is, so that storage that is away for a moment does not end the wait.
 
+    :param sleep: may raise why the tail has failed: for good, and the freeze is lifted; else it is waited on.
+    :returns: ``details["ended"]``: whether the tail has ended; if not, there is nothing to wait for.
     :raises FreezeFailed: not within ``max_producer_freeze``; the freeze is lifted.
     """
     attempt = frozen.current_attempt(context)
     if attempt is None or not attempt.is_open:
         # Nothing is frozen, so nothing waits: the step itself says whether it may run.
-        return PhaseResult(PHASE, "nothing is frozen", {})
+        return PhaseResult(PHASE, "nothing is frozen", {"ended": False})
     while not tail.has_ended(context):
         # A tail that failed makes the migration's state ``failed`` until it is run again: the cutover still waits then.
         if context.journal.working_state is not State.CUTOVER:
-            return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {})
+            return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {"ended": False})
         with frozen.lifting(context, attempt):
             frozen.check_deadline(context, attempt)
-        sleep(poll_seconds)
+            sleep(poll_seconds)
         context.journal.refresh()
-    return PhaseResult(PHASE, "the tail has ended", {})
+    return PhaseResult(PHASE, "the tail has ended", {"ended": True})

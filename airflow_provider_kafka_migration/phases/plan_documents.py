@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import permissions
+from airflow_provider_kafka_migration.phases import freeze_words, permissions
 from airflow_provider_kafka_migration.phases.left_out import group_reason
 from airflow_provider_kafka_migration.phases.plan_cost import CostEstimate, estimate_cost
 from airflow_provider_kafka_migration.plain_secrets import shown_address
@@ -269,7 +269,7 @@ def runbook(spec: MigrationSpec, plan: Plan) -> str:
         ("cutover.freeze", _freeze_text(spec)),
         (
             "cutover.sentinels, cutover.final_drain",
-            f"{sentinel} The target catches up; limit {format_duration(cut.drain_timeout)}, producers are unfrozen "
+            f"{sentinel} The target catches up; limit {format_duration(cut.drain_timeout)}, the freeze is lifted "
             f"after {format_duration(cut.max_producer_freeze)}.",
         ),
         (
@@ -326,7 +326,7 @@ def _commands(spec: MigrationSpec) -> list[str]:
         f"kafka-migration resume {name}.yaml            # go on after a failure (or clear the red task in Airflow)",
         f"kafka-migration resume {name}.yaml --approve CODE   # answer an approval, with the code that it showed",
         f"kafka-migration plan {name}.yaml --diff plan.json   # what has changed on the clusters since this plan",
-        f"kafka-migration rollback {name}.yaml          # until clients may switch; frees producers",
+        f"kafka-migration rollback {name}.yaml          # until clients may switch; lifts a freeze",
         f"kafka-migration offset-map show {name}.yaml   # offsets of both sides",
         f"kafka-migration verify-evidence {spec.storage.evidence_location}/{name}/evidence.json",
         "```",
@@ -338,8 +338,8 @@ def _commands(spec: MigrationSpec) -> list[str]:
 def _failures(spec: MigrationSpec) -> list[str]:
     return [
         "- A red task: read its last line (it ends with what to do), then clear it. Each task goes on where it was.",
-        f"- Freeze too long: producers are unfrozen after {format_duration(spec.cutover.max_producer_freeze)} by "
-        "themselves, and the migration is back in tail. With freeze: manual, tell their owners.",
+        f"- Freeze too long: the freeze is lifted after {format_duration(spec.cutover.max_producer_freeze)}, and the "
+        f"migration is back in tail: {freeze_words.lifted(spec.cutover.freeze)}.",
         "- Abort: answer the cutover's approval with Abort, or use rollback, also in a freeze. Topics and data stay on "
         "the target; rollback-report.json lists them.",
         "- After the client switch there is no way back by rollback: clients write to the target. Go forward.",

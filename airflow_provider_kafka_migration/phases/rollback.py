@@ -13,7 +13,7 @@ from pydantic import Field
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
-from airflow_provider_kafka_migration.phases import frozen, topology
+from airflow_provider_kafka_migration.phases import freeze_words, frozen, topology
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import by_name, migrated_partitions, partition_name, target_key
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -114,6 +114,8 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f"; {len(problems)} parts could NOT be put back" if problems else ""
+    lifted = frozen.current_attempt(context) if undone["freeze"]["lifted"] else None
+    summary += f"; {freeze_words.lifted(lifted.method)}" if lifted else ""
     details = {
         "report": f"{context.evidence_store.uri}/{key}",
         "digest": report.digest(),

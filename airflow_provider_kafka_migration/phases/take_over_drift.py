@@ -41,6 +41,7 @@ from airflow_provider_kafka_migration.phases import (
     topology,
     topology_settings,
     topology_topics,
+    write_grants,
     write_withdrawals,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
@@ -73,6 +74,7 @@ def follow(context: PhaseContext) -> list[str]:
     if not _may_change(context):
         return []
     plan = context.load_plan()
+    write_grants.see(context)
     drift = source_drift.look(context, plan)
     if _refuses(context):
         _name(context, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
@@ -289,7 +291,7 @@ def check_before_freeze(context: PhaseContext) -> None:
     What takes write access away is taken over only if the migration itself stops the producers (``freeze: acl``): else
     producers may be stopped by it already, and they are to write to the target.
 
-    :raises FreezeFailed: something has changed that the target does not have; nothing was frozen.
+    :raises FreezeFailed: something has changed that the target does not have.
     :raises MigrationError: something cannot be read; never taken for "nothing has changed".
     """
     drift = source_drift.look(context, context.load_plan())
@@ -318,10 +320,10 @@ def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
         where=context.where("cutover", cluster="source"),
         next_step="the tail takes changes over within topology.refresh_interval (its log says if it cannot); then "
-        "approve again; nothing was frozen"
+        "approve again"
         if follows
         else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail; then "
-        "approve again; nothing was frozen",
+        "approve again",
         details={"changes": list(lines)},
     )
 
@@ -332,6 +334,7 @@ def facts(context: PhaseContext) -> list[list[str]]:
     named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
     try:
         drift = source_drift.look(context, context.load_plan())
+        rows += [["given at the switch", line] for line in write_grants.gone(context)]
     except (ClaimHeld, ClaimLost, JournalTampered):
         raise
     except MigrationError as error:

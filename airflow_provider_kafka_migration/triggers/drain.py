@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, error_from_dict
+from airflow_provider_kafka_migration.errors import (
+    CREDENTIALS_REFUSED,
+    MigrationError,
+    Terminal,
+    Transient,
+    error_from_dict,
+)
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 #: them. A cluster that is away ends a wait of days as little as it ends the tail; the task's own time-out does.
 MAX_FAILED_LOOKS = 10_000
 _LONGEST_PAUSE_SECONDS = 60.0
+#: Looks in a row that may meet refused credentials: some ten minutes for whoever changes the connection.
+MAX_REFUSED_LOOKS = 15
 #: Status of an event after which the wait goes on: somebody is to be told.
 TROUBLE = "trouble"
 #: A tail that is started again wakes nobody up.
@@ -44,6 +52,8 @@ class DrainTrigger(BaseTrigger):
     #: Failed looks in a row after which the wait ends, and the longest pause between two of them.
     max_failed_looks: ClassVar[int] = MAX_FAILED_LOOKS
     longest_pause_seconds: ClassVar[float] = _LONGEST_PAUSE_SECONDS
+    #: Of these, those with refused credentials; the connections are read again before each one.
+    max_refused_looks: ClassVar[int] = MAX_REFUSED_LOOKS
     #: Whether the look asks the clusters; if not, their connections are not resolved either.
     needs_clusters: ClassVar[bool] = True
 
@@ -52,7 +62,7 @@ class DrainTrigger(BaseTrigger):
         self.silence_is_told = silence_is_told
         self.spec = spec
         self.poll_seconds = poll_seconds
-        self._present: Watch
+        self._present: Watch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Class path and arguments."""
@@ -65,14 +75,18 @@ class DrainTrigger(BaseTrigger):
         """Look again and again. Everything that blocks runs in a thread, so other triggers are not held up."""
         try:
             self._present = await self._open()
+        except Transient as error:
+            # The first look tries again.
+            self.log.warning("The connections cannot be opened yet: %s", error)
         except MigrationError as error:
             yield failed(error)
             return
         try:
             yield await self._watch()
         finally:
-            # Off the loop too: closing waits for sockets.
-            await asyncio.shield(asyncio.to_thread(self._present.close))
+            if self._present is not None:
+                # Off the loop too: closing waits for sockets.
+                await asyncio.shield(asyncio.to_thread(self._present.close))
 
     async def _open(self) -> Watch:
         # The task has accepted it, perhaps that of an earlier version.
@@ -89,11 +103,22 @@ class DrainTrigger(BaseTrigger):
     def hand_over(self, former: Watch, opened: Watch) -> None:
         """Tell a watch with newly read connections of the one before it: nothing, its window begins again."""
 
+    async def _look(self) -> dict[str, Any]:
+        if self._present is None:
+            self._present = await self._open()
+        return await asyncio.to_thread(self._present.look)
+
+    def patience(self) -> tuple[int, float]:
+        """(failed looks in a row after which the wait ends, longest pause between two of them in seconds)."""
+        return self.max_failed_looks, self.longest_pause_seconds
+
     async def _reopen(self) -> None:
         """Read the connections again: what they give may have ended, or been replaced, in the days of a tail.
 
         What was open stays when they cannot be had.
         """
+        if self._present is None:
+            return
         try:
             opened = await self._open()
         except Exception as error:
@@ -104,13 +129,13 @@ class DrainTrigger(BaseTrigger):
         await asyncio.shield(asyncio.to_thread(ended.close))
 
     async def _watch(self) -> TriggerEvent:
-        failures = looks = 0
+        failures = refusals = looks = 0
         silent_since: float | None = None
         while True:
             pause = self.poll_seconds
             try:
-                event = await asyncio.to_thread(self._present.look)
-                failures = 0
+                event = await self._look()
+                failures = refusals = 0
                 looks += 1
                 if looks % _LINE_EVERY == 1 or event["ready"]:
                     self.log.info("%s", event["summary"])
@@ -119,12 +144,14 @@ class DrainTrigger(BaseTrigger):
                 silent_since = self._silent_since(event, silent_since)
                 if silent_since is not None and elapsed_seconds() - silent_since >= SILENT_NOTICE_SECONDS:
                     return TriggerEvent({"status": TROUBLE, **event})
-            except Transient as error:
+            except (Transient, *CREDENTIALS_REFUSED) as error:
                 failures += 1
+                refusals = 0 if isinstance(error, Transient) else refusals + 1
+                most, longest_pause_seconds = self.patience()
                 self.log.warning("Look %d in a row failed: %s", failures, error)
-                if failures >= self.max_failed_looks:
+                if failures >= most or refusals >= self.max_refused_looks:
                     return failed(error)
-                pause = min(self.poll_seconds * 2.0 ** min(failures, 16), self.longest_pause_seconds)
+                pause = min(self.poll_seconds * 2.0 ** min(failures, 16), longest_pause_seconds)
             except Terminal as error:
                 return failed(error)
             await asyncio.sleep(pause)

@@ -257,7 +257,7 @@ def test_freeze_is_lifted_when_nobody_clears(lab: Lab, kills: Path, death: str, 
         cleared = _cleared_to_the_end(run)
         _check_good_end(lab, run, scene)
         assert cleared == {}, "nothing else was to be done"
-        assert scene.calls == ["freeze", "unfreeze", "freeze"]
+        assert scene.calls == ["freeze", "unfreeze", "freeze", "freeze"]
         assert [entry["step_key"] for entry in _steps(run, "freeze_verified")][-1] == "2"
         seconds = round(time.monotonic() - begun)
         _write_summary(name, {"deaths": [death], "lifted_late_seconds": late_seconds, "seconds": seconds})

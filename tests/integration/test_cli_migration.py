@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -94,7 +95,7 @@ def trial(
         "topics": {"include": [pattern]},
         "groups": {"include": [pattern]},
         "tail": {"drain_stable_window": "2s", "slice_seconds": 2},
-        "cutover": {"freeze": "manual", "freeze_stable_window": "1s"},
+        "cutover": {"freeze": "manual", "freeze_stable_window": "1s", "max_producer_freeze": "5m"},
         "evidence": {"signing_key": "env:CLI_KEY"},
     }
     spec.write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -104,6 +105,26 @@ def trial(
         "CLI_KEY": _KEY.encode().hex(),
     }
     return Trial(Command(environment), spec, tmp_path, topics, group)
+
+
+def _leave_while_the_target_is_away(trial: Trial) -> None:
+    """In a freeze the command waits for a cluster that is away; ended by a signal, its last lines say what to do."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        away = {"CLI_TARGET": json.dumps({"bootstrap.servers": f"127.0.0.1:{unused.getsockname()[1]}"})}
+        process = Command({**trial.command.environment, **away}).start("resume", trial.spec)
+        lines: list[str] = []
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if "trying again" in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        _, err = process.communicate(timeout=_SECONDS)
+    text = "".join(lines) + err
+    assert process.returncode == 128 + signal.SIGTERM, text
+    assert text.index("told to stop by SIGTERM") < text.index("producers are frozen (stopped by hand) since"), text
+    assert f"kafka-migration rollback {trial.spec}`; then tell the producers' owners" in text.splitlines()[-1], text
 
 
 def test_a_migration_by_the_command_line(
@@ -124,7 +145,13 @@ def test_a_migration_by_the_command_line(
     refused = command("resume", spec, "--approve", "00000000", status=1)
     assert refused["error"]["code"] == "APPROVAL_REFUSED"
 
-    switch = command("resume", spec, "--approve", code, status=10)
+    left = command("resume", spec, "--approve", code, "--until", "cutover.freeze", status=0)
+    assert left["freeze"]["standing"] == "frozen", "the command ends with producers stopped, and says so"
+    assert command("status", spec, status=0)["freeze"]["deadline"] == left["freeze"]["deadline"]
+    _leave_while_the_target_is_away(trial)
+
+    switch = command("resume", spec, status=10)
+    assert "freeze" not in switch
     assert switch["state"] == "awaiting_client_switch"
     assert switch["waiting"]["approval"] == "client_switch"
     topics = sorted({topic.name for topic in trial.topics})

@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, 
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.phases import (
     acls,
+    client_switch,
     cutover_final_drain,
     cutover_freeze,
     cutover_sentinels,
@@ -107,6 +108,12 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
         lab.enter_cutover(context)
         lab.advance(context)
+    acknowledged = context.journal.find_step(client_switch.ACKNOWLEDGED)
+    assert acknowledged is not None
+    behind = acknowledged.details["behind_boundary"]
+    assert list(behind["late"]) == [f"{topic}-0"]
+    assert behind["records"] > 0
+    assert behind["unchecked"] == {}
     bundle = evidence_bundle.build(context, "WARNING", signed_at=context.now(), object_lock={}, warnings=[])  # type: ignore[arg-type]
     assert bundle.validation["outcome"] == "WARNING"
     assert {item["name"] for item in bundle.not_copied if item["kind"] == "bypass"} == {f"{topic}-0"}
@@ -151,7 +158,10 @@ def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
             assert lab.sentinels(lab.source_cluster) == {(topic, 0): [], (topic, 1): []}
             return
         lab.advance(context)
-        assert actions(webhook) == ["freeze"]
+        assert actions(webhook) == ["freeze", "freeze"]
+        deadlines = [call.body["deadline"] for call in webhook.calls]
+        assert deadlines[0] is not None
+        assert deadlines[1] is None, "before READY: until it hears unfreeze"
         assert clients.lost_records(lab.target_cluster.client_config(), producer.acknowledged) == []
         lab.check_equal()
 

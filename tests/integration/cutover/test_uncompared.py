@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition as Place
 from cutover_support import CUTOVER_STEPS, Lab
 
 from airflow_provider_kafka_migration.documents.validation import Outcome
-from airflow_provider_kafka_migration.errors import ValidationFailed
-from airflow_provider_kafka_migration.phases import groups, validate
+from airflow_provider_kafka_migration.errors import ApprovalRefused, ValidationFailed
+from airflow_provider_kafka_migration.phases import behind_boundary, groups, validate
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.validate_result import load_result
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -84,10 +84,13 @@ def test_records_written_to_the_source_after_the_boundary_fail(
     fill({topic: 2}, 20)
     lab = make_lab([topic])
     context = switched(lab)
+    assert behind_boundary.read(context).problem == ""
     producer = Producer(lab.source_cluster.client_config())
     for number in range(3):
         producer.produce(topic, b"late %d" % number, partition=1)
     assert producer.flush(60) == 0
+    with pytest.raises(ApprovalRefused, match=f"{topic}-1: 3 records"):
+        lab.approve(context, "client_switch")
     with pytest.raises(ValidationFailed, match="counts_and_offsets"):
         validate.run(context)
     finding = check(context, "counts_and_offsets").findings

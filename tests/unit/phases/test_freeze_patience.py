@@ -144,7 +144,7 @@ def test_a_lift_that_fails_to_the_end_says_what_a_person_must_do(
     monkeypatch.setattr("airflow_provider_kafka_migration.phases.freeze_methods.unfreeze", unfreeze)
     with pytest.raises(StillFrozen, match="the source is away") as caught:
         lab.patience().run(failing(BrokerUnreachable("the source is away")))
-    assert "tell their owners" in caught.value.next_step
+    assert "tell the producers' owners" in caught.value.next_step
     attempt = frozen.current_attempt(lab.context)
     assert attempt is not None
     assert attempt.is_open, "what is still frozen stays known as frozen"

@@ -11,13 +11,14 @@ import pytest
 from phase_support import FakeAdmin, make_context
 
 from airflow_provider_kafka_migration.documents.validation import Outcome
-from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin_quotas import Quota, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential, ScramUser
 from airflow_provider_kafka_migration.phases import (
     created_access,
     freeze_methods,
+    plan_acls,
     take_over_drift,
     validate_drift,
     write_grants,
@@ -254,6 +255,73 @@ def test_a_receiver_that_takes_rights_away_does_not_take_the_grants_of_the_switc
     assert (held in target(context).acls) == (freeze == "webhook")
     assert by_hand not in created_access.created_acls(context), "a person has created it, so it is not ours"
     assert validate_drift.check(context).outcome is (Outcome.WARNING if freeze == "webhook" else Outcome.PASSED)
+
+
+def held_back(tmp_path: Path, freeze: str, *planned: Acl) -> PhaseContext:
+    """As ``copied``, with ``write_grants: at_cutover``: these were planned, and wait for the switch."""
+    context = copied(tmp_path, freeze)
+    section = context.spec.acls.model_copy(update={"write_grants": "at_cutover"})
+    context.spec = context.spec.model_copy(update={"acls": section})
+    source(context).acls |= set(planned)
+    plan = context.load_plan().model_copy(update={"acls": plan_acls.plan_acls(context, {"orders"})})
+    context.journal_store.put(context.key("plan.json"), plan.canonical())
+    return context
+
+
+def test_grants_that_a_person_took_away_to_stop_producers_are_given_at_the_switch(tmp_path: Path) -> None:
+    """With ``freeze: manual`` that is how a person stops them: on the target they are to write."""
+    planned, later = right("WRITE", who="carol"), right("WRITE", who="dora")
+    context = held_back(tmp_path, "manual", planned)
+    source(context).acls |= {later}
+    assert take_over_drift.follow(context) == []
+    assert [row for row in take_over_drift.facts(context) if row[0] == "given at the switch"] == []
+    source(context).acls -= {planned, later}
+    assert take_over_drift.follow(context) == []
+    rows = [row[1] for row in take_over_drift.facts(context) if row[0] == "given at the switch"]
+    assert len(rows) == 2
+    assert all("no longer on the source" in row and "exclude_principals" in row for row in rows), rows
+    write_grants.remember(context)
+    write_grants.grant(context)
+    assert {planned, later} <= target(context).acls
+    assert validate_drift.check(context).outcome is Outcome.WARNING
+
+
+@pytest.mark.parametrize("freeze", ["webhook", "acl"])
+def test_where_no_person_stops_producers_a_right_that_is_gone_before_the_freeze_is_gone(
+    tmp_path: Path, freeze: str
+) -> None:
+    planned = right("WRITE", who="carol")
+    context = held_back(tmp_path, freeze, planned)
+    source(context).acls -= {planned}
+    assert take_over_drift.follow(context) == []
+    assert [row for row in take_over_drift.facts(context) if row[0] == "given at the switch"] == []
+    write_grants.remember(context)
+    write_grants.grant(context)
+    assert planned not in target(context).acls
+
+
+def test_a_right_that_was_taken_away_for_good_is_kept_out_by_the_spec(tmp_path: Path) -> None:
+    planned = right("WRITE", who="carol")
+    context = held_back(tmp_path, "manual", planned)
+    source(context).acls -= {planned}
+    section = context.spec.acls.model_copy(update={"exclude_principals": ["User:carol"]})
+    context.spec = context.spec.model_copy(update={"acls": section})
+    assert [row for row in take_over_drift.facts(context) if row[0] == "given at the switch"] == []
+    write_grants.remember(context)
+    write_grants.grant(context)
+    assert planned not in target(context).acls
+
+
+def test_rights_that_cannot_be_read_are_no_rights_that_are_gone(tmp_path: Path) -> None:
+    context = held_back(tmp_path, "manual", right("WRITE", who="carol"))
+
+    def away(**_: Any) -> AclListing:
+        raise BrokerUnreachable("the source is away")
+
+    source(context).describe_acls = away  # type: ignore[method-assign]
+    assert ["could not be looked at", "the source is away"] in take_over_drift.facts(context)
+    with pytest.raises(BrokerUnreachable):
+        write_grants.remember(context)
 
 
 def test_a_policy_that_refuses_changes_refuses_these_too(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""The last words of a command that leaves a freeze open: nobody must find out from stopped producers.
+
+A command may end inside a freeze by an error, a signal, or ``--until``. From then on no thread of it keeps the limit.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_kafka_migration.cli.output import Notice, say_last
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+
+def end_with_open_freeze(spec: MigrationSpec, file: Path) -> None:
+    """However the command ends: if producers are frozen then, its last lines say so, and what to do."""
+    from airflow_provider_kafka_migration.journal.entry_log import utc_now
+
+    began = utc_now()
+    say_last(
+        lambda: read_notice(spec, file, began),
+        when_killed=f"ended at once: `kafka-migration status {file}` says whether producers are frozen",
+    )
+
+
+def read_notice(spec: MigrationSpec, file: Path, began: datetime) -> Notice | None:
+    """What the journal says of a freeze; None: there is none, and none was lifted.
+
+    :param began: freezes that were lifted since then are told, too.
+    """
+    try:
+        return _read(spec, str(file), began)
+    except KeyboardInterrupt:
+        return _unknown(file, "interrupted while the journal was read")
+    except MigrationError as error:
+        return _unknown(file, error.what)
+    except Exception as error:  # whatever ended the command is told first; this must not hide it
+        return _unknown(file, f"unexpected {type(error).__name__}")
+
+
+def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
+    from airflow_provider_kafka_migration.cli.session import identity, resolver
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.phases import open_freeze
+
+    # Anew, and with nothing but the storage: what the command had open may be why it ends.
+    migration = Migration.open(spec, identity(), resolver(), actor="last words", kind="cli")
+    with migration, migration.reading() as context:
+        found = open_freeze.read(context)
+        if found is not None:
+            return Notice({"freeze": found.as_dict(file)}, found.lines(file))
+        lifted = open_freeze.lifted_since(context, began)
+        return Notice({"freeze_lifted": lifted}, [lifted]) if lifted else None
+
+
+def _unknown(file: Path, why: str) -> Notice:
+    lines = [
+        f"it is not known whether producers are frozen, since the journal cannot be read: {why}",
+        f"as soon as its storage answers: `kafka-migration status {file}`",
+    ]
+    data: dict[str, Any] = {"standing": "unknown", "text": lines}
+    return Notice({"freeze": data}, lines)
