@@ -202,6 +202,7 @@ _RUNBOOK = {
     "kafka-migration release migration.yaml": 0,
     "kafka-migration throttle migration.yaml --seed 20MB --tail none": 0,
     'kafka-migration rollback migration.yaml --reason "postponed to next week"': 1,
+    "kafka-migration rollback migration.yaml": 1,
     "kafka-migration verify-evidence s3://evidence/orders/orders-2026/evidence.json --public-key evidence.pub": 0,
     "kafka-migration journal verify migration.yaml": 0,
 }
