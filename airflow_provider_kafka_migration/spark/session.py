@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.spark.data_source import KafkaLanes
 log = logging.getLogger(__name__)
 
 #: Python packages (import names) that must be there on every executor; all else of ours is shipped.
-EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785")
+EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785", "urllib3")
 
 #: What we set where the user has not. None of it touches how other parts of Spark work.
 DEFAULTS = {

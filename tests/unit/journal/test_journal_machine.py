@@ -113,6 +113,10 @@ class JournalMachine(RuleBasedStateMachine):
             assert not takeover
             assert holder not in (None, (owner.kind, owner.identity))
             return None
+        if isinstance(journal, ClaimLost):
+            assert not takeover
+            assert (owner.kind, owner.identity) in self.ousted()
+            return None
         assert isinstance(journal, Journal | Crash), journal
         return journal if isinstance(journal, Journal) else None
 
@@ -210,6 +214,21 @@ class JournalMachine(RuleBasedStateMachine):
             if entry["step"] == "claimed":
                 return (entry["details"]["owner"]["kind"], entry["details"]["owner"]["identity"])
         return None
+
+    def ousted(self) -> set[tuple[str, str]]:
+        """Owners whose migration was taken over, and who have not taken it back since."""
+        found: set[tuple[str, str]] = set()
+        holder = None
+        for entry in self.entries():
+            if entry["step"] == "released":
+                holder = None
+            elif entry["step"] == "claimed":
+                owner = (entry["details"]["owner"]["kind"], entry["details"]["owner"]["identity"])
+                found.discard(owner)
+                if holder not in (None, owner):
+                    found.add(holder)
+                holder = owner
+        return found
 
     @invariant()
     def nothing_written_is_ever_changed_or_lost(self) -> None:

@@ -111,7 +111,8 @@ def test_the_address_behind_a_reference_is_called_and_shown_nowhere(
     assert done["webhook"]["status"] == 200
     assert receiver.calls[0].headers["authorization"] == "Basic Ym9iOmh1bnRlcjI="
     assert receiver.calls[0].headers["host"] == place
-    monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", {"request_seconds": 1.0, "sleep": lambda _: None})
+    quick = {**FreezeWebhook.__init__.__kwdefaults__, "request_seconds": 1.0, "sleep": lambda _: None}
+    monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", quick)
     with pytest.raises(FreezeFailed) as caught:
         freeze_methods.freeze(context, "webhook", "1", DEADLINE)
     assert caught.value.where.path == f"http://{place}"
