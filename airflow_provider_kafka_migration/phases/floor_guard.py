@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
-from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
 from airflow_provider_kafka_migration.phases import (
     cutover_freeze,
     fence,
@@ -173,9 +173,8 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
         fenced = dict(frozen.step_done(context, attempt, fence.STEP) or {})
         bypasses = []
     else:
-        # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers. An
-        # older release has journaled READY without asking the webhook's receiver to forget its deadline.
-        frozen.hold(context, attempt)
+        # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers.
+        _hold_behind_ready(context, attempt)
         bypasses = _check_still_frozen(context, attempt)
         fenced = fence.run(context, attempt, document)
     found = {
@@ -191,6 +190,26 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
             f"({moved[0]}): validate tells whether they had been compared"
         )
     return PhaseResult(PHASE, summary, found, already_done=True)
+
+
+def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """A release that asked no receiver to forget its deadline may have journaled READY; a receiver that has confirmed
+    it is not needed again.
+
+    :raises FreezeFailed: it refuses. :raises FreezeUnconfirmed: it does not answer.
+    """
+    if (frozen.step_done(context, attempt, STEP) or {}).get("held"):
+        return
+    try:
+        frozen.hold(context, attempt)
+    except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid) as error:
+        raise type(error)(
+            f"{frozen.READY} is journaled, and nobody confirms that producers stay stopped: {error.what}",
+            where=error.where,
+            next_step="nothing can be rolled back any more: let the receiver take a freeze without a deadline, or put "
+            "its address right, then clear cutover.floor_guard; do not free the producers",
+            details=error.details,
+        ) from error
 
 
 def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:

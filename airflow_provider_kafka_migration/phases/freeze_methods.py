@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -47,30 +48,44 @@ def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetim
     return {"todo": freeze_words.lifted(method)}
 
 
-def hold(context: PhaseContext, method: str, *, within_seconds: float) -> dict[str, Any]:
-    """Have producers kept stopped until :func:`unfreeze`, whatever end was told before. Idempotent.
+def hold(context: PhaseContext, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
+    """Have producers kept stopped by a webhook until :func:`unfreeze`, whatever end was told before. Idempotent.
 
-    Only a webhook's receiver was told of an end. It is asked once per call: whoever calls asks again.
-
-    :param within_seconds: how long the request may take at most.
+    :param within_seconds: how long the one request may take at most, since whoever calls asks again; None: as long,
+        and as often, as any other.
     :raises FreezeFailed: the webhook refused.
     :raises FreezeUnconfirmed: the webhook did not answer.
     """
-    if method != "webhook":
-        return {}
-    webhook, is_signed = _receiver(context, request_seconds=min(REQUEST_SECONDS, within_seconds), attempts=1)
+    if within_seconds is None:
+        webhook = FreezeWebhook(receiver.address, receiver.secret)
+    else:
+        seconds = min(REQUEST_SECONDS, within_seconds)
+        webhook = FreezeWebhook(receiver.address, receiver.secret, request_seconds=seconds, attempts=1)
     answer = webhook.hold(context.migration_id, now=context.now())
-    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": is_signed}}
+    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
 
 
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
-    webhook, is_signed = _receiver(context)
+    found = receiver(context)
+    webhook = FreezeWebhook(found.address, found.secret)
     answer = webhook.call(context.migration_id, action, now=context.now(), deadline=deadline)
-    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": is_signed}}
+    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": found.secret is not None}}
 
 
-def _receiver(context: PhaseContext, **options: Any) -> tuple[FreezeWebhook, bool]:
-    """The webhook of the spec, and whether requests are signed."""
+@dataclass(frozen=True)
+class Receiver:
+    """Where the webhook listens. Both may be secrets; without ``secret`` requests are not signed."""
+
+    address: str = field(repr=False)
+    secret: str | None = field(repr=False)
+
+
+def receiver(context: PhaseContext) -> Receiver:
+    """The webhook of the spec, its references resolved.
+
+    :raises FreezeFailed: the spec has no address any more.
+    :raises ConnectionInvalid: a reference leads nowhere.
+    """
     section = context.spec.cutover
     if not section.producer_freeze_webhook:
         raise FreezeFailed(
@@ -79,8 +94,7 @@ def _receiver(context: PhaseContext, **options: Any) -> tuple[FreezeWebhook, boo
             next_step="put cutover.producer_freeze_webhook back into the spec",
         )
     secret = context.resolver.text(section.webhook_secret).strip() if section.webhook_secret else None
-    address = webhook_address(section.producer_freeze_webhook, context.resolver)
-    return FreezeWebhook(address, secret, **options), secret is not None
+    return Receiver(webhook_address(section.producer_freeze_webhook, context.resolver), secret)
 
 
 def webhook_address(given: str, resolver: Resolver) -> str:

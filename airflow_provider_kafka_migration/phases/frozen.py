@@ -8,6 +8,7 @@ the freeze when its time is over or when the step failed for good, and takes the
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_metho
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
+
+log = logging.getLogger(__name__)
 
 PHASE = "cutover"
 
@@ -159,16 +162,38 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     Whoever looks at the source after this sees also what was written while the receiver was late. Idempotent.
 
     :raises PhaseOver: the freeze was given up: producers must not be stopped for it once more.
-    :raises FreezeFailed: the webhook's receiver refused.
+    :raises FreezeFailed: the webhook's receiver refused, or the freeze is over.
     :raises FreezeUnconfirmed: it did not answer; ask again while the freeze lasts.
     """
     if attempt.method != "webhook":
         return {}
+    # References take as long as their backend does, so they are resolved before the checks and not between them.
+    receiver = freeze_methods.receiver(context)
     context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
     # Right before the request, and with one that ends before the limit: a late one must not follow an ``unfreeze``.
+    if not attempt.ready:
+        check_deadline(context, attempt)
     context.journal.check_holds(only_in={State.CUTOVER})
-    within_seconds = max(seconds_left(context, attempt), 1.0)
-    return freeze_methods.hold(context, attempt.method, within_seconds=within_seconds)
+    # Behind READY there is no limit any more, and nobody who asks again.
+    within = None if attempt.ready else seconds_left(context, attempt)
+    try:
+        return freeze_methods.hold(context, receiver, within_seconds=within)
+    finally:
+        _free_again_if_lifted(context, attempt)
+
+
+def _free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """The watch on the limit may have freed producers while the request was under way, which stopped them once more.
+
+    :raises PhaseOver: it has.
+    """
+    try:
+        context.journal.check_holds(only_in={State.CUTOVER})
+    except PhaseOver:
+        freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+        raise
+    except Transient as error:
+        log.warning("It is not known whether the freeze was lifted meanwhile: %s", error)
 
 
 @contextmanager

@@ -17,11 +17,13 @@ from airflow_provider_kafka_migration.phases import (
     floor_guard,
     freeze_by_hand,
     freeze_methods,
+    freeze_webhook,
     frozen,
     topology,
     topology_log_starts,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
 from airflow_provider_kafka_migration.phases.migrated import by_name, put_result
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
@@ -203,6 +205,68 @@ def test_floor_guard_that_died_behind_ready_holds_them_again(tmp_path: Path, mon
         assert floor_guard.run(context).already_done
     assert [call.body["deadline"] for call in receiver.calls] == [None]
     assert [call.action for call in receiver.calls] == ["freeze"]
+
+
+def test_producers_that_were_freed_while_they_were_asked_to_stay_are_freed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch on the limit lifts between the last check and the arrival of the request."""
+    clock = Clock()
+    with Receiver() as receiver:
+        context = last_step(tmp_path, receiver.url, monkeypatch, clock)
+        attempt = frozen.current_attempt(context)
+        assert attempt is not None
+
+        def answer(call: Call) -> None:
+            if call.action == "freeze":
+                frozen.back_to_tail(context, "the limit was over")
+
+        receiver.answer = answer
+        with pytest.raises(PhaseOver):
+            frozen.hold(context, attempt)
+    assert [call.action for call in receiver.calls] == ["freeze", "unfreeze"]
+
+
+def test_nobody_is_held_behind_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiver has freed them by itself by then; resolving its address may take as long as it likes."""
+    clock = Clock()
+    with Receiver() as receiver:
+        context = last_step(tmp_path, receiver.url, monkeypatch, clock)
+        attempt = frozen.current_attempt(context)
+        assert attempt is not None
+        resolve = freeze_methods.webhook_address
+
+        def slowly(given: str, resolver: Any) -> str:
+            clock.sleep(30)
+            return resolve(given, resolver)
+
+        monkeypatch.setattr(freeze_methods, "webhook_address", slowly)
+        with pytest.raises(FreezeFailed):
+            frozen.hold(context, attempt)
+    assert receiver.calls == []
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held before READY", "READY of an older release"])
+def test_behind_ready_only_who_was_never_held_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    clock = Clock()
+    with Receiver(answer=lambda _: (503, {})) as receiver:
+        context = last_step(tmp_path, receiver.url, monkeypatch, clock)
+        quick = {**FreezeWebhook.__init__.__kwdefaults__, "sleep": lambda _: None}
+        monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", quick)
+        details = {"seconds": 1.0, "held": {"webhook": {"status": 200}} if held else {}}
+        context.journal.step(frozen.STEP, "1/floor_guard", details)
+        context.journal.step(frozen.READY, "1", {})
+        clock.sleep(3600)
+        if held:
+            assert floor_guard.run(context).already_done
+        else:
+            with pytest.raises(FreezeUnconfirmed, match="is journaled") as caught:
+                floor_guard.run(context)
+            assert "do not free the producers" in caught.value.next_step
+            assert "drain_ready" not in caught.value.next_step
+    assert len(receiver.calls) == (0 if held else freeze_webhook.ATTEMPTS)
 
 
 def test_by_hand_texts_do_not_promise_an_end_that_was_taken_back(tmp_path: Path) -> None:
