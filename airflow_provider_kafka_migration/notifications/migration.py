@@ -72,9 +72,8 @@ class MigrationNotifier(BaseNotifier):
     def _spec_of(self, context: Context) -> MigrationSpec:
         task = context.get("task")
         if self.spec is None and isinstance(task, MigrationTask):
-            # A rollback takes its spec from the journal; its Params alone are no spec.
-            return task.migration_spec(context)
-        return run_spec(self.spec, context)
+            return task.told_spec(context)
+        return run_spec(self.spec, context, recorded=True)
 
 
 def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> BaseNotifier:

@@ -12,7 +12,9 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
+from airflow_provider_kafka_migration.hooks.params import params_from_spec
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier
+from airflow_provider_kafka_migration.operators.cutover import KafkaMigrationFreezeOperator
 from airflow_provider_kafka_migration.spec import parse_spec
 
 SENT: list[dict[str, str]] = []
@@ -85,6 +87,18 @@ def test_a_reference_that_leads_nowhere_harms_only_the_notification(
     MigrationNotifier(event="finalized", spec=spec)(_context())
     assert SENT == []
     assert "NOT_SET_ANYWHERE is not set" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["spec", "params"])
+def test_a_spec_that_only_an_earlier_version_accepts_is_notified_of(minimal_spec: dict[str, Any], by: str) -> None:
+    """A task that refuses it after an upgrade fails, and that has to be told."""
+    address = "https://hooks.example/freeze?token=hunter2"
+    spec = _spec(minimal_spec, kwargs={}) | {"cutover": {"freeze": "webhook", "producer_freeze_webhook": address}}
+    task = KafkaMigrationFreezeOperator(task_id="freeze")
+    params = params_from_spec(spec)
+    context = _context(task=task) if by == "spec" else _context(task=task, params=params)
+    MigrationNotifier(event="failed", spec=spec if by == "spec" else None)(context)
+    assert [sent["message"] for sent in SENT] == ["Kafka migration orders: seed failed"]
 
 
 def test_trouble_says_which_partitions(minimal_spec: dict[str, Any]) -> None:
