@@ -109,7 +109,7 @@ def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
     """Settings of Spark. References are findings, too: nobody resolves them."""
     for key in sorted(conf):
         value = conf[key]
-        named = _names_a_secret(key) and not _SPARK_NAMES.fullmatch(key) and value.lower() not in ("", "true", "false")
+        named = names_a_secret(key) and not _SPARK_NAMES.fullmatch(key) and value.lower() not in ("", "true", "false")
         if named or _looks_secret(value):
             yield f"{path}.{key}", f"this looks like a secret. {_SPARK_FORMS}"
 
@@ -121,7 +121,7 @@ def in_arguments(path: str, value: Any, *, named: bool = False) -> Iterator[Find
     """
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
-            yield from in_arguments(f"{path}.{key}", value[key], named=named or _names_a_secret(str(key)))
+            yield from in_arguments(f"{path}.{key}", value[key], named=named or names_a_secret(str(key)))
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from in_arguments(f"{path}[{index}]", item, named=named)
@@ -137,7 +137,8 @@ def _is_plain_secret(value: Any, *, named: bool) -> bool:
     return named and value is not None and not isinstance(value, bool)
 
 
-def _names_a_secret(key: str) -> bool:
+def names_a_secret(key: str) -> bool:
+    """Whether the name of a key says that its value is a secret."""
     words = [word.lower() for word in _WORDS.findall(key)]
     if words and words[-1] in _SECRET_WORDS:
         return True
@@ -160,7 +161,7 @@ def _is_secret_address(address: str) -> bool:
     except ValueError:
         return True
     values = [parts.fragment, *parts.path.split("/"), *(text for pair in pairs for text in pair)]
-    named = "@" in parts.netloc or any(_names_a_secret(key) for key, _ in pairs)
+    named = "@" in parts.netloc or any(names_a_secret(key) for key, _ in pairs)
     return named or any(_looks_random(text) for text in values)
 
 

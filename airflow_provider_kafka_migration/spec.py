@@ -546,9 +546,10 @@ def _take_out(content: dict[str, Any], location: tuple[int | str, ...]) -> str:
     return ".".join(path)
 
 
-def load_spec(path: str | Path) -> MigrationSpec:
+def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
     """The spec in a YAML (or JSON) file.
 
+    :param recorded: as in :func:`parse_spec`.
     :raises SpecInvalid: unreadable file, bad YAML, duplicate keys, or mistakes in the spec.
     """
     file = Path(path)
@@ -570,7 +571,7 @@ def load_spec(path: str | Path) -> MigrationSpec:
         raise SpecInvalid(
             f"not valid YAML: {error}", where=Where(path=str(file)), next_step="correct the YAML at that line"
         ) from None
-    return parse_spec(data, path=str(file))
+    return parse_spec(data, path=str(file), recorded=recorded)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -45,8 +45,8 @@ def _sorted_value(value: Any) -> Any:
 def run_spec(spec: Mapping[str, Any] | None, context: Context, *, recorded: bool = False) -> MigrationSpec:
     """The task's own spec, or the one in the run's Params.
 
-    :param recorded: as in :func:`parse_spec`, for tasks that free producers: they must not fail on a run's spec that
-        an earlier version has accepted.
+    :param recorded: as in :func:`parse_spec`, for what frees producers, waits or notifies: it must not fail on a run's
+        spec that an earlier version has accepted.
     :raises SpecInvalid: with every mistake.
     """
     return parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
@@ -67,6 +67,9 @@ class MigrationTask:
 
     #: Name of the phase in :meth:`Migration.run`.
     phase: ClassVar[str] = ""
+
+    #: As ``recorded`` of :func:`run_spec`. A new migration meets the strict tasks ``plan`` and ``precheck`` first.
+    takes_recorded: ClassVar[bool] = False
 
     #: Arguments that the class or the DAG sets itself: given in ``task_args`` they would be lost, or break the DAG.
     fixed_arguments: ClassVar[frozenset[str]] = frozenset({"dag", "spec", "task_group", "task_id"})
@@ -99,7 +102,14 @@ class MigrationTask:
 
         :raises SpecInvalid: with every mistake.
         """
-        return run_spec(self.spec, context)
+        return run_spec(self.spec, context, recorded=self.takes_recorded)
+
+    def told_spec(self, context: Context) -> MigrationSpec:
+        """The spec for those who only tell of this run, so also one that the task itself refuses.
+
+        :raises SpecInvalid: with every mistake but secrets in plain text.
+        """
+        return run_spec(self.spec, context, recorded=True)
 
     def pre_execute(self, context: Context) -> None:
         """Called by Airflow before each part of an attempt, also after a deferral."""

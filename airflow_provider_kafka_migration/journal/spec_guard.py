@@ -135,19 +135,23 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, dic
     """Fields that differ.
 
     All fields are always there, with their defaults. So one that only one of them has came or went with a release of
-    ours: nobody has changed it, and an upgrade must not stop a migration. Nor does one that hashes more than before.
+    ours: nobody has changed it, and an upgrade must not stop a migration. Nor does one that hashes more than before:
+    what an earlier one kept in plain is hashed here, so that no error, log or new entry repeats it.
     """
-    return {
-        path: {"old": old[path], "new": new[path]}
-        for path in sorted(old.keys() & new.keys())
-        if new[path] not in (old[path], _kept(path, old[path]))
-    }
+    kept = {path: _hashed_now(path, old[path]) for path in old.keys() & new.keys()}
+    return {path: {"old": kept[path], "new": new[path]} for path in sorted(kept) if new[path] != kept[path]}
 
 
 def _kept(path: str, value: Any) -> Any:
     """The value as it is journaled: a hash in place of what may hold a secret."""
     is_risky = path in _HASHED or (isinstance(value, str) and _is_risky_address(value))
     return f"{_HASH}{canonical_digest(value)[:16]}" if is_risky and value is not None else value
+
+
+def _hashed_now(path: str, recorded: Any) -> Any:
+    """A value of the journal as this version keeps it; a hash stays the one that it is."""
+    is_hash = isinstance(recorded, str) and recorded.startswith(_HASH)
+    return recorded if is_hash else _kept(path, recorded)
 
 
 def _is_risky_address(text: str) -> bool:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseNotifier
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Where
+from airflow_provider_kafka_migration.errors import ConnectionInvalid, MigrationError, SpecInvalid, Where
 from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec, run_spec
 from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
-from airflow_provider_kafka_migration.plain_secrets import is_reference
+from airflow_provider_kafka_migration.plain_secrets import is_reference, names_a_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,6 +33,10 @@ SUBJECTS = {
     "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
 }
 SILENT_SUBJECT = "Kafka migration {migration_id}: nothing is heard from the tail"
+
+
+#: Texts that were given to a notifier as they are.
+_warned: set[str] = set()
 
 
 class MigrationNotifier(BaseNotifier):
@@ -72,15 +76,16 @@ class MigrationNotifier(BaseNotifier):
     def _spec_of(self, context: Context) -> MigrationSpec:
         task = context.get("task")
         if self.spec is None and isinstance(task, MigrationTask):
-            # A rollback takes its spec from the journal; its Params alone are no spec.
-            return task.migration_spec(context)
-        return run_spec(self.spec, context)
+            return task.told_spec(context)
+        return run_spec(self.spec, context, recorded=True)
 
 
 def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> BaseNotifier:
     """The notifier of the spec; references in its arguments are replaced by what they lead to.
 
-    :raises ConnectionInvalid: a reference leads nowhere.
+    A text that only looks like a reference, such as the tag ``env:prod``, stays as it is if it leads nowhere.
+
+    :raises ConnectionInvalid: a reference leads nowhere, under a key that names a secret.
     :raises SpecInvalid: the path does not name a notifier, or its arguments do not fit.
     """
     path = spec.notifications.notifier
@@ -101,17 +106,33 @@ def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> Base
         raise SpecInvalid(f"the notifier refuses its arguments: {error}", where=where, next_step=next_step) from None
 
 
-def _resolved(value: Any, resolver: Resolver) -> Any:
-    """Arguments with secrets in place of references, and Airflow told to keep them out of its logs."""
+def _resolved(value: Any, resolver: Resolver, *, named: bool = False) -> Any:
+    """Arguments with secrets in place of references, and Airflow told to keep them out of its logs.
+
+    :param named: a key above says that it is a secret.
+    """
     if isinstance(value, Mapping):
-        return {key: _resolved(item, resolver) for key, item in value.items()}
+        return {key: _resolved(item, resolver, named=named or names_a_secret(str(key))) for key, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, resolver) for item in value]
+        return [_resolved(item, resolver, named=named) for item in value]
     if not isinstance(value, str) or not is_reference(value):
         return value
-    secret = resolver.text(value).strip()
+    try:
+        secret = resolver.text(value).strip()
+    except ConnectionInvalid as error:
+        if named:
+            raise
+        _warn_once(value, error.what)
+        return value
     mask_secret(secret)
     return secret
+
+
+def _warn_once(text: str, why: str) -> None:
+    """Once per process: a notifier may run often."""
+    if text not in _warned:
+        _warned.add(text)
+        log.warning("The notifier gets %r as it is: as a reference it leads nowhere (%s)", text, why)
 
 
 def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:

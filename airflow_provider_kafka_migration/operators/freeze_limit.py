@@ -6,15 +6,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, Transient
-from airflow_provider_kafka_migration.hooks.task import plain_spec, run_spec
+from airflow_provider_kafka_migration.hooks.task import plain_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
 from airflow_provider_kafka_migration.triggers.drain import event_error
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
 class KafkaMigrationFreezeLimitOperator(MigrationOperator):
@@ -32,6 +30,8 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
     """
 
     phase = "cutover.freeze_limit"
+    #: Producers may be frozen.
+    takes_recorded = True
 
     def __init__(
         self, *, deferrable: bool = True, poll_seconds: float = 5.0, patience_seconds: float = 60.0, **kwargs: Any
@@ -58,10 +58,6 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
             trigger=FreezeLimitTrigger(spec=spec, poll_seconds=self.poll_seconds), method_name="execute_complete"
         )
         raise AssertionError("defer never returns")
-
-    def migration_spec(self, context: Context) -> MigrationSpec:
-        """The spec of this run, also one that only an earlier version would accept: producers may be frozen."""
-        return run_spec(self.spec, context, recorded=True)
 
     def _run_patiently(self, context: Context) -> dict[str, Any] | None:
         """Run the phase; None: there is something to watch on.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.hooks.recorded import recorded_run_spec
-from airflow_provider_kafka_migration.hooks.task import run_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
     """
 
     phase = "rollback"
+    takes_recorded = True
 
     def migration_spec(self, context: Context) -> MigrationSpec:
         """The task's own spec, or the one in the journal.
@@ -33,4 +33,8 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
         """
         if self.spec is None:
             return recorded_run_spec(context["params"])
-        return run_spec(self.spec, context, recorded=True)
+        return super().migration_spec(context)
+
+    def told_spec(self, context: Context) -> MigrationSpec:
+        """The same: the run's Params alone are no spec."""
+        return self.migration_spec(context)

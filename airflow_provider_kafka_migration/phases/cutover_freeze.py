@@ -142,6 +142,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     answers = approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
     follow.check_all_followed(context)
     take_over_drift.check_before_freeze(context)
+    freeze_methods.check_receiver(context)
     write_grants.remember(context)
     status = drain.small_again(context)
     worst = status.worst

@@ -65,6 +65,18 @@ def hold(context: PhaseContext, receiver: Receiver, *, within_seconds: float | N
     return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
 
 
+def check_receiver(context: PhaseContext) -> None:
+    """Find the webhook's address and secret as a freeze would, and send nothing; other ways to freeze have neither.
+
+    A freeze that cannot find them could not be lifted either, so this is looked at before one is journaled.
+
+    :raises ConnectionInvalid: the reference to one of them leads nowhere, or to something else.
+    :raises FreezeFailed: the spec has no address.
+    """
+    if context.spec.cutover.freeze == "webhook":
+        _receiver(context)
+
+
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
     found = receiver(context)
     webhook = FreezeWebhook(found.address, found.secret)
@@ -100,19 +112,20 @@ def receiver(context: PhaseContext) -> Receiver:
 def webhook_address(given: str, resolver: Resolver) -> str:
     """The address to call: the spec's own, or what its reference leads to. It may be a secret.
 
-    :raises ConnectionInvalid: the reference leads nowhere, or to something else.
+    :raises ConnectionInvalid: it is no address, or the reference leads nowhere, or to something else.
     """
-    if not is_reference(given):
-        return given
-    address = resolver.text(given).strip()
-    if not is_address(address):
-        # It may be a secret all the same, so it is not quoted.
-        raise ConnectionInvalid(
-            "what cutover.producer_freeze_webhook refers to is no http or https address",
-            where=Where(path=given),
-            next_step="put the whole address there, for instance https://host/freeze?token=...",
-        )
-    return address
+    by_reference = is_reference(given)
+    address = resolver.text(given).strip() if by_reference else given
+    if is_address(address):
+        return address
+    # It may be a secret all the same, so it is not quoted.
+    key = "cutover.producer_freeze_webhook"
+    raise ConnectionInvalid(
+        f"what {key} refers to is no http or https address" if by_reference else f"{key} is no http or https address",
+        where=Where(path=given if by_reference else key),
+        next_step="put the whole address there, for instance https://host/freeze"
+        + ("?token=..." if by_reference else ""),
+    )
 
 
 # -- ACLs ------------------------------------------------------------------------------------------------------------

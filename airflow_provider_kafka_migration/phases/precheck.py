@@ -32,6 +32,7 @@ from airflow_provider_kafka_migration.phases import (
     precheck_storage,
     precheck_target,
     precheck_topics,
+    precheck_webhook,
     probe,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
@@ -207,6 +208,7 @@ CHECKS: dict[str, Check] = {
     "what could not be looked at": precheck_access.check_unknown,
     "storage": precheck_storage.check_storage,
     "signing key": precheck_storage.check_signing,
+    "freeze webhook": precheck_webhook.check_receiver,
     "permissions": precheck_access.check_permissions,
     "topics on the target": precheck_topics.check_present,
     "replication": precheck_topics.check_replication,

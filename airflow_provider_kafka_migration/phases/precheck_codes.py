@@ -96,6 +96,12 @@ _ALL = (
     Code("W033", "the evidence bucket has no Object Lock", "use a bucket with Object Lock, or accept it"),
     Code("W034", "the clocks differ", "synchronise the clock of this machine (NTP)"),
     Code("B040", "the evidence cannot be signed", "give evidence.signing_key a reference to an Ed25519 seed"),
+    Code(
+        "B041",
+        "the freeze webhook cannot be found",
+        "give what cutover.producer_freeze_webhook and cutover.webhook_secret refer to to every process that may "
+        "freeze or free producers: the workers of precheck, cutover.* and rollback, and the command line",
+    ),
     # -- transactions on the source
     Code("W050", "open transactions", "they have to end before the cutover"),
     Code("W051", "a hanging transaction", "abort it: kafka-transactions.sh abort"),

@@ -39,6 +39,8 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
     """
 
     phase = "drain_ready"
+    #: It waits for days, across upgrades, and only reads.
+    takes_recorded = True
     template_fields: Sequence[str] = ("spec",)
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -339,6 +340,45 @@ def test_bad_spec_is_refused_with_all_mistakes(minimal_spec: dict[str, Any]) -> 
     with pytest.raises(SpecInvalid) as caught:
         build_migration_dag(minimal_spec)
     assert len(caught.value.details["mistakes"]) == 2
+
+
+def _with_plain_secrets(minimal: dict[str, Any]) -> dict[str, Any]:
+    """As an earlier version took them."""
+    section = {"freeze": "webhook", "producer_freeze_webhook": "https://hooks.example/freeze?token=hunter2"}
+    return {**minimal, "cutover": section}
+
+
+@pytest.mark.parametrize("way", ["spec", "file"])
+def test_a_plain_secret_leaves_an_open_freeze_its_dag_and_starts_no_migration(
+    tmp_path: Path, minimal_spec: dict[str, Any], way: str
+) -> None:
+    spec = _with_plain_secrets(minimal_spec)
+    found: dict[str, Any] = {}
+    if way == "spec":
+        with pytest.warns(UserWarning, match="producer_freeze_webhook") as told:
+            dag = build_migration_dag(spec)
+    else:
+        _write(tmp_path, "orders.yaml", spec)
+        with pytest.warns(UserWarning, match="producer_freeze_webhook") as told:
+            load_migration_dags(found, tmp_path)
+        dag = found["kafka_migration_orders"]
+    assert not any("hunter2" in str(item.message) for item in told)
+    context: Any = {"params": {}, "dag": dag, "ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t")}
+    for task_id in ("drain_ready", "cutover.freeze_limit", "rollback"):
+        task = dag.get_task(task_id)
+        assert (
+            task.migration_spec(context).cutover.producer_freeze_webhook == spec["cutover"]["producer_freeze_webhook"]
+        )
+    for task_id in ("plan", "precheck", "topology_copy", "cutover.freeze"):
+        with pytest.raises(SpecInvalid, match="producer_freeze_webhook") as caught:
+            dag.get_task(task_id).execute(context)
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_plain_secret_hides_no_other_mistake(minimal_spec: dict[str, Any]) -> None:
+    with pytest.raises(SpecInvalid) as caught:
+        build_migration_dag({**_with_plain_secrets(minimal_spec), "colour": "red"})
+    assert {item["path"] for item in caught.value.details["mistakes"]} == {"colour", "cutover.producer_freeze_webhook"}
 
 
 def test_dag_files_parse_without_connections_and_network() -> None:

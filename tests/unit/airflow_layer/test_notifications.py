@@ -12,7 +12,9 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
+from airflow_provider_kafka_migration.hooks.params import params_from_spec
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier
+from airflow_provider_kafka_migration.operators.cutover import KafkaMigrationFreezeOperator
 from airflow_provider_kafka_migration.spec import parse_spec
 
 SENT: list[dict[str, str]] = []
@@ -21,9 +23,10 @@ SENT: list[dict[str, str]] = []
 class Remember(BaseNotifier):
     template_fields = ("text",)
 
-    def __init__(self, text: str = "", fail: bool = False) -> None:
+    def __init__(self, text: Any = "", fail: bool = False, token: str = "") -> None:
         super().__init__()
         self.text = text
+        self.token = token
         self.fail = fail
 
     def notify(self, context: Any) -> None:
@@ -81,10 +84,40 @@ def test_references_are_resolved_when_it_runs_and_masked_in_logs(
 def test_a_reference_that_leads_nowhere_harms_only_the_notification(
     minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    spec = _spec(minimal_spec, kwargs={"text": "env:NOT_SET_ANYWHERE"})
+    spec = _spec(minimal_spec, kwargs={"token": "env:NOT_SET_ANYWHERE"})
     MigrationNotifier(event="finalized", spec=spec)(_context())
     assert SENT == []
     assert "NOT_SET_ANYWHERE is not set" in caplog.text
+
+
+def test_what_only_looks_like_a_reference_stays_as_it_is(
+    minimal_spec: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tags of monitoring systems look like references; under the name of a secret they are meant to be some."""
+    monkeypatch.setattr("airflow_provider_kafka_migration.notifications.migration._warned", set())
+    monkeypatch.setenv("TEAM_CHANNEL", "#orders")
+    tags = ["env:prod", "airflow:no_such_connection", "file:no/such/file", "env:TEAM_CHANNEL"]
+    spec = _spec(minimal_spec, kwargs={"text": tags})
+    for _ in range(2):
+        MigrationNotifier(event="finalized", spec=spec)(_context())
+    assert [sent["text"] for sent in SENT] == [[*tags[:3], "#orders"]] * 2
+    for tag in tags[:3]:
+        assert caplog.text.count(f"'{tag}' as it is") == 1
+    SENT.clear()
+    MigrationNotifier(event="finalized", spec=_spec(minimal_spec, kwargs={"text": {"api_key": "env:prod"}}))(_context())
+    assert SENT == [], "no notifier gets a reference in place of a secret"
+
+
+@pytest.mark.parametrize("by", ["spec", "params"])
+def test_a_spec_that_only_an_earlier_version_accepts_is_notified_of(minimal_spec: dict[str, Any], by: str) -> None:
+    """A task that refuses it after an upgrade fails, and that has to be told."""
+    address = "https://hooks.example/freeze?token=hunter2"
+    spec = _spec(minimal_spec, kwargs={}) | {"cutover": {"freeze": "webhook", "producer_freeze_webhook": address}}
+    task = KafkaMigrationFreezeOperator(task_id="freeze")
+    params = params_from_spec(spec)
+    context = _context(task=task) if by == "spec" else _context(task=task, params=params)
+    MigrationNotifier(event="failed", spec=spec if by == "spec" else None)(context)
+    assert [sent["message"] for sent in SENT] == ["Kafka migration orders: seed failed"]
 
 
 def test_trouble_says_which_partitions(minimal_spec: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.hooks.params import (
     params_from_spec,
     spec_from_params,
 )
+from airflow_provider_kafka_migration.hooks.task import run_spec
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
 REQUIRED = {"migration_id": "orders", "source": "kafka_a", "target": "kafka_b", "journal": "s3://bucket/prefix"}
@@ -94,6 +95,17 @@ def test_all_mistakes_of_the_params_are_in_one_error() -> None:
     with pytest.raises(SpecInvalid) as caught:
         spec_from_params(params)
     assert {mistake["path"] for mistake in caught.value.details["mistakes"]} == {"topic", "seed.lanes"}
+
+
+def test_a_run_that_an_earlier_version_began_with_a_plain_secret_starts_its_tasks() -> None:
+    """Airflow validates the conf at the start of each task: what lifts a freeze must get as far as its own code."""
+    conf = {**REQUIRED, "freeze": "webhook", "freeze_webhook": "https://hooks.example/freeze?token=hunter2"}
+    params = _run(conf)
+    spec = run_spec(None, {"params": params}, recorded=True)  # type: ignore[arg-type]
+    assert spec.cutover.producer_freeze_webhook == conf["freeze_webhook"]
+    with pytest.raises(SpecInvalid, match="producer_freeze_webhook") as caught:
+        spec_from_params(params)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_bad_choice_is_refused_before_the_run_starts() -> None:

@@ -192,6 +192,27 @@ def test_an_address_with_a_secret_may_become_a_reference_at_any_time(open_local:
             guard_spec(journal, changed("cutover.producer_freeze_webhook", other))
 
 
+@pytest.mark.parametrize(
+    "address", ["https://hooks/freeze#hunter8", "https://hooks/freeze/hunter8Aa1Bb2Cc3Dd4Ee5", "https://u:hunter8@h/x"]
+)
+def test_an_address_that_was_kept_in_plain_may_become_a_reference(open_local: OpenJournal, address: str) -> None:
+    """An earlier version kept some secrets in plain; from this one on a reference is the only way to write them."""
+    journal = open_local()
+    _as_recorded_by_an_earlier_version(journal, address)
+    go_to(journal, State.CUTOVER)
+    with pytest.raises(FingerprintChanged, match="producer_freeze_webhook") as caught:
+        guard_spec(journal, changed("cutover.producer_freeze_webhook", "https://elsewhere/freeze"))
+    assert "hunter8" not in f"{caught.value} {caught.value.details}"
+    reference = changed("cutover.producer_freeze_webhook", "env:FREEZE_WEBHOOK")
+    changes = guard_spec(journal, reference)
+    assert list(changes) == ["cutover.producer_freeze_webhook"]
+    entry = open_local().tip
+    assert entry is not None
+    assert entry.step == "spec_changed"
+    assert "hunter8" not in entry.model_dump_json()
+    assert guard_spec(journal, reference) == {}
+
+
 def test_an_upgrade_that_brings_or_drops_fields_changes_nothing(open_local: OpenJournal) -> None:
     journal = open_local()
     guard_spec(journal, SPEC)
