@@ -43,7 +43,9 @@ def test_a_missing_connection(untouched: World, side: str, reference: str, what:
 
 def test_a_missing_storage_connection(untouched: World) -> None:
     said = untouched.run(storage={"conn_id": "env:NO_SUCH_STORAGE"})
-    said.check("CONNECTION_INVALID", what="NO_SUCH_STORAGE is not set", next_step="set NO_SUCH_STORAGE")
+    said.check(
+        "CONNECTION_INVALID", what="NO_SUCH_STORAGE is not set", next_step="set NO_SUCH_STORAGE", freeze="unknown"
+    )
 
 
 def test_a_connection_that_others_may_read(untouched: World) -> None:
@@ -110,7 +112,8 @@ def test_a_missing_journal_bucket(untouched: World, command: str) -> None:
     untouched.journal_bucket = "no-such-bucket"
     said = untouched.run(command=command)
     if command == "run":
-        error = said.check("STORAGE_REFUSED", what="bucket no-such-bucket: NoSuchBucket", next_step="create the bucket")
+        what = "bucket no-such-bucket: NoSuchBucket"
+        error = said.check("STORAGE_REFUSED", what=what, next_step="create the bucket", freeze="unknown")
         assert "s3://no-such-bucket" in error["where"]["path"]
     else:
         assert said.code == 1
@@ -133,7 +136,7 @@ def test_wrong_keys_of_the_object_store(untouched: World) -> None:
     settings.write_text(json.dumps({**untouched.s3.config(), "aws_secret": "x"}))
     settings.chmod(0o600)
     said = untouched.run(storage={"conn_id": f"file:{settings}"})
-    said.check("CONNECTION_INVALID", what="unknown S3 settings: aws_secret", next_step="use only")
+    said.check("CONNECTION_INVALID", what="unknown S3 settings: aws_secret", next_step="use only", freeze="unknown")
 
 
 def test_an_unreachable_object_store(untouched: World) -> None:
@@ -143,7 +146,7 @@ def test_an_unreachable_object_store(untouched: World) -> None:
     settings.write_text(json.dumps({**untouched.s3.config(), "endpoint_url": endpoint}))
     settings.chmod(0o600)
     said = untouched.run(storage={"conn_id": f"file:{settings}"})
-    error = said.check("STORAGE_UNAVAILABLE", what=endpoint, next_step="check the network", status=3)
+    error = said.check("STORAGE_UNAVAILABLE", what=endpoint, next_step="check the network", status=3, freeze="unknown")
     assert "harness-secret" not in said.output
     assert error["details"]["bucket"] == untouched.journal_bucket
 

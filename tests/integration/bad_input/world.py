@@ -42,17 +42,22 @@ class Said:
     output: str
     seconds: float
 
-    def check(self, code: str, *, what: str, next_step: str, status: int = 1) -> dict[str, Any]:
-        """The error is this one, says what and what next, came soon, and nothing else was printed."""
+    def check(
+        self, code: str, *, what: str, next_step: str, status: int = 1, freeze: str | None = None
+    ) -> dict[str, Any]:
+        """The error is this one, says what and what next, came soon, and nothing else was printed.
+
+        :param freeze: how producers stand by what the command says last; None: it says nothing of them.
+        """
         assert self.error.get("code") == code, self.output
         assert self.code == status, self.output
         assert what in self.error["what"], self.error["what"]
         assert next_step in self.error["next_step"], self.error["next_step"]
         assert self.seconds < BOUND_SECONDS, self.seconds
         assert "Traceback" not in self.output
-        assert len(self.output.splitlines()) == len(
-            json.dumps({"ok": False, "error": self.error}, indent=2).splitlines()
-        )
+        answer = json.loads(self.output)
+        assert (answer.pop("freeze", None) or {}).get("standing") == freeze, self.output
+        assert answer == {"ok": False, "error": self.error}
         return self.error
 
 

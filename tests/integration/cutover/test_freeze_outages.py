@@ -267,7 +267,7 @@ def test_without_the_journal_nobody_frees_producers_but_everybody_is_told(
         front.weather(Fault.DROPPED, rate=1.0)
         with opened(lab, later=True) as migration, pytest.raises(StillFrozen, match="journal") as caught:
             migration.run("cutover.freeze_limit")
-        assert webhook.url in caught.value.next_step
+        assert webhook.url.removesuffix("/freeze") in caught.value.next_step
         # A step's task that starts now knows nothing of the freeze: it waits as long as one may last, then tells.
         clock = [datetime.now(UTC)]
         pauses: list[float] = []

@@ -69,6 +69,22 @@ def test_a_failed_partition_fails_the_drain_though_no_lag_shows_it(tmp_path: Pat
     assert caught.value.next_step.startswith("stop it; then clear tail and drain_ready")
 
 
+def test_a_failed_partition_of_a_topic_that_was_dropped_is_waited_for(tmp_path: Path) -> None:
+    """The tail reads its job again some seconds after the plan has left the topic out."""
+    clock = Clock()
+    context = make_context(tmp_path, clock=clock)
+    seconds = iter(range(1000))
+    dropped = {**FAILED, "topic": "dropped", "partition": 0}
+
+    def goes_on(pause: float) -> None:
+        clock.sleep(pause)
+        number = next(seconds)
+        says(context, *([dropped] if number < 5 else []), seconds=float(number))
+
+    assert drain.run(context, sleep=goes_on)
+    assert next(seconds) > 5, "not ready as long as the tail says that it does not copy all"
+
+
 def test_what_an_earlier_tail_has_left_counts_when_no_other_one_comes(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     says(context, FAILED)
