@@ -74,7 +74,7 @@ def check_receiver(context: PhaseContext) -> None:
     :raises FreezeFailed: the spec has no address.
     """
     if context.spec.cutover.freeze == "webhook":
-        _receiver(context)
+        receiver(context)
 
 
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
