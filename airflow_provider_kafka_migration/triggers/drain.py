@@ -142,7 +142,7 @@ class DrainTrigger(BaseTrigger):
                 if event["ready"]:
                     return TriggerEvent({"status": "ready", **event})
                 silent_since = self._silent_since(event, silent_since)
-                if silent_since is not None and elapsed_seconds() - silent_since >= SILENT_NOTICE_SECONDS:
+                if event.get("tail_silent") and _is_long_ago(silent_since):
                     return TriggerEvent({"status": TROUBLE, **event})
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 failures += 1
@@ -159,13 +159,21 @@ class DrainTrigger(BaseTrigger):
                 await self._reopen()
 
     def _silent_since(self, event: Mapping[str, Any], since: float | None) -> float | None:
-        """Since when the tail has been silent without anybody being told; None: it is not, or somebody was."""
-        if not event.get("tail_silent"):
+        """Since when the tail has been silent without anybody being told; None: it is not, or somebody was.
+
+        Only a tail that is heard ends a silence: whoever has just begun to look has not heard it, and does not know yet
+        that it is silent.
+        """
+        if event.get("tail_heard"):
             self.silence_is_told = False
             return None
         if self.silence_is_told:
             return None
-        return elapsed_seconds() if since is None else since
+        return elapsed_seconds() if since is None and event.get("tail_silent") else since
+
+
+def _is_long_ago(silent_since: float | None) -> bool:
+    return silent_since is not None and elapsed_seconds() - silent_since >= SILENT_NOTICE_SECONDS
 
 
 def failed(error: MigrationError) -> TriggerEvent:
