@@ -606,9 +606,11 @@ class FreezeWatch:
                 self._context = self._reading.enter_context(self._migration.reading())
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
-        found = freeze_limit.look(self._context)
-        self.see(frozen.current_attempt(self._context))
-        return found
+        try:
+            return freeze_limit.look(self._context)
+        finally:
+            # Also what was read before the journal failed.
+            self.see(frozen.current_attempt(self._context))
 
     def see(self, attempt: FreezeAttempt | None) -> None:
         """Take what the journal has of the last freeze; None: there was none."""

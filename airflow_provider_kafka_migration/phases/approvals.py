@@ -379,7 +379,7 @@ def _check_budget(context: PhaseContext) -> None:
             where=context.where("cutover"),
             next_step="set cutover.in_one_task: true, which runs all steps in one task; or raise "
             "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task; "
-            "where the spec comes from the run's Params, start a new run with the changed ones and takeover instead",
+            f"{freeze_words.IF_PARAMS}",
         )
 
 

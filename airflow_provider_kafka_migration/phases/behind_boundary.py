@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, JournalTampered, MigrationError
+from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
 from airflow_provider_kafka_migration.phases.migrated import (
@@ -73,7 +74,8 @@ class BehindBoundary:
             steps.append("make the source answer for all partitions")
         return (
             f"{' and '.join(steps)}; then approve the client switch again. Records that are on the source stay there: "
-            "once they are brought over, set cutover.on_bypass: continue, which names them and goes on"
+            "once they are brought over, set cutover.on_bypass: continue, which names them and goes on; "
+            f"{freeze_words.IF_PARAMS}"
         )
 
 

@@ -122,6 +122,7 @@ class DrainStatus:
             "partitions_failed": self.tail.failed,
             "partitions_stuck": self.tail.stuck,
             "tail_silent": self.tail.is_silent,
+            "tail_heard": self.tail.is_heard,
         }
 
 

@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViol
 from airflow_provider_kafka_migration.phases import (
     cutover_freeze,
     fence,
+    freeze_words,
     frozen,
     topology,
     topology_log_starts,
@@ -247,7 +248,8 @@ def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[B
             where=error.where,
             next_step="stop these producers again: the freeze is not lifted and nothing can be rolled back any more. "
             "The records named here are on the source only: have them sent again to the target after the switch, then "
-            "set cutover.on_bypass: continue and clear cutover.floor_guard, which names them and goes on",
+            "set cutover.on_bypass: continue and clear cutover.floor_guard, which names them and goes on; "
+            f"{freeze_words.IF_PARAMS}",
             details=error.details,
         ) from error
 

@@ -31,6 +31,8 @@ LATE_SECONDS = 5.0
 
 REASON = "max_producer_freeze is over, and no step of the cutover has lifted the freeze"
 
+_NOT_OPENED = "journal_not_opened"
+
 #: While the last step has not ended: it fences the copiers, and only then clients may be told.
 _READY_TEXT = (
     f"producers stay stopped: {frozen.READY} is journaled, so the freeze is not lifted any more; "
@@ -81,7 +83,9 @@ def is_overdue(context: PhaseContext) -> bool:
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Lift a freeze that is overdue. ``details["watch"]``: whether to go on watching.
+    """Lift a freeze that is overdue.
+
+    ``details["watch"]``: whether to go on watching; ``details["nothing_to_lift"]``: no freeze is open.
 
     :raises FreezeFailed: a freeze was lifted, so that somebody looks.
     :raises StillFrozen: the producers could not be freed; says what a person has to do. The next call tries again.
@@ -91,15 +95,15 @@ def run(context: PhaseContext) -> PhaseResult:
         return _result(f"nothing is frozen any more: {context.journal.tip_state}", watch=False)
     attempt = frozen.current_attempt(context)
     if attempt is not None and attempt.ready:
-        return _result(_READY_TEXT, watch=True)
+        return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context, attempt):
-        return _result("no freeze is overdue", watch=True)
+        return _result("no freeze is overdue", watch=True, nothing_to_lift=attempt is None or not attempt.is_open)
     try:
         # First out of ``cutover``, then unfreeze: no step can say READY after that.
         frozen.back_to_tail(context, REASON, unless_ready=attempt)
     except PhaseOver:
         # READY_FOR_CLIENT_SWITCH was reached in this very moment: from there on nobody unfreezes the source.
-        return _result(_READY_TEXT, watch=True)
+        return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     details = frozen.lift(context, attempt, reason=REASON)
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
@@ -112,7 +116,7 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
     """The error of a watch that cannot open the journal: it knows of no freeze, and of no end of one either."""
-    return freeze_by_hand.still_frozen(
+    error = freeze_by_hand.still_frozen(
         spec,
         "the journal cannot be opened, so it is not known whether producers are frozen, and nothing can be lifted",
         cause,
@@ -120,6 +124,13 @@ def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFroz
         deadline=None,
         acls=[],
     )
+    error.details[_NOT_OPENED] = True
+    return error
+
+
+def is_journal_unreachable(error: MigrationError) -> bool:
+    """Whether it is the error of :func:`journal_unreachable`: its look has learned nothing of a freeze."""
+    return bool(error.details.get(_NOT_OPENED))
 
 
 def _is_over(context: PhaseContext) -> bool:
@@ -135,5 +146,6 @@ def _is_late(attempt: FreezeAttempt, now: datetime) -> bool:
     return (now - attempt.deadline).total_seconds() > LATE_SECONDS
 
 
-def _result(summary: str, *, watch: bool) -> PhaseResult:
-    return PhaseResult(PHASE, summary, {"watch": watch}, already_done=not watch)
+def _result(summary: str, *, watch: bool, nothing_to_lift: bool = False) -> PhaseResult:
+    details = {"watch": watch, "nothing_to_lift": nothing_to_lift}
+    return PhaseResult(PHASE, summary, details, already_done=not watch)

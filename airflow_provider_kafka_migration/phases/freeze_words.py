@@ -10,6 +10,9 @@ from datetime import datetime
 
 from airflow_provider_kafka_migration.phases.timing import iso, words
 
+#: Behind advice to change the spec: a run keeps the Params that it was started with.
+IF_PARAMS = "where the spec comes from the run's Params, start a new run with the changed ones and takeover instead"
+
 #: What people with a stopped application have to hear.
 TELL_OWNERS = "tell the producers' owners that they may write to the source again"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperatorLink, BaseSensorOperator
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases.context import PhaseContext
     from airflow_provider_kafka_migration.spec import MigrationSpec
+
+
+#: A deferral without any time left would be one without a limit; Airflow ends this one when it looks next.
+_LEAST_WAIT = timedelta(seconds=1)
 
 
 class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
@@ -70,23 +74,32 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
                 return self._finish(migration)
         return self._wait(spec)
 
-    def _wait(self, spec: MigrationSpec, *, silence_is_told: bool = False) -> NoReturn:
+    def _wait(self, spec: MigrationSpec, *, deadline: str | None = None, silence_is_told: bool = False) -> NoReturn:
+        """Defer for what is left until the deadline; without one the wait begins here."""
         trigger = DrainTrigger(
             spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds, silence_is_told=silence_is_told
         )
-        timeout: timedelta = spec.tail.drain_ready_timeout
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timeout)
+        now, longest = datetime.now(UTC), spec.tail.drain_ready_timeout
+        ends = now + longest if deadline is None else datetime.fromisoformat(deadline)
+        self.defer(
+            trigger=trigger,
+            method_name="execute_complete",
+            kwargs={"deadline": ends.isoformat()},
+            # A clock that was set back, or another worker's, never makes the wait longer than a new one.
+            timeout=min(max(ends - now, _LEAST_WAIT), longest),
+        )
         raise AssertionError("defer never returns")
 
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+    def execute_complete(self, context: Context, event: dict[str, Any], deadline: str | None = None) -> dict[str, Any]:
         """Look once more, since the event may be old, and journal it; tell of a tail that is silent, and wait on.
 
+        :param deadline: when the wait ends that the event interrupts; None: a version before this one has begun it.
         :raises MigrationError: what the trigger met.
         """
         if event.get("status") == TROUBLE_EVENT:
             self.log.warning("%s", event["summary"])
             call_all(self.on_trouble, context, str(event["summary"]))
-            self._wait(self.migration_spec(context), silence_is_told=True)
+            self._wait(self.migration_spec(context), deadline=deadline, silence_is_told=True)
         error = event_error(event)
         if error is not None:
             raise error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -36,6 +37,37 @@ TROUBLE = "trouble"
 SILENT_NOTICE_SECONDS = 60.0
 #: A line in the task's log after so many looks.
 _LINE_EVERY = 5
+
+
+class Patience(NamedTuple):
+    """With looks that fail one after the other."""
+
+    #: After so many the wait ends.
+    failed_looks: int
+    #: Between two of them.
+    longest_pause_seconds: float
+    #: The wait ends, too, when they have failed for so long.
+    seconds: float = math.inf
+
+
+class _Failures:
+    """Looks that have failed since the last good one."""
+
+    def __init__(self) -> None:
+        self.looks = self.refused = 0
+        self._since = 0.0
+
+    def add(self, error: MigrationError) -> None:
+        if not self.looks:
+            self._since = elapsed_seconds()
+        self.looks += 1
+        self.refused = 0 if isinstance(error, Transient) else self.refused + 1
+
+    def exceed(self, patience: Patience) -> bool:
+        return self.looks >= patience.failed_looks or elapsed_seconds() - self._since >= patience.seconds
+
+    def pause(self, poll_seconds: float, patience: Patience) -> float:
+        return min(poll_seconds * 2.0 ** min(self.looks, 16), patience.longest_pause_seconds)
 
 
 class DrainTrigger(BaseTrigger):
@@ -75,12 +107,12 @@ class DrainTrigger(BaseTrigger):
         """Look again and again. Everything that blocks runs in a thread, so other triggers are not held up."""
         try:
             self._present = await self._open()
-        except Transient as error:
+        except MigrationError as error:
+            if not self.may_pass(error):
+                yield self.ended_by(error)
+                return
             # The first look tries again.
             self.log.warning("The connections cannot be opened yet: %s", error)
-        except MigrationError as error:
-            yield failed(error)
-            return
         try:
             yield await self._watch()
         finally:
@@ -108,9 +140,17 @@ class DrainTrigger(BaseTrigger):
             self._present = await self._open()
         return await asyncio.to_thread(self._present.look)
 
-    def patience(self) -> tuple[int, float]:
-        """(failed looks in a row after which the wait ends, longest pause between two of them in seconds)."""
-        return self.max_failed_looks, self.longest_pause_seconds
+    def patience(self) -> Patience:
+        """With failed looks, as things are now."""
+        return Patience(self.max_failed_looks, self.longest_pause_seconds)
+
+    def may_pass(self, error: MigrationError) -> bool:
+        """Whether connections that cannot be opened at the start are waited for."""
+        return isinstance(error, Transient)
+
+    def ended_by(self, error: MigrationError) -> TriggerEvent:
+        """The event of a wait that this error ends."""
+        return failed(error)
 
     async def _reopen(self) -> None:
         """Read the connections again: what they give may have ended, or been replaced, in the days of a tail.
@@ -129,43 +169,50 @@ class DrainTrigger(BaseTrigger):
         await asyncio.shield(asyncio.to_thread(ended.close))
 
     async def _watch(self) -> TriggerEvent:
-        failures = refusals = looks = 0
+        failures, looks = _Failures(), 0
         silent_since: float | None = None
         while True:
             pause = self.poll_seconds
             try:
                 event = await self._look()
-                failures = refusals = 0
+                failures = _Failures()
                 looks += 1
                 if looks % _LINE_EVERY == 1 or event["ready"]:
                     self.log.info("%s", event["summary"])
                 if event["ready"]:
                     return TriggerEvent({"status": "ready", **event})
                 silent_since = self._silent_since(event, silent_since)
-                if silent_since is not None and elapsed_seconds() - silent_since >= SILENT_NOTICE_SECONDS:
+                if event.get("tail_silent") and _is_long_ago(silent_since):
                     return TriggerEvent({"status": TROUBLE, **event})
             except (Transient, *CREDENTIALS_REFUSED) as error:
-                failures += 1
-                refusals = 0 if isinstance(error, Transient) else refusals + 1
-                most, longest_pause_seconds = self.patience()
-                self.log.warning("Look %d in a row failed: %s", failures, error)
-                if failures >= most or refusals >= self.max_refused_looks:
-                    return failed(error)
-                pause = min(self.poll_seconds * 2.0 ** min(failures, 16), longest_pause_seconds)
+                failures.add(error)
+                patience = self.patience()
+                self.log.warning("Look %d in a row failed: %s", failures.looks, error)
+                if failures.exceed(patience) or failures.refused >= self.max_refused_looks:
+                    return self.ended_by(error)
+                pause = failures.pause(self.poll_seconds, patience)
             except Terminal as error:
-                return failed(error)
+                return self.ended_by(error)
             await asyncio.sleep(pause)
-            if failures:
+            if failures.looks:
                 await self._reopen()
 
     def _silent_since(self, event: Mapping[str, Any], since: float | None) -> float | None:
-        """Since when the tail has been silent without anybody being told; None: it is not, or somebody was."""
-        if not event.get("tail_silent"):
+        """Since when the tail has been silent without anybody being told; None: it is not, or somebody was.
+
+        Only a tail that is heard ends a silence: whoever has just begun to look has not heard it, and does not know yet
+        that it is silent.
+        """
+        if event.get("tail_heard"):
             self.silence_is_told = False
             return None
         if self.silence_is_told:
             return None
-        return elapsed_seconds() if since is None else since
+        return elapsed_seconds() if since is None and event.get("tail_silent") else since
+
+
+def _is_long_ago(silent_since: float | None) -> bool:
+    return silent_since is not None and elapsed_seconds() - silent_since >= SILENT_NOTICE_SECONDS
 
 
 def failed(error: MigrationError) -> TriggerEvent:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +21,14 @@ from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, ForeignData, error_from_dict
 from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
 from airflow_provider_kafka_migration.notifications.migration import message
+from airflow_provider_kafka_migration.phases import tail_health
 from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.phases.drain import DrainStatus
+from airflow_provider_kafka_migration.sensors import drain as sensor_module
 from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.triggers import drain
 
 NOT_READY = {"ready": False, "summary": "lag 7", "stable_since": None}
@@ -100,6 +107,9 @@ def test_ready_after_some_looks(spec: dict[str, Any], watching: Callable[[Watch]
     assert threading.get_ident() not in watch.threads, "the triggerer's loop must not be blocked"
 
 
+HEARD = {**NOT_READY, "tail_silent": False, "tail_heard": True}
+#: Of somebody who has just begun to look.
+UNKNOWN = {**NOT_READY, "tail_silent": False, "tail_heard": False}
 SILENT = {"ready": False, "summary": "the tail has not been heard from", "stable_since": None, "tail_silent": True}
 
 
@@ -109,16 +119,124 @@ def test_a_silent_tail_is_told_after_a_while_and_once(
     seconds = iter(range(0, 10_000, 25))
     monkeypatch.setattr(drain, "elapsed_seconds", lambda: next(seconds))
     # 0, 25, 50, 75 s; the one in between that hears it begins again.
-    watch = Watch(SILENT, NOT_READY, *[SILENT] * 5, READY)
+    watch = Watch(SILENT, HEARD, *[SILENT] * 5, READY)
     watching(watch)
     assert _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload == {"status": "trouble", **SILENT}
     watching(Watch(*[SILENT] * 10, READY))
     told = drain.DrainTrigger(spec=spec, poll_seconds=0.001, silence_is_told=True)
     assert told.serialize()[1]["silence_is_told"] is True
     assert _event(told).payload["status"] == "ready"
-    watching(Watch(SILENT, NOT_READY, *[SILENT] * 5, READY))
+    watching(Watch(SILENT, HEARD, *[SILENT] * 5, READY))
     again = drain.DrainTrigger(spec=spec, poll_seconds=0.001, silence_is_told=True)
     assert _event(again).payload["status"] == "trouble", "it was heard from in between"
+
+
+def test_a_look_that_does_not_know_ends_no_silence(
+    spec: dict[str, Any], watching: Callable[[Watch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that are read again between two looks come with a watch that has heard nothing yet."""
+    seconds = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(drain, "elapsed_seconds", lambda: next(seconds))
+    watching(Watch(SILENT, *[UNKNOWN] * 3, SILENT, SILENT, READY))
+    assert _event(drain.DrainTrigger(spec=spec, poll_seconds=0.001)).payload["status"] == "trouble"
+    watching(Watch(UNKNOWN, *[SILENT] * 10, READY))
+    told = drain.DrainTrigger(spec=spec, poll_seconds=0.001, silence_is_told=True)
+    assert _event(told).payload["status"] == "ready"
+
+
+class _Enough(Exception):
+    """The trigger has waited for as long as the test wanted to know."""
+
+
+class _RealLooks:
+    """A watch with real eyes for the tail: a new one for each trigger, over a document that lies in the journal."""
+
+    def __init__(self, folder: Path, now: Callable[[], float]) -> None:
+        self.store = LocalStore(folder)
+        self.context: Any = SimpleNamespace(
+            journal_store=self.store,
+            migration_id="orders",
+            key=lambda name: f"orders/{name}",
+            journal=SimpleNamespace(current_claim=None),
+            spec=SimpleNamespace(tail=SimpleNamespace(slice_seconds=20)),
+        )
+        self.health = tail_health.HealthWatch(clock=now)
+
+    def look(self) -> dict[str, Any]:
+        health = self.health.look(self.context)
+        return DrainStatus(datetime.now(UTC), (), 0, None, ready=False, tail=health).as_event()
+
+    def close(self) -> None:
+        return None
+
+
+def test_a_tail_that_was_dead_before_anybody_looked_is_told_once(
+    spec: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each new trigger begins with a watch that has heard nothing: that is no tail that lives."""
+    clock, until, writes = [0.0], [1000.0], [False]
+
+    def write() -> None:
+        document = {"seconds": clock[0], "run": "a", "at": "2026-04-24T10:40:00.000Z"}
+        LocalStore(tmp_path).put("orders/progress/tail.json", json.dumps(document).encode())
+
+    async def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        if writes[0]:
+            write()
+        if clock[0] > until[0]:
+            raise _Enough
+
+    monkeypatch.setattr(drain.asyncio, "sleep", sleep)
+    monkeypatch.setattr(drain, "elapsed_seconds", lambda: clock[0])
+    monkeypatch.setattr(core.DrainWatch, "open", lambda *_: _RealLooks(tmp_path, lambda: clock[0]))
+    write()
+    sensor = KafkaMigrationDrainSensor(task_id="drain_ready", spec=spec, on_trouble=[])
+    first = _event(drain.DrainTrigger(spec=spec)).payload
+    assert first["status"] == "trouble"
+    with pytest.raises(TaskDeferred) as caught:
+        sensor.execute_complete(CONTEXT, first)
+    arguments = caught.value.trigger.serialize()[1]
+    until[0] = clock[0] + 1000
+    with pytest.raises(_Enough):
+        _event(drain.DrainTrigger(**arguments))
+    writes[0], until[0] = True, clock[0] + 100
+    told = drain.DrainTrigger(**arguments)
+    with pytest.raises(_Enough):
+        _event(told)
+    assert not told.silence_is_told, "it lives again, so its next silence is told"
+
+
+def test_the_wait_does_not_begin_again_when_somebody_was_told(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Clock(datetime):
+        at = datetime(2026, 4, 24, tzinfo=UTC)
+
+        @classmethod
+        def now(cls, _tz: Any = None) -> datetime:  # type: ignore[override]
+            return cls.at
+
+    monkeypatch.setattr(sensor_module, "datetime", Clock)
+    sensor = KafkaMigrationDrainSensor(task_id="drain_ready", spec=spec, on_trouble=[])
+    longest = parse_spec(spec).tail.drain_ready_timeout
+
+    def deferred(event: dict[str, Any], **kept: Any) -> TaskDeferred:
+        with pytest.raises(TaskDeferred) as caught:
+            sensor.execute_complete(CONTEXT, event, **kept)
+        return caught.value
+
+    event = {"status": "trouble", **SILENT}
+    first = deferred(event)
+    assert first.timeout == longest, "deferred by a version that kept no deadline"
+    Clock.at += longest / 2
+    second = deferred(event, **(first.kwargs or {}))
+    assert second.timeout == longest / 2
+    assert second.kwargs == first.kwargs
+    Clock.at -= longest
+    assert deferred(event, **(first.kwargs or {})).timeout == longest, "a clock that was set back"
+    Clock.at += 3 * longest
+    assert deferred(event, **(first.kwargs or {})).timeout == timedelta(seconds=1)
 
 
 def test_who_waits_tells_of_a_silent_tail_and_waits_on(spec: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.phases.freeze_limit import journal_unreachable
 from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers import drain
@@ -51,6 +52,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         found.append(seconds)
 
     monkeypatch.setattr(drain.asyncio, "sleep", sleep)
+    monkeypatch.setattr(drain, "elapsed_seconds", lambda: sum(found))
     return found
 
 
@@ -179,13 +181,46 @@ def limit_event(spec: dict[str, Any], *answers: Any) -> Any:
 
 @pytest.mark.parametrize("error", [StorageUnavailable("S3 is away"), StorageRefused("the keys have ended")])
 @pytest.mark.parametrize("known", [None, attempt(is_open=False)], ids=["no freeze yet", "lifted"])
-def test_while_nothing_is_frozen_a_long_outage_is_waited_out(
+def test_while_nothing_is_frozen_an_outage_of_minutes_is_waited_out(
     spec: dict[str, Any], pauses: list[float], known: FreezeAttempt | None, error: Exception
 ) -> None:
-    """Else its task spends all its tries before the freeze that it is there for."""
-    outage = [error] * 300
-    assert limit_event(spec, (known, NOT_READY), *outage, (known, READY))["status"] == "ready"
+    outage = [error] * 10
+    looks = [item for _ in range(20) for item in ((known, NOT_READY), *outage)]
+    assert limit_event(spec, *looks, (known, READY))["status"] == "ready"
     assert max(pauses) == 60.0
+
+
+@pytest.mark.parametrize("error", [StorageUnavailable("S3 is away"), StorageRefused("the keys have ended")])
+def test_after_ten_minutes_without_a_look_the_task_is_to_look(
+    spec: dict[str, Any], pauses: list[float], error: Exception
+) -> None:
+    """Perhaps only the triggerer cannot read the journal, and a freeze has begun."""
+    found = limit_event(spec, (None, NOT_READY), *[error] * 1000)
+    assert (found["status"], found["nothing_to_lift"]) == ("failed", True)
+    assert 590 <= sum(pauses) <= 660
+    assert max(pauses) == 60.0
+    pauses.clear()
+    # The task could not read it either: its next trigger is as patient, although it has never read the journal.
+    trigger = Limit(spec=spec, poll_seconds=2.0, nothing_to_lift=True)
+    trigger.answers = iter([error] * 1000)
+    path, arguments = trigger.serialize()
+    assert path.endswith(".Limit")
+    assert arguments["nothing_to_lift"] is True
+    assert event_of(trigger)["nothing_to_lift"] is True
+    assert 590 <= sum(pauses) <= 660
+
+
+def test_connections_that_are_refused_at_the_start_are_waited_for_while_nothing_is_frozen(
+    minimal_spec: dict[str, Any], pauses: list[float]
+) -> None:
+    """There is no such connection on the triggerer: a task that starts again and again would take a slot for good."""
+    found = event_of(FreezeLimitTrigger(spec=minimal_spec, nothing_to_lift=True))
+    assert (found["status"], found["nothing_to_lift"]) == ("failed", True)
+    assert isinstance(drain.event_error(found), ConnectionInvalid)
+    assert 590 <= sum(pauses) <= 660
+    pauses.clear()
+    assert event_of(FreezeLimitTrigger(spec=minimal_spec))["nothing_to_lift"] is False
+    assert pauses == []
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable("S3 is away"), StorageRefused("the keys have ended")])
@@ -195,6 +230,7 @@ def test_in_a_freeze_or_not_knowing_somebody_is_told_soon(
 ) -> None:
     before = [(attempt(is_open=True), NOT_READY)] if seen else []
     payload = limit_event(spec, *before, *[error] * 300)
+    assert payload["nothing_to_lift"] is False
     assert type(drain.event_error(payload)) is type(error)
     assert max(pauses) == 5.0
     assert sum(pauses) < 180
@@ -202,8 +238,8 @@ def test_in_a_freeze_or_not_knowing_somebody_is_told_soon(
 
 def test_what_is_known_of_the_freeze_outlives_a_new_watch(spec: dict[str, Any], pauses: list[float]) -> None:
     outage = [StorageUnavailable("S3 is away")] * 300
-    found = limit_event(spec, (None, NOT_READY), *outage, (attempt(is_open=True), NOT_READY), *outage)
-    assert found["status"] == "failed"
+    found = limit_event(spec, (None, NOT_READY), *outage[:5], (attempt(is_open=True), NOT_READY), *outage)
+    assert (found["status"], found["nothing_to_lift"]) == ("failed", False)
 
 
 class Opened:
@@ -220,6 +256,14 @@ class Opened:
             raise answer
         result: PhaseResult = answer
         return result
+
+
+MINIMAL: dict[str, Any] = {
+    "migration_id": "orders",
+    "source": {"conn_id": "kafka_source"},
+    "target": {"conn_id": "kafka_target"},
+    "storage": {"conn_id": "aws_s3", "journal": "s3://bucket/migrations", "evidence": "s3://evidence/bundles"},
+}
 
 
 def operator_of(spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, opened: Opened, **more: Any) -> Any:
@@ -243,6 +287,90 @@ def test_the_task_looks_itself_when_the_trigger_was_refused(
     with pytest.raises(TaskDeferred):
         operator.execute_complete({"params": {}}, event)
     assert opened.opened == 3, "with connections that are read anew"
+
+
+UNREACHABLE = journal_unreachable(parse_spec(MINIMAL), StorageUnavailable("S3 is away"))
+BLIND = {**drain.failed(StorageUnavailable("S3 is away")).payload, "nothing_to_lift": True}
+
+
+def journal_says(monkeypatch: pytest.MonkeyPatch, answer: FreezeAttempt | Exception | None) -> None:
+    """What a look at the journal from the worker finds."""
+
+    class Watch(core.FreezeWatch):
+        @classmethod
+        def open(cls, spec: Any, resolver: Any) -> Watch:
+            return cls(core.Migration.open(spec, "freeze-watch", resolver, actor="test"))
+
+        def look(self) -> dict[str, Any]:
+            if isinstance(answer, Exception):
+                raise answer
+            self.see(answer)
+            return NOT_READY
+
+    monkeypatch.setattr(core, "FreezeWatch", Watch)
+
+
+def deferred_again(operator: Any, event: dict[str, Any]) -> bool:
+    """It waits on without an error; whether it knows that there was nothing to lift."""
+    with pytest.raises(TaskDeferred) as caught:
+        operator.execute_complete({"params": {}}, event)
+    known: bool = caught.value.trigger.serialize()[1]["nothing_to_lift"]
+    return known
+
+
+@pytest.mark.parametrize("nothing", [True, False])
+def test_a_worker_that_can_read_the_journal_waits_on(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, nothing: bool
+) -> None:
+    opened = Opened(PhaseResult("freeze_limit", "told", {"watch": True, "nothing_to_lift": nothing}))
+    assert deferred_again(operator_of(minimal_spec, monkeypatch, opened), BLIND) is nothing
+
+
+def test_an_outage_without_a_freeze_costs_no_tries_however_long_it_is(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal_says(monkeypatch, StorageUnavailable("S3 is away"))
+    operator = operator_of(minimal_spec, monkeypatch, Opened(UNREACHABLE), patience_seconds=0.0)
+    for _ in range(100):
+        assert deferred_again(operator, BLIND)
+    with pytest.raises(StillFrozen):
+        operator.execute_complete({"params": {}}, {**BLIND, "nothing_to_lift": False})
+    with pytest.raises(StillFrozen):
+        operator.execute({"params": {}})
+
+
+@pytest.mark.parametrize(
+    ("error", "journal", "is_told"),
+    [
+        (UNREACHABLE, attempt(is_open=True), True),
+        (UNREACHABLE, attempt(is_open=False), False),
+        (StillFrozen("the source is away"), StorageUnavailable("S3 is away"), True),
+        (StillFrozen("the source is away"), attempt(is_open=True), True),
+        (StorageRefused("the keys have ended"), None, False),
+    ],
+    ids=["can only be read", "can only be read, no freeze", "away since", "cannot be lifted", "no freeze"],
+)
+def test_a_freeze_that_the_worker_finds_is_no_outage(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch, error: Exception, journal: Any, is_told: bool
+) -> None:
+    journal_says(monkeypatch, journal)
+    operator = operator_of(minimal_spec, monkeypatch, Opened(error), patience_seconds=0.0)
+    if is_told:
+        with pytest.raises(StillFrozen):
+            operator.execute_complete({"params": {}}, BLIND)
+    else:
+        assert deferred_again(operator, BLIND)
+
+
+def test_in_the_worker_an_outage_without_a_freeze_costs_no_tries_either(
+    minimal_spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal_says(monkeypatch, StorageUnavailable("S3 is away"))
+    watch = PhaseResult("freeze_limit", "told", {"watch": True, "nothing_to_lift": True})
+    over = PhaseResult("freeze_limit", "over", {"watch": False})
+    opened = Opened(watch, UNREACHABLE, UNREACHABLE, UNREACHABLE, over)
+    operator = operator_of(minimal_spec, monkeypatch, opened, patience_seconds=0.0, deferrable=False)
+    assert operator.execute({"params": {}})["summary"] == "over"
 
 
 def test_refused_for_long_the_task_is_tried_again_and_somebody_is_told(

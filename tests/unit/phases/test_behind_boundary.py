@@ -80,6 +80,7 @@ def test_records_behind_the_boundary_are_shown_and_refuse_the_answer(
     with pytest.raises(ApprovalRefused, match=r"orders-1: 3 records") as caught:
         approve(context)
     assert "on_bypass: continue" in caught.value.next_step
+    assert "start a new run with the changed ones and takeover" in caught.value.next_step, "Params cannot change"
     assert caught.value.details["records"] == 3
     assert context.journal.find_step("approval", "client_switch") is None
 

@@ -64,6 +64,7 @@ def test_a_source_that_was_written_to_is_not_ready(tmp_path: Path, monkeypatch: 
         floor_guard._already_ready(context, attempt)
     assert "approve the cutover again" not in caught.value.next_step, "there is no way back from READY"
     assert "on_bypass: continue" in caught.value.next_step
+    assert "start a new run with the changed ones and takeover" in caught.value.next_step, "Params cannot change"
     assert context.journal.find_step(frozen.LIFTED) is None
 
 

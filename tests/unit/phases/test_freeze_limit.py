@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTr
 def frozen_context(folder: Path, clock: Clock) -> PhaseContext:
     """In ``cutover``; producers were frozen just now, for 60 s at most."""
     context = make_context(folder, state=State.CUTOVER, clock=clock, cutover={"freeze": "manual"})
+    frozen_now(context)
+    context.journal_store.put(
+        context.key(frozen.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
+    )
+    return context
+
+
+def frozen_now(context: PhaseContext) -> None:
     now = context.now()
     details = {
         "method": "manual",
@@ -31,10 +40,6 @@ def frozen_context(folder: Path, clock: Clock) -> PhaseContext:
         "deadline": iso(now + context.spec.cutover.max_producer_freeze),
     }
     context.journal.step(frozen.REQUESTED, key="1", details=details)
-    context.journal_store.put(
-        context.key(frozen.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
-    )
-    return context
 
 
 def pass_deadline(context: PhaseContext, clock: Clock, more: float = freeze_limit.LATE_SECONDS + 1) -> None:
@@ -48,7 +53,7 @@ def test_it_waits_while_there_is_time_and_leaves_the_steps_theirs(tmp_path: Path
     assert "left" in freeze_limit.look(context)["summary"]
     pass_deadline(context, clock, more=1)
     assert not freeze_limit.look(context)["ready"], "the step that runs lifts at the deadline itself"
-    assert freeze_limit.run(context).details == {"watch": True}
+    assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": False}
     assert context.journal.tip_state is State.CUTOVER
 
 
@@ -68,7 +73,9 @@ def test_an_overdue_freeze_is_lifted_and_somebody_is_told(tmp_path: Path, failed
     assert attempt is not None
     assert attempt.lifted
     assert StopAt.in_force(context.journal_store.get(context.key(frozen.TAIL_STOP))) is None
-    assert freeze_limit.run(context).details == {"watch": True}, "cleared, it watches the next attempt"
+    assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}, (
+        "cleared, it watches the next attempt"
+    )
 
 
 def test_a_lift_that_was_interrupted_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +106,7 @@ def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
     context.journal.step(frozen.READY, key="1", only_in={State.CUTOVER})
     with pytest.raises(PhaseOver):
         frozen.back_to_tail(context, "late", unless_ready=attempt)
-    assert freeze_limit.run(context).details == {"watch": True}
+    assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
     assert context.journal.tip_state is State.CUTOVER
     assert "nothing is frozen" not in freeze_limit.look(context)["summary"]
     for summary in (freeze_limit.look(context)["summary"], freeze_limit.run(context).summary):
@@ -125,14 +132,36 @@ def test_it_ends_when_nothing_can_be_frozen_any_more(tmp_path: Path, state: Stat
     else:
         context = make_context(tmp_path, state=state)
     assert freeze_limit.look(context)["ready"]
-    assert freeze_limit.run(context).details == {"watch": False}
+    assert freeze_limit.run(context).details["watch"] is False
 
 
 @pytest.mark.parametrize("state", [State.TAIL, State.DRAIN_READY, State.CUTOVER])
 def test_it_stands_by_before_the_freeze(tmp_path: Path, state: State) -> None:
     context = make_context(tmp_path, state=state)
     assert freeze_limit.look(context) == {"ready": False, "summary": "nothing is frozen"}
-    assert freeze_limit.run(context).details == {"watch": True}
+    assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
+
+
+def test_what_a_look_has_read_before_it_failed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The entry of the freeze was read, the one behind it was not."""
+    clock = Clock()
+    context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
+    monkeypatch.setattr(Migration, "_now", staticmethod(clock.now))
+    watch = FreezeWatch(Migration.open(context.spec, "freeze-watch", context.resolver, actor="test"))
+    monkeypatch.setattr(watch._migration, "reading", lambda: nullcontext(context))
+    watch.look()
+    assert not watch.may_be_frozen
+    frozen_now(context)
+    refresh = context.journal.refresh
+
+    def breaks_off(*_: Any) -> None:
+        refresh()
+        raise StorageUnavailable("503")
+
+    monkeypatch.setattr(context.journal, "refresh", breaks_off)
+    with pytest.raises(StorageUnavailable):
+        watch.look()
+    assert watch.may_be_frozen
 
 
 def test_the_trigger_reports_an_overdue_freeze_while_the_journal_is_away(
