@@ -24,14 +24,15 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesOvertaken, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.phases import copy_jobs, follow, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name
-from airflow_provider_kafka_migration.phases.topology_missing import STATES
+from airflow_provider_kafka_migration.phases.topology_missing import RECOPIED, STATES
 
 log = logging.getLogger(__name__)
 
-STEP: Final = "topics_recopied"
+STEP: Final = RECOPIED
 #: Deleting a topic takes a while, and its name is used again.
 REMOVAL_SECONDS = 60.0
 _POLL_SECONDS = 0.2
@@ -69,7 +70,7 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
     todo = sorted(begun | new.keys())
     if todo:
-        _delete(context, phase, todo)
+        _delete(context, phase, {name: ids[name] for name in todo})
     return todo
 
 
@@ -122,7 +123,10 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, topic_id: str) -> s
     return why
 
 
-def _delete(context: PhaseContext, phase: str, names: list[str]) -> None:
+def _delete(context: PhaseContext, phase: str, ids: Mapping[str, str]) -> None:
+    """Delete topics, and wait until those with these ids are gone. Somebody may have made others of their names by
+    then; what becomes of them is decided where topics are made."""
+    names = sorted(ids)
     for name, error in context.target.admin.delete_topics(names).items():
         if error is not None:
             raise error.exception(
@@ -133,7 +137,7 @@ def _delete(context: PhaseContext, phase: str, names: list[str]) -> None:
     deadline = time.monotonic() + REMOVAL_SECONDS
     while True:
         facts = context.target.admin.describe_topics(names)
-        left = [name for name in names if not _is_gone(facts[name].error)]
+        left = [name for name in names if not _is_gone(facts[name], ids[name])]
         if not left:
             break
         if time.monotonic() >= deadline:
@@ -145,5 +149,7 @@ def _delete(context: PhaseContext, phase: str, names: list[str]) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _is_gone(error: Any) -> bool:
-    return error is not None and error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+def _is_gone(facts: TopicFacts, topic_id: str) -> bool:
+    if facts.error is not None:
+        return facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    return bool(facts.topic_id) and facts.topic_id != topic_id

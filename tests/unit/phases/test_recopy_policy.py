@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from test_approvals import ready
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import PermissionMissing, Transient
+from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissing, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.phases import follow, recopy, topology_topics
+from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts
+from airflow_provider_kafka_migration.phases import follow, recopy, topology_missing, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
@@ -49,6 +51,12 @@ class World:
         self.context.journal_store.put("m1/progress/tail.json", document)
 
     def run(self, *, verdict: Verdict = Verdict.EQUAL, via: str = "direct") -> list[str]:
+        return recopy.recopy(self.context, "tail", self.job(verdict=verdict, via=via))
+
+    def make_missing(self) -> list[str]:
+        return topology_missing.make_missing(self.context, "tail", self.job())
+
+    def job(self, *, verdict: Verdict = Verdict.EQUAL, via: str = "direct") -> CopyJob:
         partitions = [
             CopyPartition(
                 topic="orders",
@@ -60,7 +68,7 @@ class World:
             )
             for number in range(2)
         ]
-        job = CopyJob.model_validate(
+        return CopyJob.model_validate(
             {
                 "migration_id": "m1",
                 "name": "tail",
@@ -74,7 +82,6 @@ class World:
                 "lanes": [CopyLane(lane=0, transactional_id="x", partitions=partitions)],
             }
         )
-        return recopy.recopy(self.context, "tail", job)
 
     @property
     def named(self) -> list[dict[str, Any]]:
@@ -189,6 +196,60 @@ def test_a_topic_that_does_not_go_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
     with pytest.raises(Transient, match="are still there"):
         world.run()
+
+
+def with_stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that make topics for whoever asks: there is another one as soon as ours is gone."""
+    described = world.admin.describe_topics
+    partitions = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(2))
+
+    def describe(names: Any = None, **options: Any) -> dict[str, Any]:
+        found = described(names, **options)
+        return {name: item if item.error else replace(item, partitions=partitions) for name, item in found.items()}
+
+    def delete(names: list[str]) -> dict[str, ItemError | None]:
+        world.deleted.append(list(names))
+        world.admin.topics.update(dict.fromkeys(names, "id-of-somebody"))
+        return dict.fromkeys(names)
+
+    monkeypatch.setattr(world.admin, "describe_topics", describe)
+    monkeypatch.setattr(world.admin, "delete_topics", delete)
+    monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
+
+
+def test_a_topic_that_somebody_has_made_meanwhile_is_refused_with_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    with_stranger(world, monkeypatch)
+    assert world.run() == ["orders"]
+    for _ in range(2):  # a retry does not forget it
+        with pytest.raises(ForeignData, match="not of this migration"):
+            world.make_missing()
+        assert world.run() == [], "it is not ours, so it is not deleted"
+    # By policy one is deleted, and journaled once as one to be made again.
+    assert len(world.deleted) == 1
+    assert len(world.context.journal.steps(topology_missing.STEP)) == 1
+
+
+def test_a_topic_that_somebody_has_made_meanwhile_is_made_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    with_stranger(world, monkeypatch)
+    made: list[set[tuple[str, int]]] = []
+    monkeypatch.setattr(follow, "make", lambda _context, _plan, keys: made.append(keys))
+    world.run()
+    assert world.make_missing() == ["orders"]
+    assert made == [{("orders", 0), ("orders", 1)}]
+    assert world.make_missing() == [], "once"
+
+
+def test_a_topic_that_is_still_to_be_deleted_is_not_made_again(tmp_path: Path) -> None:
+    """Killed before it was deleted, and the policy has changed since."""
+    world = World(tmp_path)
+    world.error = ItemError(error_codes.REQUEST_TIMED_OUT, "REQUEST_TIMED_OUT", "", retriable=True)
+    with pytest.raises(Transient):
+        world.run()
+    assert world.make_missing() == []
 
 
 def test_contexts_of_these_tests_are_before_the_freeze(tmp_path: Path) -> None:
