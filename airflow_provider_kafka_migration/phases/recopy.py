@@ -7,7 +7,8 @@ partitions. That is done at the start of a run of seed or tail, before anything 
 * no freeze is requested: until then no client reads the target;
 * the journal says that this migration has created the topic, and it is that very topic (by its id);
 * nobody else writes to it by design, and no position is committed beside it (transactional);
-* the copy reads the source: what went through the archive would be read from there again.
+* the copy reads the source: what went through the archive would be read from there again;
+* no earlier copier may still be writing (:mod:`~.lane_owners`).
 
 The journal is told first, with the id. Killed in between, the next run deletes the topic if it still is the one with
 that id, and no other. What is proven, offset maps and reading times begin anew (:mod:`~.topology_missing`).
@@ -25,7 +26,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesOvertaken, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
-from airflow_provider_kafka_migration.phases import copy_jobs, follow, topology_topics
+from airflow_provider_kafka_migration.phases import copy_jobs, follow, lane_owners, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name
 from airflow_provider_kafka_migration.phases.topology_missing import RECOPIED, STATES
@@ -48,9 +49,27 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     failed = _failed(context, phase, job)
     if not failed or context.journal.working_state not in STATES:
         return []
+    if not any(_chosen(context, phase, job, failed)):
+        return []
+    with lane_owners.lanes_kept(context, phase, job):
+        # Looked at again: waiting may take a while.
+        begun, new = _chosen(context, phase, job, failed)
+        if new:
+            _journal(context, phase, job, new, failed)
+        ids = begun | new
+        if ids:
+            context.journal.check_holds()
+            _delete(context, phase, ids)
+        return sorted(ids)
+
+
+def _chosen(
+    context: PhaseContext, phase: str, job: CopyJob, failed: Mapping[TopicPartition, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Topics that are to be deleted, with their ids: those that the journal names already, and the others."""
     context.journal.refresh()
     if follow.is_frozen(context):
-        return []
+        return {}, {}
     run = str(copy_jobs.progress_document(context, phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}
     wanted = sorted({targets[key] for key in failed})
@@ -58,20 +77,24 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     ids = {name: present[name].topic_id for name in wanted if present[name].error is None}
     named = _named(context, run)
     # What has another id by now was copied again after that failure already.
-    begun = {name for name in ids if named.get(name) == ids[name]}
+    begun = {name: ids[name] for name in ids if named.get(name) == ids[name]}
     new = {name: ids[name] for name in ids if name not in named and not _why_not(context, job, name, ids[name])}
-    if new:
-        partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
-        reason = f"{len(new)} target topics are deleted, to be copied again; the first is {min(new)}"
-        log.warning(reason)
-        context.progress(Progress(phase, reason))
-        details = {"run": run, "topics": new, "partitions": partitions}
-        context.journal.check_holds()
-        context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
-    todo = sorted(begun | new.keys())
-    if todo:
-        _delete(context, phase, {name: ids[name] for name in todo})
-    return todo
+    return begun, new
+
+
+def _journal(
+    context: PhaseContext, phase: str, job: CopyJob, new: Mapping[str, str], failed: Mapping[TopicPartition, str]
+) -> None:
+    """Before they are deleted: a run that is killed in between deletes these very topics."""
+    run = str(copy_jobs.progress_document(context, phase).get("run", ""))
+    targets = {item.key: item.target_topic for item in job.partitions}
+    partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
+    reason = f"{len(new)} target topics are deleted, to be copied again; the first is {min(new)}"
+    log.warning(reason)
+    context.progress(Progress(phase, reason))
+    details = {"run": run, "topics": dict(new), "partitions": partitions}
+    context.journal.check_holds()
+    context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
 
 
 def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartition, str]:

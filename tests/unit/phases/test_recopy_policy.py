@@ -12,12 +12,13 @@ from test_approvals import ready
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissing, Transient
+from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissing, StorageUnavailable, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts
 from airflow_provider_kafka_migration.phases import follow, recopy, topology_missing, topology_topics
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.replication.leases import Identity, LeaseKeeper
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
 RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
@@ -250,6 +251,68 @@ def test_a_topic_that_is_still_to_be_deleted_is_not_made_again(tmp_path: Path) -
     with pytest.raises(Transient):
         world.run()
     assert world.make_missing() == []
+
+
+class Copier:
+    """A copier on another machine that has outlived its task."""
+
+    def __init__(self, world: World, *, scope: str = "target") -> None:
+        elsewhere = Identity("boot-1", "elsewhere", 7, 1)
+        self._keeper = LeaseKeeper(world.context.journal_store, "m1", scope, 0, 600.0, identity=elsewhere)
+        lease = self._keeper.acquire()
+        assert lease is not None
+        self._lease = lease
+
+    def end(self) -> None:
+        self._keeper.end(self._lease)
+
+
+def test_a_copier_that_has_outlived_its_task_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    copier = Copier(world)
+    Copier(world, scope="backup")  # writes nothing to the target
+    before: list[list[str]] = []
+
+    def progress(item: Progress) -> None:
+        if "earlier copiers" in item.message:
+            before.extend(world.deleted)
+            before.extend([list(entry["topics"]) for entry in world.named])
+            copier.end()
+
+    waiting = replace(world.context, progress=progress)
+    deleted = world.admin.delete_topics
+
+    def delete(names: list[str]) -> Any:
+        leases = sorted(info.key for info in world.context.journal_store.list("m1/leases/target/"))
+        assert [key.rpartition(".")[2] for key in leases] == ["json", "ended", "json"], "ours is not ended yet"
+        return deleted(names)
+
+    world.admin.delete_topics = delete
+    assert recopy.recopy(waiting, "tail", world.job()) == ["orders"]
+    assert (before, world.deleted) == ([], [["orders"]])
+    # It gives the lane back: the copiers that come next do not wait.
+    lease = LeaseKeeper(world.context.journal_store, "m1", "target", 0, 600.0).acquire(lambda: False)
+    assert lease is not None
+    assert lease.generation == 3
+
+
+def test_a_freeze_that_is_asked_for_meanwhile_keeps_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    waiting = replace(world.context, progress=lambda _: freeze(world, monkeypatch))
+    assert recopy.recopy(waiting, "tail", world.job()) == []
+    assert (world.deleted, world.named) == ([], [])
+
+
+def test_owners_that_cannot_be_asked_for_keep_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("503 SlowDown")
+
+    monkeypatch.setattr(LeaseKeeper, "acquire", away)
+    with pytest.raises(StorageUnavailable):
+        world.run()
+    assert (world.deleted, world.named) == ([], [])
 
 
 def test_contexts_of_these_tests_are_before_the_freeze(tmp_path: Path) -> None:
