@@ -8,6 +8,7 @@ partitions. That is done at the start of a run of seed or tail, before anything 
 * the journal says that this migration has created the topic, and it is that very topic (by its id);
 * nobody else writes to it by design, and no position is committed beside it (transactional);
 * the copy reads the source: what went through the archive would be read from there again;
+* it was not copied again for overtaken tombstones before, or ``delete.retention.ms`` was raised since;
 * no earlier copier may still be writing (:mod:`~.lane_owners`).
 
 The journal is told first, with the id. Killed in between, the next run deletes the topic if it still is the one with
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
@@ -29,6 +30,7 @@ from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.phases import copy_jobs, follow, lane_owners, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name
+from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.phases.topology_missing import RECOPIED, STATES
 
 log = logging.getLogger(__name__)
@@ -78,7 +80,12 @@ def _chosen(
     named = _named(context, run)
     # What has another id by now was copied again after that failure already.
     begun = {name: ids[name] for name in ids if named.get(name) == ids[name]}
-    new = {name: ids[name] for name in ids if name not in named and not _why_not(context, job, name, ids[name])}
+    codes = {name: {code for key, code in failed.items() if targets[key] == name} for name in wanted}
+    new = {
+        name: ids[name]
+        for name in ids
+        if name not in named and not _why_not(context, job, name, topic_id=ids[name], codes=codes[name])
+    }
     return begun, new
 
 
@@ -92,7 +99,8 @@ def _journal(
     reason = f"{len(new)} target topics are deleted, to be copied again; the first is {min(new)}"
     log.warning(reason)
     context.progress(Progress(phase, reason))
-    details = {"run": run, "topics": dict(new), "partitions": partitions}
+    retention_ms = {name: value for name, value in _retention_ms(context, job).items() if name in new}
+    details = {"run": run, "topics": dict(new), "partitions": partitions, "delete_retention_ms": retention_ms}
     context.journal.check_holds()
     context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
 
@@ -124,8 +132,39 @@ def _named(context: PhaseContext, run: str) -> dict[str, str]:
     }
 
 
-def _why_not(context: PhaseContext, job: CopyJob, name: str, topic_id: str) -> str:
-    """Why a topic may not be deleted, told as a warning; empty if it may."""
+def _retention_ms(context: PhaseContext, job: CopyJob) -> dict[str, int]:
+    """``delete.retention.ms`` in force on the source, by target topic of what is compacted."""
+    targets = {item.topic: item.target_topic for item in job.partitions}
+    settings = tombstone_settings(context, context.load_plan(), job.tombstones)
+    return {targets[topic]: value for topic, value in sorted(settings.retention_ms.items()) if topic in targets}
+
+
+def _why_not_again(context: PhaseContext, job: CopyJob, name: str) -> str:
+    """A copy that takes longer than tombstones stay stops at the same place each time: once more is no help.
+
+    Entries of older releases do not tell the setting of their time, and forbid nothing.
+    """
+    names = {partition_name(item.key) for item in job.partitions if item.target_topic == name}
+    before = [
+        int(entry.details.get("delete_retention_ms", {}).get(name, -1))
+        for entry in context.journal.steps(STEP)
+        if any(entry.details["partitions"].get(key) == TombstonesOvertaken.code for key in names)
+    ]
+    now = _retention_ms(context, job).get(name, -1) if before else -1
+    if not before or before[-1] < 0 or now > before[-1]:
+        return ""
+    return (
+        "it was copied again for the same reason before, and delete.retention.ms on the source was not raised since "
+        f"({now / 1000:g} s now, {before[-1] / 1000:g} s then); raise delete.retention.ms, or choose "
+        "offsets.on_overtaken_tombstones: warn"
+    )
+
+
+def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, codes: Set[str]) -> str:
+    """Why a topic may not be deleted, told as a warning; empty if it may.
+
+    :param codes: of the errors of its partitions.
+    """
     made: Mapping[str, Any] = {
         made_name: made_id
         for entry in context.journal.steps(topology_topics.CREATED)
@@ -140,6 +179,8 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, topic_id: str) -> s
         why = "others write to it as well"
     elif any(item.verdict is Verdict.TRANSACTIONAL for item in job.partitions if item.target_topic == name):
         why = "it is copied in transactions, with positions beside it"
+    elif codes == {TombstonesOvertaken.code}:
+        why = _why_not_again(context, job, name)
     if why:
         log.warning("The target topic %s is not deleted and copied again: %s", name, why)
         context.progress(Progress(job.name, f"{name} is not copied again: {why}"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from phase_support import make_plan
 from test_approvals import ready
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
@@ -94,7 +95,9 @@ def test_by_policy_the_topic_is_deleted_once(tmp_path: Path, code: str) -> None:
     world = World(tmp_path, code=code)
     assert world.run() == ["orders"]
     assert world.deleted == [["orders"]]
-    assert world.named == [{"run": "r1", "topics": {"orders": "id-1"}, "partitions": {"orders-1": code}}]
+    assert world.named == [
+        {"run": "r1", "topics": {"orders": "id-1"}, "partitions": {"orders-1": code}, "delete_retention_ms": {}}
+    ]
     # Made again, and killed before anything was copied: the failure that the document tells is an old one.
     world.admin.topics["orders"] = "id-2"
     world.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
@@ -313,6 +316,58 @@ def test_owners_that_cannot_be_asked_for_keep_the_topic(tmp_path: Path, monkeypa
     with pytest.raises(StorageUnavailable):
         world.run()
     assert (world.deleted, world.named) == ([], [])
+
+
+class Compacted(World):
+    """Of which the source keeps tombstones for an hour; it has been copied again once already."""
+
+    def __init__(self, folder: Path, *, code: str = "TOMBSTONES_OVERTAKEN") -> None:
+        super().__init__(folder, code=code)
+        plan = make_plan()
+        for topic in plan.topics:
+            topic.source_configs["cleanup.policy"] = "compact"
+        self.context.journal_store.put("m1/plan.json", plan.canonical())
+        self.keep_tombstones(3_600_000)
+        assert self.run() == ["orders"]
+        self.admin.topics["orders"] = "id-2"
+        self.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
+
+    def keep_tombstones(self, milliseconds: int) -> None:
+        self.context.source.admin.configs["delete.retention.ms"] = str(milliseconds)  # type: ignore[attr-defined]
+
+
+def test_what_stops_again_for_tombstones_is_not_deleted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The pass itself takes longer than they stay."""
+    world = Compacted(tmp_path)
+    assert world.named[0]["delete_retention_ms"] == {"orders": 3_600_000}
+    world.fail("TOMBSTONES_OVERTAKEN", run="r2")
+    assert world.run() == []
+    assert "raise delete.retention.ms, or choose offsets.on_overtaken_tombstones: warn" in caplog.text
+    world.keep_tombstones(1_800_000)
+    assert world.run() == []
+    # A person has done something about it.
+    world.keep_tombstones(7_200_000)
+    assert world.run() == ["orders"]
+    assert [item["delete_retention_ms"]["orders"] for item in world.named] == [3_600_000, 7_200_000]
+
+
+def test_what_the_source_has_lost_is_copied_again_each_time(tmp_path: Path) -> None:
+    world = Compacted(tmp_path)
+    world.fail("SOURCE_TRUNCATED", run="r2")
+    assert world.run() == ["orders"]
+
+
+def test_a_first_time_for_tombstones_behind_another_reason(tmp_path: Path) -> None:
+    world = Compacted(tmp_path, code="SOURCE_TRUNCATED")
+    world.fail("TOMBSTONES_OVERTAKEN", run="r2")
+    assert world.run() == ["orders"]
+
+
+def test_journals_that_do_not_tell_the_setting_forbid_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    details = {"run": "r0", "topics": {"orders": "id-0"}, "partitions": {"orders-1": "TOMBSTONES_OVERTAKEN"}}
+    world.context.journal.step(recopy.STEP, details=details)
+    assert world.run() == ["orders"]
 
 
 def test_contexts_of_these_tests_are_before_the_freeze(tmp_path: Path) -> None:
