@@ -187,8 +187,10 @@ class BackupCopier:
                 self._on_trouble(copy, error)
                 continue
             copy.go_back_to(position)
-            if copy.read_before is not None and copy.read_before[0] == position:
-                # Asked for before the first fetch: has the source lost what was archived?
+            if copy.read_before is not None and copy.read_before[0] >= position:
+                # Asked for before the first fetch: has the source lost what was archived? What was read beyond the
+                # archive counts as well, or a slice that ended with SOURCE_TRUNCATED there would be forgotten. An epoch
+                # of a lower offset is none of this position.
                 copy.source_epoch = max(copy.source_epoch, copy.read_before[1])
             copy.phase = Phase.RUNNING
             ready.append(copy)

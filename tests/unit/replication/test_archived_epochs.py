@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,13 +11,17 @@ from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from source_logs import legacy, record
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, SourceTruncated
 from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.replication import backup
+from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.chunk import Chunk
+from airflow_provider_kafka_migration.replication.copier import SliceLimits
 from airflow_provider_kafka_migration.replication.feed import Feed
 from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint
 from airflow_provider_kafka_migration.replication.read_watch import ReadWatch
 from airflow_provider_kafka_migration.replication.segments import SegmentWriter
 from airflow_provider_kafka_migration.replication.transactional_position import Position
@@ -176,6 +181,72 @@ def test_where_the_archive_tells_no_epoch_none_is_asked_for_and_none_is_stored(
     world.end()
     assert (world.copy.fetch_offset, world.troubles, source.asked) == (30, [], [])
     assert Slice(local_store, source, at=30).copy.read_before is None
+
+
+def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> BackupCopier:
+    """A backup's copier that has looked where its archive ends."""
+    monkeypatch.setattr(backup, "fail_recreated", lambda *_: {})
+    spec = CopyPartition(
+        topic="orders",
+        target_topic="orders",
+        partition=0,
+        topic_id="id-1",
+        source_start_offset=0,
+        target_start_offset=0,
+        verdict=Verdict.EQUAL,
+    )
+    lane = CopyLane(lane=0, transactional_id="x", partitions=[spec])
+    job = CopyJob(
+        migration_id="m1",
+        name="backup",
+        generation=1,
+        journal_location="file:///j",
+        archive_location="file:///a",
+        via="s3",
+        producers=IDS,
+        lanes=[lane],
+    )
+    limits = SliceLimits(time.monotonic() + 600, lambda _: None)
+    copier = BackupCopier(job, lane, source=source, archive_store=store, limits=limits)  # type: ignore[arg-type]
+    copier._watch.load()
+    copier._resume_due(time.monotonic())
+    copier._settle()
+    return copier
+
+
+def store_reading(store: ObjectStore, offset: int, epoch: int) -> None:
+    item = PartitionReading(topic="orders", partition=0, source_offset=offset, source_epoch=epoch)
+    document = LaneReading(migration_id="m1", lane=0, partitions=[item])
+    store.put("m1/reading/lane-000000.json", document.canonical())
+
+
+def test_a_backup_finds_again_what_was_lost_while_it_had_read_ahead(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read up to 30 when the source was cut at 15; the archive ends at 20."""
+    archive(local_store, 0, 20, of_epoch(3, 0) + of_epoch(5, 10))
+    store_reading(local_store, 30, 5)
+    for _ in range(2):  # and once more in the next slice
+        copier = backup_of(local_store, FakeSource({3: 15, 8: 100}), monkeypatch)
+        (copy,) = copier.copies
+        assert isinstance(copy.error, SourceTruncated)
+        copier._watch.save()
+        copier._feed.close()
+        copier._poller.close()
+
+
+@pytest.mark.parametrize(("stored", "asked"), [(20, [(5, 5)]), (25, [(5, 5)]), (15, [])])
+def test_a_backup_asks_for_no_epoch_of_an_earlier_offset(
+    local_store: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: int, asked: list[tuple[int, int]]
+) -> None:
+    archive(local_store, 0, 20, of_epoch(5, 0, 20))
+    store_reading(local_store, stored, 5)
+    source = FakeSource({5: 100})
+    copier = backup_of(local_store, source, monkeypatch)
+    (copy,) = copier.copies
+    assert (copy.error, copy.phase, copy.fetch_offset, source.asked) == (None, Phase.RUNNING, 20, asked)
+    copier._feed.close()
+    copier._poller.close()
 
 
 def test_a_committed_position_does_not_keep_the_epoch_of_an_earlier_one() -> None:
