@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.replication.coordinator import failure_kind
 from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 
-PRODUCER_IDS_STEP = "producer_ids"
+PRODUCER_IDS_STEP = fence_id.PRODUCER_IDS
 
 log = logging.getLogger(__name__)
 

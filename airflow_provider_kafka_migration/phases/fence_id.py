@@ -3,7 +3,8 @@
 A producer id can be fenced by its own transactional id only (``replication.fence_transaction``), so the data id has to
 be taken with one from the start. That is done only where markers are refused: with the right to write them a fence
 needs no coordinator. The name is journaled before the producer ids are, so a process that dies in between takes the
-same id again, in its next epoch.
+same id again, in its next epoch. The producer ids are journaled together with the name that they were taken with: by
+the second attempt the name may be refused, and the id that is used then has none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.replication.empty_transactions import markers_are_refused
 
 STEP = "data_transactional_id"
+#: Journal step of the producer ids, and what in its details names the transactional id of the data id (or "").
+PRODUCER_IDS = "producer_ids"
+NAME_DETAIL = "transactional_id"
 #: Coordinators forget an id that was not used for transactional.id.expiration.ms (7 days by default).
 RENEW_SECONDS = 6 * 3600.0
 
@@ -25,29 +29,38 @@ log = logging.getLogger(__name__)
 
 def transactional_id(context: PhaseContext) -> str:
     """The transactional id of the data id; empty if it was taken without one."""
+    taken = context.journal.find_step(PRODUCER_IDS)
+    if taken is not None and NAME_DETAIL in taken.details:
+        return str(taken.details[NAME_DETAIL])
+    # Journals of older releases have the name in a step of its own only.
+    return _begun_name(context)
+
+
+def _begun_name(context: PhaseContext) -> str:
     entry = context.journal.find_step(STEP)
     return "" if entry is None else str(entry.details["transactional_id"])
 
 
-def take_data_id(context: PhaseContext) -> tuple[int, int]:
-    """(producer id, epoch) for all records of the migration, fenceable whatever its principal may do.
+def take_data_id(context: PhaseContext) -> tuple[str, tuple[int, int]]:
+    """(producer id, epoch) for all records of the migration, fenceable whatever its principal may do; before it the
+    transactional id that it was taken with, or an empty one. To be journaled together.
 
     :raises Transient: nobody of the target answers, or its coordinator does not.
     """
     wire = context.target.wire
-    name = transactional_id(context)
+    name = _begun_name(context)
     if not name:
         if not (context.spec.cutover.fence_copiers and markers_are_refused(wire)):
-            return wire.init_producer_id()
+            return "", wire.init_producer_id()
         # Never the id of an earlier migration of this name: its records would look like ours.
         name = f"kafka-migration.{context.migration_id}.data.{uuid.uuid4().hex[:12]}"
     try:
         taken = wire.init_producer_id(name)
     except Terminal as error:
         log.warning("the copiers of this migration cannot be fenced before the client switch: %s", error)
-        return wire.init_producer_id()
+        return "", wire.init_producer_id()
     context.journal.step_once(STEP, details={"transactional_id": name})
-    return taken
+    return name, taken
 
 
 class Renewal:

@@ -32,7 +32,7 @@ from airflow_provider_kafka_migration.phases.topology_topics import Made
 
 PHASE = "topology_copy"
 DONE = "topology_copied"
-PRODUCER_IDS = "producer_ids"
+PRODUCER_IDS = fence_id.PRODUCER_IDS
 VISIBLE_RESTORED = "producer_visible_restored"
 DELETING_RESTORED = "deleting_restored"
 
@@ -108,14 +108,16 @@ def take_producer_ids(context: PhaseContext) -> ProducerIds:
     entry = context.journal.find_step(PRODUCER_IDS)
     if entry is None:
         context.journal.check_holds()
-        data, filler = fence_id.take_data_id(context), context.target.wire.init_producer_id()
+        name, data = fence_id.take_data_id(context)
+        filler = context.target.wire.init_producer_id()
         taken = ProducerIds(
             data_producer_id=data[0],
             data_producer_epoch=data[1],
             filler_producer_id=filler[0],
             filler_producer_epoch=filler[1],
         )
-        entry = context.journal.step_once(PRODUCER_IDS, details=taken.model_dump(mode="json"))
+        details = {**taken.model_dump(mode="json"), fence_id.NAME_DETAIL: name}
+        entry = context.journal.step_once(PRODUCER_IDS, details=details)
     return ProducerIds.model_validate(dict(entry.details))
 
 

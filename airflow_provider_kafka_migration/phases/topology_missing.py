@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 STEP: Final = overtaken.MADE_AGAIN
 DONE: Final = "topics_made_again_done"
+#: Topics that are deleted by policy, by name with the id that each had then (:mod:`~.recopy`).
+RECOPIED: Final = "topics_recopied"
 #: Before the seed topology_copy makes topics; from the freeze on a missing topic is a failure of the cutover.
 STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
 
@@ -27,9 +29,12 @@ STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
 def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     """Make the target topics of a job that are not there; their names, ascending.
 
-    What was begun and not ended, because the process died in between, is done again. All other topics are left as
-    they are. A topic that may not be described is left to the copiers, who say so.
+    What was begun and not ended, because the process died in between, is done again. So is a topic that was deleted by
+    policy and that is there again: whoever made it (brokers do so for anybody who asks for it), it is treated as any
+    topic that topology_copy finds. All other topics are left as they are. A topic that may not be described is left to
+    the copiers, who say so.
 
+    :raises ForeignData: a topic that was deleted by policy was made by somebody else since, and has data.
     :raises MigrationError: a topic cannot be made.
     """
     if context.journal.working_state not in STATES:
@@ -41,15 +46,22 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         for name, facts in described.items()
         if facts.error is not None and facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     }
-    todo = sorted((missing | _begun(context)) & by_target.keys())
+    begun, recopied = _begun(context)
+    replaced = {
+        name
+        for name, facts in described.items()
+        if facts.error is None and facts.topic_id and facts.topic_id != recopied.get(name, facts.topic_id)
+    }
+    todo = sorted((missing | begun | replaced) & by_target.keys())
     if not todo:
         return []
+    new = sorted(missing | (replaced - begun))
     reason = f"{len(todo)} target topics were deleted and are made again; the first is {todo[0]}"
     log.warning(reason)
     context.progress(Progress(phase, reason))
     context.journal.check_holds()
-    if missing:
-        context.journal.step(STEP, key=phase, details={"topics": sorted(missing)}, reason=reason)
+    if new:
+        context.journal.step(STEP, key=phase, details={"topics": new}, reason=reason)
     sources = {by_target[name] for name in todo}
     keys = {item.key for item in job.partitions if item.topic in sources}
     # What was proven, was so of the topic that is gone.
@@ -60,12 +72,18 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     return todo
 
 
-def _begun(context: PhaseContext) -> set[str]:
-    """Topics that were to be made again, and of which nobody has journaled that they are complete."""
+def _begun(context: PhaseContext) -> tuple[set[str], dict[str, str]]:
+    """Of which topics nobody has journaled that they are complete: those that were to be made again, and those that
+    were to be deleted by policy, with the ids of the topics that were meant."""
     begun: set[str] = set()
+    recopied: dict[str, str] = {}
     for entry in context.journal.steps():
         if entry.step == STEP:
             begun.update(str(name) for name in entry.details["topics"])
+        elif entry.step == RECOPIED:
+            recopied.update({str(name): str(value) for name, value in entry.details["topics"].items()})
         elif entry.step == DONE:
             begun.difference_update(str(name) for name in entry.details["topics"])
-    return begun
+            for name in entry.details["topics"]:
+                recopied.pop(str(name), None)
+    return begun, recopied

@@ -186,9 +186,11 @@ class BackupCopier:
             except MigrationError as error:
                 self._on_trouble(copy, error)
                 continue
-            copy.source_offset = copy.fetch_offset = position
-            if copy.read_before is not None and copy.read_before[0] == position:
-                # Asked for before the first fetch: has the source lost what was archived?
+            copy.go_back_to(position)
+            if copy.read_before is not None and copy.read_before[0] >= position:
+                # Asked for before the first fetch: has the source lost what was archived? What was read beyond the
+                # archive counts as well, or a slice that ended with SOURCE_TRUNCATED there would be forgotten. An epoch
+                # of a lower offset is none of this position.
                 copy.source_epoch = max(copy.source_epoch, copy.read_before[1])
             copy.phase = Phase.RUNNING
             ready.append(copy)
@@ -241,7 +243,7 @@ class BackupCopier:
             return
         if isinstance(error, SourceGap):
             error = unfinished or error
-        is_first = copy.fetch_offset == copy.spec.source_start_offset
+        is_first = copy.fetch_offset == copy.begins_at
         if isinstance(error, SourceGap) and (is_first or self._job.on_source_gap == "record"):
             self._archive_gap(copy, int(error.details["log_start_offset"]), is_lost=not is_first)
             return
@@ -264,6 +266,8 @@ class BackupCopier:
             # Written ahead: the next backup goes on behind the segment, and would not see the gap any more.
             write_gap(self._archive, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
+        else:
+            copy.begins_at = gap[1]
         self._feed.pass_gap(copy, gap[1], log_start_offset)
 
     def _where(self, copy: PartitionCopy) -> Where:

@@ -388,7 +388,9 @@ class LaneCopier:
         gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
         # A copier that wakes up late must not cover what others may have read before it was deleted.
         self._check_deadline()
-        if not copy.is_fresh:
+        if copy.is_fresh:
+            copy.begins_at = gap[1]
+        else:
             # Written ahead: whoever goes on behind the gap would not see it any more.
             write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable, Terminal, Where
+from airflow_provider_kafka_migration.kafka.batches import read_batches
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+from airflow_provider_kafka_migration.replication.leader_epochs import last_epoch
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.read_watch import ReadWatch
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
@@ -410,7 +412,12 @@ class Feed:
 
         def work() -> Chunk | None:
             entry = index.find(position)
-            return None if entry is None else index.read(entry)
+            if entry is None:
+                return None
+            chunk = index.read(entry)
+            # Parsed here, where what is damaged is the partition's trouble.
+            chunk.parsed = read_batches(chunk.batches)[0]
+            return chunk
 
         self._submit(copy, work)
 
@@ -462,6 +469,10 @@ class Feed:
         if chunk.origin == "segment":
             self._throttle(len(chunk.batches))
             self._look_again.pop(copy, None)
+            # The new position goes with the epoch of what was read just below it, or leaders are asked for the end of
+            # an epoch that ends earlier. A segment without batches does not tell it: nothing is asked then.
+            epoch = last_epoch(chunk.parsed or ())
+            copy.source_epoch = max(copy.source_epoch, epoch) if epoch >= 0 else -1
             copy.fetch_offset = chunk.until_offset
         else:
             copy.reading_bytes -= len(chunk.batches)

@@ -107,6 +107,9 @@ class PartitionCopy:
     fills_holes: bool = True
 
     source_offset: int = 0
+    #: Where the copy begins: as planned, or where the source's log began when nothing was copied yet. What lies below
+    #: it was deleted on the source before the copy, and owes nothing to an earlier one.
+    begins_at: int = field(init=False)
     #: next offset to read; ahead of ``source_offset`` while chunks are being archived
     fetch_offset: int = 0
     #: leader epoch of the last source batch that was read; -1: not known. Survives resets: whatever came later than the
@@ -174,6 +177,7 @@ class PartitionCopy:
     overtaken: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.begins_at = self.spec.source_start_offset
         self.verdict = self.spec.verdict
         self.fills_holes = self.verdict in (Verdict.EQUAL, Verdict.SHIFTED)
 
@@ -200,7 +204,14 @@ class PartitionCopy:
     @property
     def is_fresh(self) -> bool:
         """No record of this partition was copied yet, by anybody."""
-        return self.next_sequence == 0 and not self.records and self.fetch_offset == self.spec.source_start_offset
+        return self.next_sequence == 0 and not self.records and self.fetch_offset == self.begins_at
+
+    def go_back_to(self, source_offset: int) -> None:
+        """Read on from an offset, whatever was read before."""
+        self.source_offset = self.fetch_offset = source_offset
+        if source_offset != self.begins_at:
+            # The source's log start was found later than planned, and is to be found again.
+            self.begins_at = self.spec.source_start_offset
 
     @property
     def is_idle(self) -> bool:
@@ -228,8 +239,7 @@ class PartitionCopy:
             self.resumed_offset = point.target_end_offset
             self.resumed_source_offset = point.source_offset
         self.phase = Phase.RUNNING
-        self.source_offset = point.source_offset
-        self.fetch_offset = point.source_offset
+        self.go_back_to(point.source_offset)
         self.source_epoch = max(self.source_epoch, point.source_epoch)
         self.confirmed_offset = point.target_end_offset
         self.projected_offset = point.target_end_offset

@@ -205,12 +205,7 @@ class ReadWatch:
         """A copy that begins again, from the source, has read nothing yet under any epoch. What went into the archive
         was read, and is read from there."""
         known = self._known.get(copy.key)
-        if (
-            known is not None
-            and known.source_offset > copy.fetch_offset
-            and self._job.via == "direct"
-            and copy.is_fresh
-        ):
+        if known is not None and known.source_epoch >= 0 and self._job.via == "direct" and copy.is_fresh:
             self._change(copy, source_offset=-1, source_epoch=-1)
             copy.read_before = None
             self._put()
@@ -223,11 +218,12 @@ class ReadWatch:
         """The first answer of this slice. What is read from the start on owes nothing to earlier slices."""
         known = self._known.get(copy.key)
         has_times = known is not None and known.caught_up_at >= 0
-        starts = copy.fetch_offset == copy.spec.source_start_offset
+        starts = copy.fetch_offset == copy.begins_at
         if starts and (not has_times or (copy.is_fresh and self._job.via == "direct")):
             # Stored before the first record is copied: a kill must not make the beginning unknown. What was read
             # into the archive before counts as read, however empty the target is.
-            must_store = known is None or known.mark_offset > copy.fetch_offset or not has_times
+            is_later = copy.begins_at > copy.spec.source_start_offset
+            must_store = known is None or known.mark_offset > copy.fetch_offset or not has_times or is_later
             self._start_anew(copy, answered, retention_ms)
             if must_store:
                 self._start_others(copy, answered)
@@ -275,7 +271,7 @@ class ReadWatch:
             known = self._known.get(other.key)
             if retention_ms is None or other in self._begun or (known is not None and known.caught_up_at >= 0):
                 continue
-            if other.phase is Phase.RUNNING and other.fetch_offset == other.spec.source_start_offset:
+            if other.phase is Phase.RUNNING and other.fetch_offset == other.begins_at:
                 self._start_anew(other, answered, retention_ms)
 
     def _set_mark(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:

@@ -60,7 +60,10 @@ class Position:
     def extended(
         self, runs: Iterable[Run], source_offset: int, producer_id: int, committed_at: int, source_epoch: int = -1
     ) -> Position:
-        """The position after a transaction that has appended these runs."""
+        """The position after a transaction that has appended these runs.
+
+        An epoch that is not known (-1) replaces one that is: it would not be that of this position.
+        """
         added = tuple(runs)
         last = added[-1] if added else None
         ids = {*self.producer_ids, producer_id} if added else set(self.producer_ids)
@@ -71,7 +74,7 @@ class Position:
             runs=self.runs + added,
             producer_ids=tuple(sorted(ids)),
             committed_at=committed_at,
-            source_epoch=max(self.source_epoch, source_epoch),
+            source_epoch=source_epoch,
         )
 
     def paged(self, page: str) -> Position:

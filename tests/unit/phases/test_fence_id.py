@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from phase_support import make_context
 
+from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PermissionMissing
-from airflow_provider_kafka_migration.phases import fence_id, topology
+from airflow_provider_kafka_migration.phases import copy_jobs, fence_id, topology
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -91,6 +92,31 @@ def test_without_any_right_the_migration_goes_on_unfenced(tmp_path: Path, monkey
     coordinator.error = PermissionMissing("Write on TransactionalId is missing")
     topology.take_producer_ids(context)
     assert fence_id.transactional_id(context) == ""
+
+
+def test_killed_between_and_refused_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name is journaled, but the id that is used was taken without it: another's fence would fence nothing."""
+    context, coordinator = context_of(tmp_path, monkeypatch, refused=True)
+    fence_id.take_data_id(context)
+    coordinator.error = PermissionMissing("Write on TransactionalId is missing")
+    ids = topology.take_producer_ids(context)
+    assert ids.data_producer_id not in {producer_id for producer_id, _ in coordinator.taken.values()}
+    assert fence_id.transactional_id(context) == ""
+    with fence_id.Renewal(context) as renewal:
+        assert renewal._thread is None
+
+
+@pytest.mark.parametrize("name", ["", "kafka-migration.m1.data.0123456789ab"])
+def test_journals_that_have_the_name_in_its_own_step_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    context, _ = context_of(tmp_path, monkeypatch, refused=True)
+    if name:
+        context.journal.step_once(fence_id.STEP, details={"transactional_id": name})
+    ids = ProducerIds(data_producer_id=7, data_producer_epoch=0, filler_producer_id=8, filler_producer_epoch=0)
+    context.journal.step_once(topology.PRODUCER_IDS, details=ids.model_dump(mode="json"))
+    assert topology.take_producer_ids(context) == copy_jobs.producer_ids(context) == ids
+    assert fence_id.transactional_id(context) == name
 
 
 def test_a_coordinator_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from phase_support import make_plan
 from test_approvals import ready
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import PermissionMissing, Transient
+from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissing, StorageUnavailable, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.phases import follow, recopy, topology_topics
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts
+from airflow_provider_kafka_migration.phases import follow, recopy, topology_missing, topology_topics
+from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.replication.leases import Identity, LeaseKeeper
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
 RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
@@ -49,6 +53,12 @@ class World:
         self.context.journal_store.put("m1/progress/tail.json", document)
 
     def run(self, *, verdict: Verdict = Verdict.EQUAL, via: str = "direct") -> list[str]:
+        return recopy.recopy(self.context, "tail", self.job(verdict=verdict, via=via))
+
+    def make_missing(self) -> list[str]:
+        return topology_missing.make_missing(self.context, "tail", self.job())
+
+    def job(self, *, verdict: Verdict = Verdict.EQUAL, via: str = "direct") -> CopyJob:
         partitions = [
             CopyPartition(
                 topic="orders",
@@ -60,7 +70,7 @@ class World:
             )
             for number in range(2)
         ]
-        job = CopyJob.model_validate(
+        return CopyJob.model_validate(
             {
                 "migration_id": "m1",
                 "name": "tail",
@@ -74,7 +84,6 @@ class World:
                 "lanes": [CopyLane(lane=0, transactional_id="x", partitions=partitions)],
             }
         )
-        return recopy.recopy(self.context, "tail", job)
 
     @property
     def named(self) -> list[dict[str, Any]]:
@@ -86,7 +95,9 @@ def test_by_policy_the_topic_is_deleted_once(tmp_path: Path, code: str) -> None:
     world = World(tmp_path, code=code)
     assert world.run() == ["orders"]
     assert world.deleted == [["orders"]]
-    assert world.named == [{"run": "r1", "topics": {"orders": "id-1"}, "partitions": {"orders-1": code}}]
+    assert world.named == [
+        {"run": "r1", "topics": {"orders": "id-1"}, "partitions": {"orders-1": code}, "delete_retention_ms": {}}
+    ]
     # Made again, and killed before anything was copied: the failure that the document tells is an old one.
     world.admin.topics["orders"] = "id-2"
     world.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
@@ -189,6 +200,174 @@ def test_a_topic_that_does_not_go_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
     with pytest.raises(Transient, match="are still there"):
         world.run()
+
+
+def with_stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that make topics for whoever asks: there is another one as soon as ours is gone."""
+    described = world.admin.describe_topics
+    partitions = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(2))
+
+    def describe(names: Any = None, **options: Any) -> dict[str, Any]:
+        found = described(names, **options)
+        return {name: item if item.error else replace(item, partitions=partitions) for name, item in found.items()}
+
+    def delete(names: list[str]) -> dict[str, ItemError | None]:
+        world.deleted.append(list(names))
+        world.admin.topics.update(dict.fromkeys(names, "id-of-somebody"))
+        return dict.fromkeys(names)
+
+    monkeypatch.setattr(world.admin, "describe_topics", describe)
+    monkeypatch.setattr(world.admin, "delete_topics", delete)
+    monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
+
+
+def test_a_topic_that_somebody_has_made_meanwhile_is_refused_with_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path)
+    with_stranger(world, monkeypatch)
+    assert world.run() == ["orders"]
+    for _ in range(2):  # a retry does not forget it
+        with pytest.raises(ForeignData, match="not of this migration"):
+            world.make_missing()
+        assert world.run() == [], "it is not ours, so it is not deleted"
+    # By policy one is deleted, and journaled once as one to be made again.
+    assert len(world.deleted) == 1
+    assert len(world.context.journal.steps(topology_missing.STEP)) == 1
+
+
+def test_a_topic_that_somebody_has_made_meanwhile_is_made_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    with_stranger(world, monkeypatch)
+    made: list[set[tuple[str, int]]] = []
+    monkeypatch.setattr(follow, "make", lambda _context, _plan, keys: made.append(keys))
+    world.run()
+    assert world.make_missing() == ["orders"]
+    assert made == [{("orders", 0), ("orders", 1)}]
+    assert world.make_missing() == [], "once"
+
+
+def test_a_topic_that_is_still_to_be_deleted_is_not_made_again(tmp_path: Path) -> None:
+    """Killed before it was deleted, and the policy has changed since."""
+    world = World(tmp_path)
+    world.error = ItemError(error_codes.REQUEST_TIMED_OUT, "REQUEST_TIMED_OUT", "", retriable=True)
+    with pytest.raises(Transient):
+        world.run()
+    assert world.make_missing() == []
+
+
+class Copier:
+    """A copier on another machine that has outlived its task."""
+
+    def __init__(self, world: World, *, scope: str = "target") -> None:
+        elsewhere = Identity("boot-1", "elsewhere", 7, 1)
+        self._keeper = LeaseKeeper(world.context.journal_store, "m1", scope, 0, 600.0, identity=elsewhere)
+        lease = self._keeper.acquire()
+        assert lease is not None
+        self._lease = lease
+
+    def end(self) -> None:
+        self._keeper.end(self._lease)
+
+
+def test_a_copier_that_has_outlived_its_task_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    copier = Copier(world)
+    Copier(world, scope="backup")  # writes nothing to the target
+    before: list[list[str]] = []
+
+    def progress(item: Progress) -> None:
+        if "earlier copiers" in item.message:
+            before.extend(world.deleted)
+            before.extend([list(entry["topics"]) for entry in world.named])
+            copier.end()
+
+    waiting = replace(world.context, progress=progress)
+    deleted = world.admin.delete_topics
+
+    def delete(names: list[str]) -> Any:
+        leases = sorted(info.key for info in world.context.journal_store.list("m1/leases/target/"))
+        assert [key.rpartition(".")[2] for key in leases] == ["json", "ended", "json"], "ours is not ended yet"
+        return deleted(names)
+
+    world.admin.delete_topics = delete
+    assert recopy.recopy(waiting, "tail", world.job()) == ["orders"]
+    assert (before, world.deleted) == ([], [["orders"]])
+    # It gives the lane back: the copiers that come next do not wait.
+    lease = LeaseKeeper(world.context.journal_store, "m1", "target", 0, 600.0).acquire(lambda: False)
+    assert lease is not None
+    assert lease.generation == 3
+
+
+def test_a_freeze_that_is_asked_for_meanwhile_keeps_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+    waiting = replace(world.context, progress=lambda _: freeze(world, monkeypatch))
+    assert recopy.recopy(waiting, "tail", world.job()) == []
+    assert (world.deleted, world.named) == ([], [])
+
+
+def test_owners_that_cannot_be_asked_for_keep_the_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(tmp_path)
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("503 SlowDown")
+
+    monkeypatch.setattr(LeaseKeeper, "acquire", away)
+    with pytest.raises(StorageUnavailable):
+        world.run()
+    assert (world.deleted, world.named) == ([], [])
+
+
+class Compacted(World):
+    """Of which the source keeps tombstones for an hour; it has been copied again once already."""
+
+    def __init__(self, folder: Path, *, code: str = "TOMBSTONES_OVERTAKEN") -> None:
+        super().__init__(folder, code=code)
+        plan = make_plan()
+        for topic in plan.topics:
+            topic.source_configs["cleanup.policy"] = "compact"
+        self.context.journal_store.put("m1/plan.json", plan.canonical())
+        self.keep_tombstones(3_600_000)
+        assert self.run() == ["orders"]
+        self.admin.topics["orders"] = "id-2"
+        self.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
+
+    def keep_tombstones(self, milliseconds: int) -> None:
+        self.context.source.admin.configs["delete.retention.ms"] = str(milliseconds)  # type: ignore[attr-defined]
+
+
+def test_what_stops_again_for_tombstones_is_not_deleted_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The pass itself takes longer than they stay."""
+    world = Compacted(tmp_path)
+    assert world.named[0]["delete_retention_ms"] == {"orders": 3_600_000}
+    world.fail("TOMBSTONES_OVERTAKEN", run="r2")
+    assert world.run() == []
+    assert "raise delete.retention.ms, or choose offsets.on_overtaken_tombstones: warn" in caplog.text
+    world.keep_tombstones(1_800_000)
+    assert world.run() == []
+    # A person has done something about it.
+    world.keep_tombstones(7_200_000)
+    assert world.run() == ["orders"]
+    assert [item["delete_retention_ms"]["orders"] for item in world.named] == [3_600_000, 7_200_000]
+
+
+def test_what_the_source_has_lost_is_copied_again_each_time(tmp_path: Path) -> None:
+    world = Compacted(tmp_path)
+    world.fail("SOURCE_TRUNCATED", run="r2")
+    assert world.run() == ["orders"]
+
+
+def test_a_first_time_for_tombstones_behind_another_reason(tmp_path: Path) -> None:
+    world = Compacted(tmp_path, code="SOURCE_TRUNCATED")
+    world.fail("TOMBSTONES_OVERTAKEN", run="r2")
+    assert world.run() == ["orders"]
+
+
+def test_journals_that_do_not_tell_the_setting_forbid_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    details = {"run": "r0", "topics": {"orders": "id-0"}, "partitions": {"orders-1": "TOMBSTONES_OVERTAKEN"}}
+    world.context.journal.step(recopy.STEP, details=details)
+    assert world.run() == ["orders"]
 
 
 def test_contexts_of_these_tests_are_before_the_freeze(tmp_path: Path) -> None:

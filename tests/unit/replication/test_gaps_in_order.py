@@ -10,16 +10,25 @@ from typing import Any
 import pytest
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.copy_job import (
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+    TombstoneSettings,
+)
+from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceGap, StorageUnavailable
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
 from airflow_provider_kafka_migration.replication.backup import BackupCopier
 from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
 from airflow_provider_kafka_migration.replication.decide import Append, Decider, Step
 from airflow_provider_kafka_migration.replication.gap_log import read_gaps
+from airflow_provider_kafka_migration.replication.overtaken_log import read_overtaken
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint
+from airflow_provider_kafka_migration.replication.read_watch import Answered
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter, build_manifest
 from airflow_provider_kafka_migration.replication.takeover_check import chunks_of_archive, read_source
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -121,7 +130,15 @@ def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: Obj
 class World:
     """A lane's copier without brokers: chunks and errors are handed to it as the source side does."""
 
-    def __init__(self, store: ObjectStore, *, via: str = "s3", policy: str = "record", position: int = 100) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        via: str = "s3",
+        policy: str = "record",
+        position: int = 100,
+        tombstones: TombstoneSettings | None = None,
+    ) -> None:
         self.plain, self.archive = store, Held(store)
         spec = CopyPartition(
             topic="orders",
@@ -145,6 +162,7 @@ class World:
                 "producers": IDS,
                 "lanes": [lane],
                 "on_source_gap": policy,
+                "tombstones": tombstones,
             }
         )
         self.copier = LaneCopier(
@@ -474,3 +492,68 @@ def test_a_gap_in_the_archive_proves_nothing(local_store: ObjectStore) -> None:
     assert index.read_until_offset(20) == 20
     assert index.read_until_offset(30) == 40
     assert index.read_until_offset(50) == 50
+
+
+def tombstones_of_an_hour() -> TombstoneSettings:
+    return TombstoneSettings(on_overtaken="fail", retention_ms={"orders": 3_600_000})
+
+
+def answer(world: World, *, first: int, until: int, end: int) -> None:
+    """The source answers at the copy's position; offsets below the first one were compacted away."""
+    batch = encode_batch([record(offset) for offset in range(first, until)], 0)
+    world.copier._watch.note(world.copy, Answered(read_batches(batch)[0], until, end, time.time()))
+
+
+@pytest.mark.parametrize("former", [True, False], ids=["copied again", "copied first"])
+def test_a_copy_begins_where_the_log_begins_by_then(worlds: Any, local_store: ObjectStore, *, former: bool) -> None:
+    """Retention has passed the planned start, so the topic that was deleted says nothing of this copy."""
+    if former:
+        dead = PartitionReading(
+            topic="orders",
+            partition=0,
+            caught_up_at=time.time() - 86_400,
+            caught_up_offset=200,
+            retention_ms=3_600_000,
+            source_offset=400,
+            source_epoch=7,
+        )
+        document = LaneReading(migration_id="m1", lane=0, partitions=[dead])
+        local_store.put("m1/reading/lane-000000.json", document.canonical())
+    world = worlds(via="direct", policy="fail", position=0, tombstones=tombstones_of_an_hour())
+    world.copier._watch.load()
+    world.lose(300)
+    # It goes on from there, also where that was deleted before it was read.
+    world.lose(310)
+    assert (world.copy.is_fresh, world.copy.fetch_offset, world.copy.gaps) == (True, 310, [])
+    answer(world, first=312, until=320, end=330)
+    assert (world.copy.overtaken, read_overtaken([local_store], "m1"), world.copy.read_before) == ([], [], None)
+    # Stored before the first record is copied.
+    data = local_store.get("m1/reading/lane-000000.json")
+    assert data is not None
+    (stored,) = LaneReading.parse(data).partitions
+    assert (stored.caught_up_offset, stored.source_epoch) == (310, -1)
+
+
+def test_a_copy_that_is_resumed_at_its_planned_start_finds_the_beginning_again(worlds: Any) -> None:
+    world = worlds(via="direct", policy="fail", position=0)
+    world.lose(300)
+    world.resume(0)
+    assert world.copy.is_fresh
+    # Once records are copied, what is deleted before it was read is lost.
+    world.lose(300)
+    world.read(300, 310)
+    assert not world.copy.is_fresh
+    world.copier._appender.detach = lambda _copy: None
+    world.lose(400)
+    assert (world.copy.phase, world.copy.gaps) == (Phase.FAILED, [])
+
+
+def test_a_backup_begins_where_the_log_begins_by_then(local_store: ObjectStore) -> None:
+    copier, copy = backup_copier(local_store)
+    copy.phase = Phase.RUNNING
+    for log_start in (30, 40):
+        copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": log_start}))
+        copier._settle()
+    assert (copy.fetch_offset, copy.begins_at, copy.gaps) == (40, 40, [])
+    copier._feed.close()
+    copier._poller.close()
