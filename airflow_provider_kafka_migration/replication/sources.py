@@ -465,6 +465,9 @@ class KafkaSource:
         local_start = None if batches else local_log_start(self._source, copy.key, self._leader_epochs[copy])
         until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
         log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
+        # The hole may have swallowed whole epochs: with the one before it, the position behind it would look cut off.
+        behind = last_epoch(batches[:1]) if batches else self._leader_epochs[copy]
+        copy.source_epoch = max(copy.source_epoch, behind)
         self._tell_watch(copy, [], until, item, sent_at)
         self._deliver(copy, item._replace(aborted=[]), [], item.records[:0], until)
 

@@ -170,6 +170,16 @@ def test_a_later_batch_proves_a_hole_up_to_it(world: World) -> None:
     assert world.chunks == [(0, 40, 0)], "its records come with read_committed"
 
 
+def test_a_hole_may_have_swallowed_whole_epochs(world: World) -> None:
+    """Behind it the epoch before it ends below the position, as if the source had been cut off."""
+    world.copies[0].source_epoch = 1
+    later = memoryview(encode_batch([record(40)], leader_epoch=3))
+    world.cycle(world.silent()._replace(records=later))
+    assert (world.chunks[-1][1], world.copies[0].source_epoch) == (40, 3)
+    world.cycle()
+    assert (world.chunks[-1][1], world.copies[0].source_epoch) == (END, world.broker.epoch)
+
+
 @pytest.mark.parametrize("local_start", [1, None])
 def test_what_is_not_local_rests_and_is_named_in_the_end(world: World, local_start: int | None) -> None:
     world.local_start = local_start
