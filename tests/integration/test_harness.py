@@ -112,7 +112,7 @@ def test_tls_listeners(version: str, tmp_path: Path) -> None:
             AdminClient({**nobody, "log_level": 0}).list_topics(timeout=3)
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.1.1"])
+@pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.soak), "4.1.1"])
 def test_a_killed_broker_comes_back_with_its_data(version: str, tmp_path: Path) -> None:
     with KafkaCluster(tmp_path / "c", version) as cluster:
         cluster.create_topic("t")

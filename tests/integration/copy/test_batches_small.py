@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 COUNT = 2_000
 
 
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
 def test_batches_of_one_record(
     copying: MakeCopying,
     source_cluster: KafkaCluster,

@@ -77,7 +77,11 @@ def away(cluster: KafkaCluster) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("side", "via"),
-    [("target", "direct"), ("target", "split"), pytest.param("source", "direct", marks=pytest.mark.soak)],
+    [
+        ("target", "direct"),
+        pytest.param("target", "split", marks=pytest.mark.soak),
+        pytest.param("source", "direct", marks=pytest.mark.soak),
+    ],
 )
 def test_a_cluster_that_is_away_for_longer_than_all_budgets(
     make_lab: Callable[..., Lab],
