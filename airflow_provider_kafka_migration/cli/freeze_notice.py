@@ -38,7 +38,7 @@ def read_notice(spec: MigrationSpec, file: Path, began: datetime) -> Notice | No
         return _unknown(file, "interrupted while the journal was read")
     except MigrationError as error:
         return _unknown(file, error.what)
-    except Exception as error:  # whatever ended the command is told first; this must not hide it
+    except Exception as error:  # it must not hide the error that ended the command
         return _unknown(file, f"unexpected {type(error).__name__}")
 
 
@@ -47,7 +47,7 @@ def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.phases import open_freeze
 
-    # Anew, and with nothing but the storage: what the command had open may be why it ends.
+    # A new one that opens only the storage: what the command had open may be the reason why it ends.
     migration = Migration.open(spec, identity(), resolver(), actor="last words", kind="cli")
     with migration, migration.reading() as context:
         found = open_freeze.read(context)

@@ -67,7 +67,7 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         """Run the phase: (pointers, or None to watch on; whether no freeze was open when the journal was read last).
 
         What is transient is tried again for a while, since producers may be frozen all the time, each time with
-        connections that are read anew. While no freeze was open it costs no try of the task: an outage may last for
+        freshly read connections. While no freeze was open it costs no try of the task: an outage may last for
         longer than they do, and they are for the freeze.
 
         :raises StillFrozen: credentials stay refused: a terminal error would end the tries, and the watch with them.

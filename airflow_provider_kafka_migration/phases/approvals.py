@@ -379,7 +379,7 @@ def _check_budget(context: PhaseContext) -> None:
             where=context.where("cutover"),
             next_step="set cutover.in_one_task: true, which runs all steps in one task; or raise "
             "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task; "
-            f"{freeze_words.IF_PARAMS}",
+            + freeze_words.IF_PARAMS,
         )
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary
-from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost, JournalTampered, MigrationError
+from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.frozen import HANDS_OFF
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
 from airflow_provider_kafka_migration.phases.migrated import (
     TopicPartition,
@@ -20,8 +21,6 @@ from airflow_provider_kafka_migration.phases.migrated import (
     migrated_partitions,
     partition_name,
 )
-
-_HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ def read(context: PhaseContext) -> BehindBoundary:
     try:
         boundary = _boundary(context)
         ends = context.source.wire.list_offsets(sorted(boundary), "latest")
-    except _HANDS_OFF:
+    except HANDS_OFF:
         raise
     except MigrationError as error:
         return BehindBoundary(0, unchecked={"source": error.what})

@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.created_access import row
-from airflow_provider_kafka_migration.phases.freeze_webhook import REQUEST_SECONDS, FreezeWebhook
+from airflow_provider_kafka_migration.phases.freeze_webhook import REQUEST_SECONDS, FreezeWebhook, WebhookAnswer
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
 from airflow_provider_kafka_migration.references import Resolver
@@ -61,8 +61,7 @@ def hold(context: PhaseContext, receiver: Receiver, *, within_seconds: float | N
     else:
         seconds = min(REQUEST_SECONDS, within_seconds)
         webhook = FreezeWebhook(receiver.address, receiver.secret, request_seconds=seconds, attempts=1)
-    answer = webhook.hold(context.migration_id, now=context.now())
-    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
+    return _taken(webhook.hold(context.migration_id, now=context.now()), receiver)
 
 
 def check_receiver(context: PhaseContext) -> None:
@@ -80,8 +79,12 @@ def check_receiver(context: PhaseContext) -> None:
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
     found = receiver(context)
     webhook = FreezeWebhook(found.address, found.secret)
-    answer = webhook.call(context.migration_id, action, now=context.now(), deadline=deadline)
-    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": found.secret is not None}}
+    return _taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
+
+
+def _taken(answer: WebhookAnswer, receiver: Receiver) -> dict[str, Any]:
+    """What the journal keeps of an answer."""
+    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
 
 
 @dataclass(frozen=True)

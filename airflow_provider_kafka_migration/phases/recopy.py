@@ -11,8 +11,8 @@ partitions. That is done at the start of a run of seed or tail, before anything 
 * it was not copied again for overtaken tombstones before, or ``delete.retention.ms`` was raised since;
 * no earlier copier may still be writing (:mod:`~.lane_owners`).
 
-The journal is told first, with the id. Killed in between, the next run deletes the topic if it still is the one with
-that id, and no other. What is proven, offset maps and reading times begin anew (:mod:`~.topology_missing`).
+The journal gets the topic's id first. If the process is killed in between, the next run deletes the topic only if it
+still has that id. Proofs, offset maps and reading times of the former topic are dropped (:mod:`~.topology_missing`).
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class ReadWatch:
         )
 
     def _start_others(self, copy: PartitionCopy, answered: Answered) -> None:
-        """A tail begins with all partitions at once: one write for all of them."""
+        """A tail begins with all its partitions in one slice: one write serves all of them."""
         if self._job.stop_key is None:
             return
         for other in self._copies:

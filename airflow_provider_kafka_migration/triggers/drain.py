@@ -32,7 +32,7 @@ _LONGEST_PAUSE_SECONDS = 60.0
 #: Looks in a row that may meet refused credentials: some ten minutes for whoever changes the connection.
 MAX_REFUSED_LOOKS = 15
 #: Status of an event after which the wait goes on: somebody is to be told.
-TROUBLE = "trouble"
+TROUBLE_EVENT = "trouble"
 #: A tail that is started again wakes nobody up.
 SILENT_NOTICE_SECONDS = 60.0
 #: A line in the task's log after so many looks.
@@ -183,7 +183,7 @@ class DrainTrigger(BaseTrigger):
                     return TriggerEvent({"status": "ready", **event})
                 silent_since = self._silent_since(event, silent_since)
                 if event.get("tail_silent") and _is_long_ago(silent_since):
-                    return TriggerEvent({"status": TROUBLE, **event})
+                    return TriggerEvent({"status": TROUBLE_EVENT, **event})
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 failures.add(error)
                 patience = self.patience()
