@@ -12,8 +12,7 @@ from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
 from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.hooks.trouble import Callback, as_callbacks, call_all
 from airflow_provider_kafka_migration.links.storage import JournalLink
-from airflow_provider_kafka_migration.triggers.drain import TROUBLE_EVENT
-from airflow_provider_kafka_migration.triggers.drain import DrainTrigger, event_error
+from airflow_provider_kafka_migration.triggers.drain import TROUBLE_EVENT, DrainTrigger, event_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

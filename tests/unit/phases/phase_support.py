@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, Responder
+from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import (
     ClusterFacts,
     GroupPlan,
@@ -312,4 +313,22 @@ def approval(context: PhaseContext, kind: str, code: str, *, user: str = "ann", 
             "body_shown": "what was shown",
             **changes,
         }
+    )
+
+
+def equal_offset_map(ends: Mapping[tuple[str, int], int]) -> OffsetMapDocument:
+    """All partitions copied from offset 0 to their ends, at equal offsets."""
+    return OffsetMapDocument(
+        migration_id="m1",
+        partitions=[
+            MappedPartition(
+                topic=topic,
+                target_topic=topic,
+                partition=partition,
+                verdict="equal",
+                target_start_offset=0,
+                target_end_offset=end,
+            )
+            for (topic, partition), end in ends.items()
+        ],
     )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from phase_support import make_context
+from phase_support import equal_offset_map, make_context
 
-from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
 from airflow_provider_kafka_migration.phases import cutover_sentinels, fence, floor_guard, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -29,20 +28,7 @@ def ready_context(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str)
         migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS)
     )
     put_result(context, "boundary", boundary)
-    document = OffsetMapDocument(
-        migration_id="m1",
-        partitions=[
-            MappedPartition(
-                topic=topic,
-                target_topic=topic,
-                partition=partition,
-                verdict="equal",
-                target_start_offset=0,
-                target_end_offset=end,
-            )
-            for (topic, partition), end in ENDS.items()
-        ],
-    )
+    document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
     monkeypatch.setattr(fence, "run", lambda *_: {"summary": "fenced"})
     for side in (context.source, context.target):

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phase_support import Clock, make_context
+from phase_support import Clock, equal_offset_map, make_context
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
-from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, PhaseOver
 from airflow_provider_kafka_migration.phases import (
     fence,
@@ -74,20 +73,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
     context.journal.step(frozen.VERIFIED, "1", {"result": result.model_dump(mode="json")})
     context.journal.step(frozen.STEP, "1/commit_groups", {"seconds": 1.0})
     put_result(context, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS)))
-    document = OffsetMapDocument(
-        migration_id="m1",
-        partitions=[
-            MappedPartition(
-                topic=topic,
-                target_topic=topic,
-                partition=partition,
-                verdict="equal",
-                target_start_offset=0,
-                target_end_offset=end,
-            )
-            for (topic, partition), end in ENDS.items()
-        ],
-    )
+    document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
     monkeypatch.setattr(fence, "run", lambda *_: {"summary": "fenced"})
     monkeypatch.setattr(topology_log_starts, "restore_log_starts", lambda *_: None)

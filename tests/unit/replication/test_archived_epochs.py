@@ -7,12 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from copy_specs import orders
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from source_logs import legacy, record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, ProducerIds
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
-from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, SourceTruncated
 from airflow_provider_kafka_migration.kafka.batches import encode_batch
 from airflow_provider_kafka_migration.replication import backup
@@ -83,16 +83,7 @@ class Slice:
     """A slice through the archive; the target takes everything at once."""
 
     def __init__(self, store: ObjectStore, source: FakeSource, *, at: int, epoch: int = -1) -> None:
-        spec = CopyPartition(
-            topic="orders",
-            target_topic="orders",
-            partition=0,
-            topic_id="id-1",
-            source_start_offset=0,
-            target_start_offset=0,
-            verdict=Verdict.EQUAL,
-            until_offset=1_000_000,
-        )
+        spec = orders(topic_id="id-1", until_offset=1_000_000)
         job = CopyJob(
             migration_id="m1",
             name="seed",
@@ -186,15 +177,7 @@ def test_where_the_archive_tells_no_epoch_none_is_asked_for_and_none_is_stored(
 def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> BackupCopier:
     """A backup's copier that has looked where its archive ends."""
     monkeypatch.setattr(backup, "fail_recreated", lambda *_: {})
-    spec = CopyPartition(
-        topic="orders",
-        target_topic="orders",
-        partition=0,
-        topic_id="id-1",
-        source_start_offset=0,
-        target_start_offset=0,
-        verdict=Verdict.EQUAL,
-    )
+    spec = orders(topic_id="id-1")
     lane = CopyLane(lane=0, transactional_id="x", partitions=[spec])
     job = CopyJob(
         migration_id="m1",

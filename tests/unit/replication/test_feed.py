@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from copy_specs import orders
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, ProducerIds
-from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable
 from airflow_provider_kafka_migration.kafka.batches import encode_batch
 from airflow_provider_kafka_migration.replication import feed as feed_module
@@ -65,16 +65,7 @@ class World:
             lanes=[],
             segment_max_bytes=segment_max_bytes,
         )
-        spec = CopyPartition(
-            topic="orders",
-            target_topic="orders",
-            partition=0,
-            topic_id="id-1",
-            source_start_offset=0,
-            target_start_offset=0,
-            verdict=Verdict.EQUAL,
-            until_offset=1_000_000,
-        )
+        spec = orders(topic_id="id-1", until_offset=1_000_000)
         self.copy = PartitionCopy(spec, 0)
         self.copy.phase = Phase.RUNNING
         self.copy.source_end_offset = 1_000_000

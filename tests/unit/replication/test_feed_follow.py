@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from copy_specs import orders
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, ProducerIds
-from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.copy_job import CopyJob, ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.batches import encode_batch
 from airflow_provider_kafka_migration.replication.chunk import Chunk
@@ -41,14 +41,7 @@ class World:
             stop_key="stop",
             **fields,
         )
-        spec = CopyPartition(
-            topic="orders",
-            target_topic="orders",
-            partition=0,
-            source_start_offset=0,
-            target_start_offset=0,
-            verdict=Verdict.EQUAL,
-        )
+        spec = orders()
         self.copy = PartitionCopy(spec, 0)
         self.copy.phase = Phase.RUNNING
         self.feed = Feed(

@@ -8,17 +8,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from copy_specs import orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.documents.copy_job import (
     CopyJob,
     CopyLane,
-    CopyPartition,
     ProducerIds,
     TombstoneSettings,
 )
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
-from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceGap, StorageUnavailable
 from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
 from airflow_provider_kafka_migration.replication.backup import BackupCopier
@@ -71,14 +70,7 @@ class SourceWire:
 
 def backup_copier(store: ObjectStore) -> tuple[BackupCopier, PartitionCopy]:
     """A backup's copier without brokers, with one partition that was read up to offset 0."""
-    spec = CopyPartition(
-        topic="orders",
-        target_topic="orders",
-        partition=0,
-        source_start_offset=0,
-        target_start_offset=0,
-        verdict=Verdict.EQUAL,
-    )
+    spec = orders()
     lane = CopyLane(lane=0, partitions=[spec], transactional_id="m1-0")
     job = CopyJob(
         migration_id="m1",
@@ -140,16 +132,7 @@ class World:
         tombstones: TombstoneSettings | None = None,
     ) -> None:
         self.plain, self.archive = store, Held(store)
-        spec = CopyPartition(
-            topic="orders",
-            target_topic="orders",
-            partition=0,
-            topic_id="id-1",
-            source_start_offset=0,
-            target_start_offset=0,
-            verdict=Verdict.EQUAL,
-            until_offset=1_000_000,
-        )
+        spec = orders(topic_id="id-1", until_offset=1_000_000)
         lane = CopyLane(lane=0, partitions=[spec], transactional_id="m1-0")
         job = CopyJob.model_validate(
             {

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from copy_specs import orders
 from source_logs import legacy, record
 
 from airflow_provider_kafka_migration.documents.copy_job import (
     CopyJob,
     CopyLane,
-    CopyPartition,
     ProducerIds,
     TombstoneSettings,
 )
@@ -93,14 +93,7 @@ class Slices:
 
     def begin(self, *, at: int | None = None, fresh: bool = False) -> None:
         """The next slice goes on at the position that is safe, or elsewhere."""
-        spec = CopyPartition(
-            topic="orders",
-            target_topic="orders",
-            partition=0,
-            source_start_offset=0,
-            target_start_offset=0,
-            verdict=Verdict.EQUAL,
-        )
+        spec = orders()
         fields = {
             "migration_id": "m1",
             "name": "tail",
