@@ -42,9 +42,9 @@ from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
 from airflow_provider_kafka_migration.phases import (
     answers,
-    drain,
+    freeze_attempt,
     freeze_limit,
-    frozen,
+    lags,
     one_task,
     open_freeze,
     tail_health,
@@ -52,8 +52,8 @@ from airflow_provider_kafka_migration.phases import (
 from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.phases.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
 from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
@@ -480,7 +480,7 @@ class Migration:
             summary = f"the migration is {journal.tip_state}"
             details = {"decision": "abort" if journal.tip_state is State.ROLLED_BACK else "approve"}
             return PhaseResult(phase, summary, details, already_done=True)
-        return entry.done(context)
+        return entry.done(phase, context)
 
     def _enter(self, entry: PhaseEntry, phase: str, journal: Journal) -> None:
         """Bring the state machine to the phase's state; a failed migration re-enters the state that failed."""
@@ -574,7 +574,7 @@ class DrainWatch:
             if here is None or tail is None or here < tail:
                 self._stable_since = None
                 return {"ready": False, "summary": "the tail has not started yet", "stable_since": None}
-            status = drain.check(context, self._stable_since, health=self._health)
+            status = lags.check(context, self._stable_since, health=self._health)
             self._stable_since = status.stable_since
             return status.as_event()
 
@@ -610,7 +610,7 @@ class FreezeWatch:
             return freeze_limit.look(self._context)
         finally:
             # Also what was read before the journal failed.
-            self.see(frozen.current_attempt(self._context))
+            self.see(freeze_attempt.current_attempt(self._context))
 
     def see(self, attempt: FreezeAttempt | None) -> None:
         """Take what the journal has of the last freeze; None: there was none."""

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import backup, restore
+from airflow_provider_kafka_migration.phases import backup, backup_source, restore
 from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
@@ -119,7 +119,7 @@ class SplitJob:
         :raises ClaimHeld: another owner holds it.
         """
         context = self._context()
-        source = backup.load_source(context)
+        source = backup_source.load_source(context)
         if source is None:
             raise Transient(
                 "there is no backup to restore",

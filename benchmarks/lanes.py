@@ -32,7 +32,7 @@ from airflow_provider_kafka_migration.kafka.admin_acls import AclListing
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset, GroupListing, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.admin_topics import (
     UNKNOWN_TOPIC_OR_PARTITION,
     PartitionFacts,
@@ -41,7 +41,7 @@ from airflow_provider_kafka_migration.kafka.admin_topics import (
 from airflow_provider_kafka_migration.kafka.batch_header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.plan import make_plan
+from airflow_provider_kafka_migration.phases.plan_make import make_plan
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
 from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
@@ -118,7 +118,7 @@ class FakeAdmin:
         keys = sorted(self.sizes)
         each = max(1, len(keys) // GROUPS)
         return {
-            name: GroupOffsets(name, {key: CommittedOffset(5) for key in keys[index * each : (index + 1) * each]})
+            name: GroupOffsets(name, {key: GroupOffset(5) for key in keys[index * each : (index + 1) * each]})
             for index, name in enumerate(names)
         }
 

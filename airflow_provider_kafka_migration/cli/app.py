@@ -47,12 +47,12 @@ def _main(
     """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
 
 
-commands_spec.register(app)
+commands_spec.register_spec(app)
 commands_plan.register(app)
 commands_run.register(app)
-commands_release.register(app)
-commands_split.register(app)
-commands_rates.register(app)
-app.add_typer(commands_journal.app, name="journal")
-app.add_typer(commands_offset_map.app, name="offset-map")
+commands_release.register_release(app)
+commands_split.register_split(app)
+commands_rates.register_rates(app)
+app.add_typer(commands_journal.journal_app, name="journal")
+app.add_typer(commands_offset_map.offset_map_app, name="offset-map")
 commands_evidence.register(app)

@@ -15,12 +15,12 @@ from airflow_provider_kafka_migration.spec import load_spec
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.journal import JournalEntry
 
-app = typer.Typer(help="Look at a migration's journal.", no_args_is_help=True)
+journal_app = typer.Typer(help="Look at a migration's journal.", no_args_is_help=True)
 
 
-@app.command()
+@journal_app.command("show")
 @answering
-def show(
+def show_journal(
     file: SpecArgument,
     transitions: Annotated[
         bool, typer.Option("--transitions", help="Only changes of the state, without the steps inside of it.")
@@ -55,7 +55,7 @@ def _table(entries: list[JournalEntry]) -> Table:
     return table
 
 
-@app.command()
+@journal_app.command()
 @answering
 def verify(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
     """Read the whole journal again and check numbers, hashes and the chain. Exit status 1 if anything was altered."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
     from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
 
-app = typer.Typer(help="Look at a migration's offset map.", no_args_is_help=True)
+offset_map_app = typer.Typer(help="Look at a migration's offset map.", no_args_is_help=True)
 
 MapArgument = Annotated[
     str,
@@ -72,7 +72,7 @@ def _one(document: OffsetMapDocument, topic: str, partition: int) -> MappedParti
         ) from None
 
 
-@app.command()
+@offset_map_app.command()
 @answering
 def show(
     place: MapArgument,
@@ -141,7 +141,7 @@ def _read(entry: MappedPartition) -> PartitionMap:
     return read_map(entry)
 
 
-@app.command()
+@offset_map_app.command()
 @answering
 def translate(
     place: MapArgument,
@@ -173,7 +173,7 @@ def translate(
     return Answer(data=data, text=[table])
 
 
-@app.command()
+@offset_map_app.command()
 @answering
 def check(
     place: MapArgument,

@@ -74,7 +74,7 @@ def plan(
 ) -> Answer:
     """Show what a migration would do. Reads both clusters, and writes nothing: no claim, no journal."""
     from airflow_provider_kafka_migration.phases import plan_documents, plan_measure
-    from airflow_provider_kafka_migration.phases.plan import make_plan
+    from airflow_provider_kafka_migration.phases.plan_make import make_plan
 
     spec = load_spec(file)
     earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)

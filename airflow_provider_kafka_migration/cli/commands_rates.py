@@ -69,6 +69,6 @@ def _shown(rate: int | None) -> str:
     return "no limit" if rate is None else f"{rate:,} bytes per second and lane"
 
 
-def register(app: typer.Typer) -> None:
+def register_rates(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(throttle)

@@ -47,6 +47,6 @@ def release(
     )
 
 
-def register(app: typer.Typer) -> None:
+def register_release(app: typer.Typer) -> None:
     """Add the command of this module."""
     app.command()(release)

@@ -62,7 +62,7 @@ def schema(
     return Answer(data={"written": str(output)}, text=[f"written: {output}"])
 
 
-def register(app: typer.Typer) -> None:
+def register_spec(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(validate)
     app.command()(schema)

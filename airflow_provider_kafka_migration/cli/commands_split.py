@@ -45,7 +45,7 @@ def _open(
     return SplitJob(spec, side, known, copies, owner=cli_owner(), takeover=takeover, progress=view.show)
 
 
-def _answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
+def _split_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
     data = {"migration_id": spec.migration_id, "summary": result.summary, "details": result.details}
     return Answer(data, [escape(result.summary)])
 
@@ -75,7 +75,7 @@ def backup(
     spec = load_spec(file)
     view = make_view(quiet=json_output)
     with view, _open(spec, "source", view, runner=runner, master=master, threads=threads) as job:
-        return _answer(spec, job.backup(follow=follow, finish=finish))
+        return _split_answer(spec, job.backup(follow=follow, finish=finish))
 
 
 @answering
@@ -100,10 +100,10 @@ def restore(
     spec = load_spec(file)
     view = make_view(quiet=json_output)
     with view, _open(spec, "target", view, runner=runner, master=master, threads=threads, takeover=takeover) as job:
-        return _answer(spec, job.restore(follow=follow, commit_groups=groups))
+        return _split_answer(spec, job.restore(follow=follow, commit_groups=groups))
 
 
-def register(app: typer.Typer) -> None:
+def register_split(app: typer.Typer) -> None:
     """Add the commands of this module."""
     for command in (backup, restore):
         app.command()(command)

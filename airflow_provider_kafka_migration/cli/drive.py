@@ -23,7 +23,14 @@ from airflow_provider_kafka_migration.documents.approval import (
 )
 from airflow_provider_kafka_migration.errors import ApprovalRefused, Interrupted, Transient
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import answers, approvals, freeze_limit, groups, open_freeze
+from airflow_provider_kafka_migration.phases import (
+    answers,
+    approval_check,
+    approvals,
+    freeze_limit,
+    group_commit,
+    open_freeze,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.open_freeze import Standing
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -256,7 +263,7 @@ class Driver:
 
     def _switch(self) -> bool:
         """Offsets are refreshed, so that clients may move; False: a person is asked."""
-        groups.sync_groups(self._migration.context)
+        group_commit.sync_groups(self._migration.context)
         return self._approved("client_switch")
 
     def _run(self, phase: str, tail: Tail | None = None) -> None:
@@ -296,11 +303,11 @@ class Driver:
     def _holds(self, kind: ApprovalKind) -> bool:
         """An approval that was given just now, and not acted upon because the process ended."""
         context = self._migration.context
-        newer_than = approvals.lifted_at(context) if kind == "cutover" else None
-        if not approvals.given(context, kind, newer_than=newer_than):
+        newer_than = approval_check.lifted_at(context) if kind == "cutover" else None
+        if not approval_check.given(context, kind, newer_than=newer_than):
             return False
         try:
-            approvals.require(context, kind, newer_than=newer_than)
+            approval_check.require(context, kind, newer_than=newer_than)
         except ApprovalRefused:
             return False
         if kind == "client_switch":
@@ -309,7 +316,7 @@ class Driver:
 
     def _answer(self, facts: ApprovalFacts, code: str) -> ApprovalAnswer:
         context = self._migration.context
-        first = approvals.given(context, facts.kind)
+        first = approval_check.given(context, facts.kind)
         return ApprovalAnswer(
             migration_id=facts.migration_id,
             kind=facts.kind,

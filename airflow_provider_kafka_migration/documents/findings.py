@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from airflow_provider_kafka_migration.documents.base import Part
+from airflow_provider_kafka_migration.documents.base import Document, Part
 
 
 class Severity(StrEnum):
@@ -29,3 +29,12 @@ class Finding(Part):
     subject: str = Field("", description="topic, group, principal, bucket ... the finding is about")
     details: dict[str, Any] = Field(default_factory=dict)
     waived: bool = False
+
+
+class PrecheckResult(Document):
+    """``results/precheck.json``."""
+
+    version: int = 1
+    migration_id: str
+    plan_digest: str = ""
+    findings: list[Finding] = Field(default_factory=list)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.left_out import LeftOutGroup
@@ -30,6 +30,8 @@ SHARED_KIND = "shared"
 
 class ClusterFacts(Part):
     """What a cluster says of itself."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     cluster_id: str
     kafka_version: str = Field(description="Best guess from api versions, for people")

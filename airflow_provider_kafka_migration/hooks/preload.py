@@ -12,6 +12,11 @@ log = logging.getLogger(__name__)
 TASK_MODULES = (
     "airflow_provider_kafka_migration.dag",
     "airflow_provider_kafka_migration.migration",
+    "airflow_provider_kafka_migration.phases.cutover_freeze",
+    "airflow_provider_kafka_migration.phases.cutover_sentinels",
+    "airflow_provider_kafka_migration.phases.cutover_final_drain",
+    "airflow_provider_kafka_migration.phases.groups",
+    "airflow_provider_kafka_migration.phases.floor_guard",
     "airflow_provider_kafka_migration.hooks.resolver",
     "airflow.providers.amazon.aws.hooks.base_aws",
     "boto3",

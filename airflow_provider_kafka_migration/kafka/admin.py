@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from types import TracebackType
 
-from airflow_provider_kafka_migration.documents.plan import ClusterFacts
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_acls import AclsAdmin
+from airflow_provider_kafka_migration.kafka.admin_cluster import ClusterDescription
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigsAdmin
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotasAdmin
 from airflow_provider_kafka_migration.kafka.admin_share_groups import ShareGroupsAdmin
@@ -61,7 +61,7 @@ class Admin(
         if self._owns_wire:
             self.wire.close()
 
-    def facts(self) -> ClusterFacts:
+    def facts(self) -> ClusterDescription:
         """:meth:`cluster_facts` with what ``describe_acls`` tells of the authorizer.
 
         Where ACLs may not be described there is an authorizer: it has just refused.

@@ -12,56 +12,21 @@ from typing import Any
 
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
-from airflow_provider_kafka_migration.kafka.admin_base import SECURITY_DISABLED, AdminBase, ItemError, item_error
+from airflow_provider_kafka_migration.kafka.admin_base import (
+    OPERATIONS,
+    SECURITY_DISABLED,
+    AdminBase,
+    Codes,
+    ItemError,
+    item_error,
+)
 
 ANY = 1
-
-
-class Codes:
-    """Names of a numbered list of the protocol, both ways. Unknown numbers keep their number in the name."""
-
-    def __init__(self, names: dict[int, str]) -> None:
-        self._names = names
-        self._numbers = {name: number for number, name in names.items()}
-
-    def name(self, number: int) -> str:
-        """The name of a number, ``UNKNOWN_n`` if a newer broker brought it."""
-        return self._names.get(number, f"UNKNOWN_{number}")
-
-    def number(self, name: str) -> int:
-        """The number of a name; raises ``KeyError``."""
-        return self._numbers[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._numbers
-
-    @property
-    def names(self) -> list[str]:
-        """All known names, ascending by number."""
-        return [self._names[number] for number in sorted(self._names)]
 
 
 RESOURCE_TYPES = Codes({2: "TOPIC", 3: "GROUP", 4: "CLUSTER", 5: "TRANSACTIONAL_ID", 6: "DELEGATION_TOKEN", 7: "USER"})
 PATTERN_TYPES = Codes({3: "LITERAL", 4: "PREFIXED"})
 PERMISSIONS = Codes({2: "DENY", 3: "ALLOW"})
-OPERATIONS = Codes(
-    {
-        2: "ALL",
-        3: "READ",
-        4: "WRITE",
-        5: "CREATE",
-        6: "DELETE",
-        7: "ALTER",
-        8: "DESCRIBE",
-        9: "CLUSTER_ACTION",
-        10: "DESCRIBE_CONFIGS",
-        11: "ALTER_CONFIGS",
-        12: "IDEMPOTENT_WRITE",
-        13: "CREATE_TOKENS",
-        14: "DESCRIBE_TOKENS",
-        15: "TWO_PHASE_COMMIT",
-    }
-)
 
 
 #: Operations that imply others (``AclEntry`` and KAFKA-authorizer rules): having the first is having the rest.
@@ -210,3 +175,16 @@ def _deletion_error(result: Any) -> ItemError | None:
     for match in result.matching_acls:
         error = error or item_error(match.error_code, match.error_message)
     return error
+
+
+def acl_row(acl: Acl) -> list[str]:
+    """A binding as it is journaled: the arguments of :class:`Acl`."""
+    return [
+        acl.resource_type,
+        acl.resource_name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    ]

@@ -21,6 +21,7 @@ from airflow_provider_kafka_migration.kafka import error_codes
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.kafka.wire import Wire
 
+
 K = TypeVar("K", bound=Hashable)
 
 #: Error codes that say "this principal may not": topic, group, cluster, transactional id, delegation token.
@@ -192,3 +193,47 @@ class AdminBase:
 
 def _code(error: ItemError | None) -> int:
     return 0 if error is None else error.code
+
+
+class Codes:
+    """Names of a numbered list of the protocol, both ways. Unknown numbers keep their number in the name."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
+        self._numbers = {name: number for number, name in names.items()}
+
+    def name(self, number: int) -> str:
+        """The name of a number, ``UNKNOWN_n`` if a newer broker brought it."""
+        return self._names.get(number, f"UNKNOWN_{number}")
+
+    def number(self, name: str) -> int:
+        """The number of a name; raises ``KeyError``."""
+        return self._numbers[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._numbers
+
+    @property
+    def names(self) -> list[str]:
+        """All known names, ascending by number."""
+        return [self._names[number] for number in sorted(self._names)]
+
+
+OPERATIONS = Codes(
+    {
+        2: "ALL",
+        3: "READ",
+        4: "WRITE",
+        5: "CREATE",
+        6: "DELETE",
+        7: "ALTER",
+        8: "DESCRIBE",
+        9: "CLUSTER_ACTION",
+        10: "DESCRIBE_CONFIGS",
+        11: "ALTER_CONFIGS",
+        12: "IDEMPOTENT_WRITE",
+        13: "CREATE_TOKENS",
+        14: "DESCRIBE_TOKENS",
+        15: "TWO_PHASE_COMMIT",
+    }
+)

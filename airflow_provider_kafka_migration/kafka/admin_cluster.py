@@ -8,9 +8,7 @@ from typing import Any, Literal
 from kafka.protocol.admin import DescribeClusterRequest, DescribeLogDirsRequest
 from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 
-from airflow_provider_kafka_migration.documents.plan import ClusterFacts
-from airflow_provider_kafka_migration.kafka.admin_acls import OPERATIONS
-from airflow_provider_kafka_migration.kafka.admin_base import AdminBase, ItemError, item_error
+from airflow_provider_kafka_migration.kafka.admin_base import OPERATIONS, AdminBase, ItemError, item_error
 
 API_LEADER_AND_ISR = 4
 API_DESCRIBE_QUORUM = 55
@@ -51,6 +49,24 @@ class Broker:
     host: str
     port: int
     rack: str | None = None
+
+
+@dataclass(frozen=True)
+class ClusterDescription:
+    """What a cluster says of itself.
+
+    :param kafka_version: best guess from api versions, for people.
+    :param brokers: broker ids, ascending.
+    :param features: finalized features and their level.
+    :param authorizer: whether ACLs are enforced.
+    """
+
+    cluster_id: str
+    kafka_version: str
+    mode: Literal["zookeeper", "kraft", "unknown"]
+    brokers: list[int]
+    features: dict[str, int]
+    authorizer: bool
 
 
 @dataclass(frozen=True)
@@ -121,14 +137,14 @@ class ClusterAdmin(AdminBase):
         brokers = (Broker(item.node_id, item.host, item.port, item.rack) for item in response.brokers)
         return sorted(brokers, key=lambda broker: broker.broker_id)
 
-    def cluster_facts(self, *, authorizer: bool = True) -> ClusterFacts:
+    def cluster_facts(self, *, authorizer: bool = True) -> ClusterDescription:
         """Id, version, mode, brokers and features.
 
         :param authorizer: whether ACLs are enforced, as :meth:`~.admin_acls.AclsAdmin.describe_acls` told.
         """
         response = self.wire.request(MetadataRequest(topics=[], allow_auto_topic_creation=False))
         support = self.api_support()
-        return ClusterFacts(
+        return ClusterDescription(
             cluster_id=response.cluster_id or "",
             kafka_version=support.kafka_version,
             mode=support.mode,

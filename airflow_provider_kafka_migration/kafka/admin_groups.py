@@ -18,14 +18,13 @@ from airflow_provider_kafka_migration.kafka.group_messages import (
     ShareGroupDescribeRequest,
     StreamsGroupDescribeRequest,
 )
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
 #: Versions from 10 on name topics by id; names are what a migration knows on both sides.
 MAX_OFFSETS_VERSION = 9
 COORDINATOR_GROUP = 0
 NO_EPOCH = -1
 EMPTY_STATES = frozenset({"Empty", "Dead"})
-
-TopicPartition = tuple[str, int]
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class GroupDescription:
 
 
 @dataclass(frozen=True)
-class CommittedOffset:
+class GroupOffset:
     """A committed position: the next offset to read, its leader epoch (-1: none) and the metadata text."""
 
     offset: int
@@ -87,7 +86,7 @@ class GroupOffsets:
     """
 
     group: str
-    offsets: dict[TopicPartition, CommittedOffset] = field(default_factory=dict, hash=False)
+    offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict, hash=False)
     errors: dict[TopicPartition, ItemError] = field(default_factory=dict, hash=False)
     error: ItemError | None = None
 
@@ -233,7 +232,7 @@ class GroupsAdmin(AdminBase):
         return answers
 
     def alter_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
     ) -> dict[TopicPartition, ItemError | None]:
         """Commit offsets for a group without being a member (generation -1); needs Read on group and topics.
 
@@ -333,7 +332,7 @@ def _offsets(group: str, item: Any) -> GroupOffsets:
     error = item_error(item.error_code)
     if error is not None:
         return GroupOffsets(group, error=error)
-    offsets: dict[TopicPartition, CommittedOffset] = {}
+    offsets: dict[TopicPartition, GroupOffset] = {}
     errors: dict[TopicPartition, ItemError] = {}
     for topic in item.topics:
         for part in topic.partitions:
@@ -341,7 +340,7 @@ def _offsets(group: str, item: Any) -> GroupOffsets:
             if failure is not None:
                 errors[topic.name, part.partition_index] = failure
             elif part.committed_offset >= 0:
-                offsets[topic.name, part.partition_index] = CommittedOffset(
+                offsets[topic.name, part.partition_index] = GroupOffset(
                     part.committed_offset, part.committed_leader_epoch, part.metadata or ""
                 )
     return GroupOffsets(group, dict(sorted(offsets.items())), dict(sorted(errors.items())))
@@ -354,7 +353,7 @@ def worst_error(offsets: GroupOffsets) -> ItemError | None:
     return next((error for error in offsets.errors.values() if error.retriable), None)
 
 
-def _commit(partition: int, value: CommittedOffset) -> Any:
+def _commit(partition: int, value: GroupOffset) -> Any:
     return OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
         partition_index=partition,
         committed_offset=value.offset,

@@ -12,18 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError, item_error
-from airflow_provider_kafka_migration.kafka.admin_groups import (
-    CommittedOffset,
-    GroupOffsets,
-    GroupsAdmin,
-    TopicPartition,
-    worst_error,
-)
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset, GroupOffsets, GroupsAdmin, worst_error
 from airflow_provider_kafka_migration.kafka.error_codes import UNSUPPORTED_VERSION
 from airflow_provider_kafka_migration.kafka.group_messages import (
     AlterShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
 )
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
 GROUP_ID_NOT_FOUND = 69
 #: Kafka 4.1 drops the topics of AlterShareGroupOffsets and answers without an error. What tells it from 4.2 is that it
@@ -66,7 +61,7 @@ class ShareGroupsAdmin(GroupsAdmin):
         return self.api_version(int(DescribeShareGroupOffsetsRequest.API_KEY)) >= ALTERS_FROM
 
     def alter_share_group_offsets(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
     ) -> dict[TopicPartition, ItemError | None]:
         """Set where a share group without members starts (``CommittedOffset.offset``); a new one is made.
 
@@ -85,7 +80,7 @@ class ShareGroupsAdmin(GroupsAdmin):
         return self.in_batches(sorted(offsets), send, size=1000)
 
     def _alter(
-        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], broker: int
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset], broker: int
     ) -> dict[TopicPartition, ItemError | None]:
         topic_type = AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic
         partition_type = topic_type.AlterShareGroupOffsetsRequestPartition
@@ -120,7 +115,7 @@ def _offsets(item: Any) -> GroupOffsets:
     error = item_error(item.error_code, item.error_message)
     if error is not None:
         return GroupOffsets(item.group_id, error=None if error.code == GROUP_ID_NOT_FOUND else error)
-    offsets: dict[TopicPartition, CommittedOffset] = {}
+    offsets: dict[TopicPartition, GroupOffset] = {}
     errors: dict[TopicPartition, ItemError] = {}
     for topic in item.topics:
         for part in topic.partitions:
@@ -128,5 +123,5 @@ def _offsets(item: Any) -> GroupOffsets:
             if failure is not None:
                 errors[topic.topic_name, part.partition_index] = failure
             elif part.start_offset >= 0:
-                offsets[topic.topic_name, part.partition_index] = CommittedOffset(part.start_offset)
+                offsets[topic.topic_name, part.partition_index] = GroupOffset(part.start_offset)
     return GroupOffsets(item.group_id, dict(sorted(offsets.items())), dict(sorted(errors.items())))

@@ -164,3 +164,7 @@ def _decode_partition(body: memoryview, position: int, version: int, topic: str)
         preferred_read_replica,
     )
     return item, position + size
+
+
+#: (producer id, first offset) of an aborted transaction, as a broker lists it with read_committed fetches
+Aborted = tuple[int, int]

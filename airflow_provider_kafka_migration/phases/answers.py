@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalKind
-from airflow_provider_kafka_migration.phases import approvals, client_switch, frozen
+from airflow_provider_kafka_migration.documents.approval import (
+    ApprovalAnswer,
+    ApprovalKind,
+)
+from airflow_provider_kafka_migration.phases import (
+    freeze_attempt,
+    switch,
+)
+from airflow_provider_kafka_migration.phases.approval_check import STEP, answer_key, check_approval
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
@@ -16,14 +23,14 @@ def answered(context: PhaseContext, kind: ApprovalKind, *, second: bool = False)
     An approval of the cutover stays good once its freeze has begun, until the freeze is lifted; the client switch's
     once it is acknowledged.
     """
-    entry = context.journal.find_step(approvals.STEP, approvals.answer_key(kind, second=second))
+    entry = context.journal.find_step(STEP, answer_key(kind, second=second))
     if entry is None:
         return None
     if kind == "cutover":
-        attempt = frozen.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context)
         acted_on = attempt is not None and not attempt.lifted
     else:
-        acted_on = context.journal.find_step(client_switch.ACKNOWLEDGED) is not None
+        acted_on = context.journal.find_step(switch.ACKNOWLEDGED) is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         acted_on = True
     if not acted_on:
@@ -41,7 +48,7 @@ def answer(context: PhaseContext, given: ApprovalAnswer) -> PhaseResult:
     :raises WaitsForOperator: groups still read the source and the policy does not allow it.
     :raises GroupsIncomplete: groups failed in the last refresh.
     """
-    checked = approvals.check_approval(context, given)
+    checked = check_approval(context, given)
     summary = f"{checked.kind.replace('_', ' ')}: {checked.decision}"
     if checked.decision == "approve" and _is_last(context, checked):
         if checked.kind == "cutover":
@@ -49,7 +56,7 @@ def answer(context: PhaseContext, given: ApprovalAnswer) -> PhaseResult:
             if context.journal.working_state is State.TAIL:
                 _ready_again(context)
         else:
-            summary = client_switch.run(context).summary
+            summary = switch.switch_clients(context).summary
     return PhaseResult(f"approve_{checked.kind}", summary, _details(checked))
 
 

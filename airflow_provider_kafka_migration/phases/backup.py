@@ -11,11 +11,17 @@ from typing import Final
 
 from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupRange, BackupSource
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, StopAt
-from airflow_provider_kafka_migration.documents.groups import GroupsSnapshot
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Terminal, Transient
-from airflow_provider_kafka_migration.phases import copy_jobs, frozen, groups, plan_look
-from airflow_provider_kafka_migration.phases.backup_source import archived
+from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Transient
+from airflow_provider_kafka_migration.phases import copy_jobs, freeze_attempt, frozen, group_commit, plan_look
+from airflow_provider_kafka_migration.phases.backup_source import (
+    BACKUP_END,
+    BACKUP_GROUPS,
+    BACKUP_SOURCE,
+    archived,
+    load_end,
+    load_source,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import by_name, load_job
 from airflow_provider_kafka_migration.replication.gap_log import joined, read_gaps
@@ -23,41 +29,10 @@ from airflow_provider_kafka_migration.replication.lanes import assign_lanes
 from airflow_provider_kafka_migration.replication.segments import SegmentIndex, build_manifest
 
 PHASE: Final = "backup"
-SOURCE = "backup/source.json"
-END = "backup/end.json"
-GROUPS = "backup/groups.json"
 #: A backup writes to no cluster, so it takes no producer id.
 _NO_IDS = ProducerIds(
     data_producer_id=-1, data_producer_epoch=-1, filler_producer_id=-1, filler_producer_epoch=-1
 )  # fmt: skip
-
-
-def load_source(context: PhaseContext) -> BackupSource | None:
-    """``backup/source.json``, or None before a backup began."""
-    data = context.archive_store.get(context.key(SOURCE))
-    return None if data is None else BackupSource.parse(data)
-
-
-def load_end(context: PhaseContext) -> BackupEnd | None:
-    """``backup/end.json``, or None while no backup is complete."""
-    data = context.archive_store.get(context.key(END))
-    return None if data is None else BackupEnd.parse(data)
-
-
-def load_groups(context: PhaseContext, end: BackupEnd) -> GroupsSnapshot:
-    """The groups of a complete backup.
-
-    :raises Terminal: they are gone, or are not those of this backup.
-    """
-    data = context.archive_store.get(end.groups)
-    found = None if data is None else GroupsSnapshot.parse(data)
-    if found is None or found.digest() != end.groups_digest:
-        raise Terminal(
-            "the archived offsets of consumer groups are not those of the backup",
-            where=context.where(PHASE, path=f"{context.archive_store.uri}/{end.groups}"),
-            next_step="run the backup again",
-        )
-    return found
 
 
 def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) -> PhaseResult:
@@ -100,7 +75,7 @@ def _write_source(context: PhaseContext) -> BackupSource:
     context.progress(Progress(PHASE, "looking at the source"))
     document = archived(context.migration_id, plan_look.look(context))
     try:
-        context.archive_store.put_new(context.key(SOURCE), document.canonical())
+        context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
     except ObjectExists:
         found = load_source(context)
         assert found is not None
@@ -133,7 +108,7 @@ def _is_over(context: PhaseContext) -> bool:
 
 def _stop_here(context: PhaseContext, source: BackupSource) -> None:
     """Say where backup and restore end, unless it was said before."""
-    stop_key = context.key(frozen.TAIL_STOP)
+    stop_key = context.key(freeze_attempt.TAIL_STOP)
     if StopAt.in_force(context.journal_store.get(stop_key)) is not None:
         return
     ends = context.source.wire.list_offsets(list(_partitions(source)), "stable")
@@ -176,7 +151,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         slice_seconds=spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
         on_source_gap=spec.offsets.on_source_gap,
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
-        stop_key=context.key(frozen.TAIL_STOP) if follow else None,
+        stop_key=context.key(freeze_attempt.TAIL_STOP) if follow else None,
     )
     context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
     return job
@@ -212,8 +187,8 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
 
 
 def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
-    snapshot = groups.take_snapshot(context)
-    context.archive_store.put(context.key(GROUPS), snapshot.canonical())
+    snapshot = group_commit.take_snapshot(context)
+    context.archive_store.put(context.key(BACKUP_GROUPS), snapshot.canonical())
     manifest = build_manifest(context.archive_store, context.migration_id)
     manifest_key = context.key("manifest.json")
     context.archive_store.put(manifest_key, manifest.canonical())
@@ -237,8 +212,8 @@ def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], 
         ],
         manifest=manifest_key,
         manifest_digest=manifest.digest(),
-        groups=context.key(GROUPS),
+        groups=context.key(BACKUP_GROUPS),
         groups_digest=snapshot.digest(),
     )
-    context.archive_store.put(context.key(END), end.canonical())
+    context.archive_store.put(context.key(BACKUP_END), end.canonical())
     return end

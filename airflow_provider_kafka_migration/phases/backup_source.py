@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from airflow_provider_kafka_migration.documents.backup import (
     BackupConfig,
+    BackupEnd,
     BackupPartition,
     BackupSource,
     BackupTopic,
 )
+from airflow_provider_kafka_migration.documents.groups import GroupsSnapshot
+from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigValue
 from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts, TopicFacts
+from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.plan_look import Sample, SourceLook
+
+PHASE: Final = "backup"
 
 
 def archived(migration_id: str, found: SourceLook) -> BackupSource:
@@ -101,3 +109,36 @@ def _configs(topic: BackupTopic) -> Configs:
         item.name: ConfigValue(item.name, item.value, item.source, False, item.sensitive) for item in topic.configs
     }
     return Configs(topic.name, values)
+
+
+BACKUP_SOURCE = "backup/source.json"
+BACKUP_END = "backup/end.json"
+BACKUP_GROUPS = "backup/groups.json"
+
+
+def load_source(context: PhaseContext) -> BackupSource | None:
+    """``backup/source.json``, or None before a backup began."""
+    data = context.archive_store.get(context.key(BACKUP_SOURCE))
+    return None if data is None else BackupSource.parse(data)
+
+
+def load_end(context: PhaseContext) -> BackupEnd | None:
+    """``backup/end.json``, or None while no backup is complete."""
+    data = context.archive_store.get(context.key(BACKUP_END))
+    return None if data is None else BackupEnd.parse(data)
+
+
+def load_groups(context: PhaseContext, end: BackupEnd) -> GroupsSnapshot:
+    """The groups of a complete backup.
+
+    :raises Terminal: they are gone, or are not those of this backup.
+    """
+    data = context.archive_store.get(end.groups)
+    found = None if data is None else GroupsSnapshot.parse(data)
+    if found is None or found.digest() != end.groups_digest:
+        raise Terminal(
+            "the archived offsets of consumer groups are not those of the backup",
+            where=context.where(PHASE, path=f"{context.archive_store.uri}/{end.groups}"),
+            next_step="run the backup again",
+        )
+    return found

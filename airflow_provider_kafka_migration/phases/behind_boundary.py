@@ -11,16 +11,12 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.frozen import HANDS_OFF
+from airflow_provider_kafka_migration.phases.freeze_attempt import HANDS_OFF
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
-from airflow_provider_kafka_migration.phases.migrated import (
-    TopicPartition,
-    get_result,
-    migrated_partitions,
-    partition_name,
-)
+from airflow_provider_kafka_migration.phases.migrated import get_result, migrated_partitions, partition_name
 
 
 @dataclass(frozen=True)

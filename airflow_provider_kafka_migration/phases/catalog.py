@@ -43,12 +43,12 @@ class PhaseEntry:
         function: Callable[..., PhaseResult] = getattr(importlib.import_module(f"{_PACKAGE}.{module}"), name)
         return function(context, **options)
 
-    def done(self, context: PhaseContext) -> PhaseResult | None:
+    def done(self, phase: str, context: PhaseContext) -> PhaseResult | None:
         """The phase is over; None: run it."""
         if self.done_past is None or not context.journal.is_past(self.done_past):
             return None
         summary = f"done before: the migration is in state {context.journal.working_state}"
-        return PhaseResult(self.function.partition(":")[0], summary, {}, already_done=True)
+        return PhaseResult(phase, summary, {}, already_done=True)
 
 
 PHASES: dict[str, PhaseEntry] = {

@@ -12,45 +12,24 @@ from airflow_provider_kafka_migration.documents.copy_job import (
     CopyJob,
     CopyLane,
     CopyPartition,
-    ProducerIds,
     ProofSettings,
     halves,
 )
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
-from airflow_provider_kafka_migration.phases import fence_id
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import producer_ids
 from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.phases.frozen import TAIL_STOP
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, target_key
+from airflow_provider_kafka_migration.phases.freeze_attempt import TAIL_STOP
+from airflow_provider_kafka_migration.phases.migrated import target_key
 from airflow_provider_kafka_migration.phases.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.phases.producer_ids import load_producer_ids
 from airflow_provider_kafka_migration.replication.coordinator import failure_kind
 from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 
-PRODUCER_IDS_STEP = fence_id.PRODUCER_IDS
-
 log = logging.getLogger(__name__)
-
-
-def producer_ids(context: PhaseContext) -> ProducerIds:
-    """The producer ids that topology_copy took on the target.
-
-    :raises Terminal: it has not run yet.
-    """
-    entry = context.journal.find_step(PRODUCER_IDS_STEP)
-    if entry is None:
-        raise Terminal(
-            "the producer ids of the migration are not taken yet",
-            where=context.where("seed"),
-            next_step="run topology_copy first",
-        )
-    return ProducerIds.model_validate(dict(entry.details))
-
-
-def has_producer_ids(context: PhaseContext) -> bool:
-    """Whether topology_copy has taken the producer ids."""
-    return context.journal.find_step(PRODUCER_IDS_STEP) is not None
 
 
 def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition, CopyPartition]:
@@ -102,7 +81,7 @@ def build_job(
         journal_location=spec.storage.journal,
         archive_location=spec.storage.archive_location,
         via="s3" if split or (name == "seed" and spec.seed.via == "s3") else "direct",
-        producers=producer_ids(context),
+        producers=load_producer_ids(context),
         lanes=halves(lanes) if split else lanes,
         segment_linger_seconds=spec.tail.segment_linger.total_seconds() if name == "tail" else 0.0,
         segment_max_bytes=spec.seed.segment_max_bytes,
@@ -158,7 +137,7 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "rest
         context.journal.check_holds()
     location, key = context.spec.storage.journal, job_key(context, name)
     try:
-        with fence_id.Renewal(context) if name != "backup" else nullcontext():
+        with producer_ids.Renewal(context) if name != "backup" else nullcontext():
             context.runner.submit(context.spec, location, key, lambda: read_progress(context, name))
     except MigrationError:
         raise

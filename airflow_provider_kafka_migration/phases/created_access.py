@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.kafka.admin_acls import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError, batches
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -25,25 +25,12 @@ _PER_ENTRY = 200
 QuotaKey = tuple[QuotaEntity, str]
 
 
-def row(acl: Acl) -> list[str]:
-    """A binding as it is journaled: the arguments of :class:`Acl`."""
-    return [
-        acl.resource_type,
-        acl.resource_name,
-        acl.pattern_type,
-        acl.principal,
-        acl.host,
-        acl.operation,
-        acl.permission,
-    ]
-
-
 def create_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
     """Create bindings that the target does not have; journaled first. Per binding its error, or ``None``."""
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
         context.journal.step(
-            ACLS_CREATING, details={"acls": [row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
+            ACLS_CREATING, details={"acls": [acl_row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
         )
         results |= context.target.admin.create_acls(batch)
     return results
@@ -57,7 +44,7 @@ def remove_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemErr
         done = [acl for acl in batch if answers[acl] is None]
         if done:
             context.journal.step(
-                ACLS_REMOVED, details={"acls": [row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
+                ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
             )
         results |= answers
     return results

@@ -14,12 +14,12 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.copy_job import CopyPartition, StopAt
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
-from airflow_provider_kafka_migration.phases import cutover_freeze, frozen
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import freeze_attempt, frozen, stand_still
+from airflow_provider_kafka_migration.phases.boundary import boundary_ends, load_boundary
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.migrated import (
-    TopicPartition,
     by_name,
     migrated_partitions,
     partition_name,
@@ -27,6 +27,7 @@ from airflow_provider_kafka_migration.phases.migrated import (
     target_key,
 )
 from airflow_provider_kafka_migration.phases.offset_maps import (
+    FINAL_DRAIN,
     SourcePositions,
     build_document,
     keep_final_maps,
@@ -36,7 +37,7 @@ from airflow_provider_kafka_migration.phases.offset_maps import (
 )
 
 PHASE = "cutover"
-STEP = "final_drain"
+STEP = FINAL_DRAIN
 POLL_SECONDS = 0.25
 #: A tail that was told to stop has stopped after so long: it asks twice a second, and ends its chunk.
 SETTLE_SECONDS = 2.0
@@ -80,7 +81,7 @@ def run(
     :raises ForeignData: a target partition ends beyond the source's end.
     """
     with frozen.frozen_step(context, STEP) as attempt:
-        done = frozen.step_done(context, attempt, STEP)
+        done = freeze_attempt.step_done(context, attempt, STEP)
         if done is not None and load_document(context) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
         timer = frozen.StepTimer.start(context, attempt, STEP)
@@ -91,7 +92,7 @@ def run(
         drained = _wait(context, attempt, ends, poll_seconds, sleep)
         if context.spec.cutover.on_bypass == "continue":
             drained, ends = _move_boundary(context, boundary, ends, sleep)
-        bypasses = cutover_freeze.check_not_bypassed(context, attempt, ends)
+        bypasses = stand_still.check_not_bypassed(context, attempt, ends)
         map_details = _write_offset_map(context, ends, drained)
         details = timer.done(
             {**_details(drained, map_details), "bypasses": [item.model_dump(mode="json") for item in bypasses]}
@@ -113,7 +114,7 @@ def _details(drained: list[Drained], map_details: dict[str, Any]) -> dict[str, A
 
 
 def _check_same_attempt(context: PhaseContext, attempt: FreezeAttempt, boundary: Boundary) -> None:
-    if boundary.attempt != attempt.number or frozen.step_done(context, attempt, "sentinels") is None:
+    if boundary.attempt != attempt.number or freeze_attempt.step_done(context, attempt, "sentinels") is None:
         raise FreezeFailed(
             "the sentinels of this freeze are not written",
             where=context.where(PHASE),
@@ -121,28 +122,12 @@ def _check_same_attempt(context: PhaseContext, attempt: FreezeAttempt, boundary:
         )
 
 
-def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartition, int]:
-    """Exclusive source end of each partition.
-
-    :raises FreezeFailed: a partition appeared after the freeze.
-    """
-    partitions = migrated_partitions(context)
-    missing = [key for key in partitions if partition_name(key) not in boundary.ends]
-    if missing:
-        raise FreezeFailed(
-            f"{len(missing)} partitions appeared after the freeze, the first is {partition_name(missing[0])}",
-            where=context.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
-            next_step="stop who creates topics or partitions on the source; then approve the cutover again",
-        )
-    return {key: boundary.ends[partition_name(key)] for key in partitions}
-
-
 def write_tail_stop(context: PhaseContext, boundary: Boundary) -> None:
     """Write ``control/tail-stop.json``; create-only, but for a stop that a lifted freeze took back.
 
     :raises FreezeFailed: another stop is in force.
     """
-    key = context.key(frozen.TAIL_STOP)
+    key = context.key(freeze_attempt.TAIL_STOP)
     document = StopAt(migration_id=context.migration_id, offsets=boundary.ends)
     data = document.canonical()
     context.journal.check_holds()

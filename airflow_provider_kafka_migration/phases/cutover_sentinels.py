@@ -13,34 +13,31 @@ With ``sentinel: end_offsets`` nothing is written and the frozen log ends are th
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
-from airflow_provider_kafka_migration.errors import FreezeFailed, Transient
-from airflow_provider_kafka_migration.kafka import error_codes, fetch, produce
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, Record, encode_batch, records
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version
-from airflow_provider_kafka_migration.phases import cutover_freeze, frozen
+from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.kafka import error_codes, produce
+from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, api_version
+from airflow_provider_kafka_migration.phases import freeze_attempt, frozen, stand_still
+from airflow_provider_kafka_migration.phases.boundary import load_boundary
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.migrated import (
     by_name,
-    get_result,
     migrated_partitions,
     partition_name,
     put_result,
 )
+from airflow_provider_kafka_migration.phases.sentinel_records import find_sentinels, sentinel_record
 from airflow_provider_kafka_migration.phases.timing import iso
-from airflow_provider_kafka_migration.replication.reading import fetch_many, read_span
 
 PHASE = "cutover"
 STEP = "sentinels"
 
-HEADER = b"x-kbe-cutover-sentinel"
-KEY = b"__kbe_sentinel__"
 
 PRODUCER = "sentinel_producer"
 WRITTEN = "sentinels_written"
@@ -48,19 +45,7 @@ WRITTEN = "sentinels_written"
 #: Partitions per produce request and journal entry.
 CHUNK = 200
 _HEADER_BYTES = 61
-_SCAN_BYTES = 256 * 1024
 _PRODUCE_TIMEOUT_MS = 20_000
-
-
-def sentinel_record(migration_id: str, partition: int, timestamp: str, timestamp_ms: int) -> Record:
-    """The sentinel of a partition, exactly as the seed has it."""
-    value = json.dumps({"migration_id": migration_id, "partition": partition, "timestamp": timestamp})
-    return Record(0, timestamp_ms, KEY, value.encode(), [(HEADER, migration_id.encode())])
-
-
-def is_sentinel(record: Record, migration_id: str) -> bool:
-    """Whether a record is a sentinel of this migration."""
-    return record.key == KEY and (HEADER, migration_id.encode()) in record.headers
 
 
 def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
@@ -69,7 +54,7 @@ def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -
     :raises FreezeFailed: nothing is frozen, or somebody wrote after the freeze.
     """
     with frozen.frozen_step(context, STEP) as attempt:
-        done = frozen.step_done(context, attempt, STEP)
+        done = freeze_attempt.step_done(context, attempt, STEP)
         if done is not None:
             return PhaseResult(PHASE, _summary(load_boundary(context)), done, already_done=True)
         timer = frozen.StepTimer.start(context, attempt, STEP)
@@ -79,21 +64,6 @@ def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -
             {"boundary": key, "digest": boundary.digest(), "sentinels": len(boundary.sentinels), "mode": boundary.mode}
         )
         return PhaseResult(PHASE, _summary(boundary), details)
-
-
-def load_boundary(context: PhaseContext) -> Boundary:
-    """The end of the source as the sentinels step left it.
-
-    :raises FreezeFailed: the step was not done.
-    """
-    data = get_result(context, "boundary")
-    if data is None:
-        raise FreezeFailed(
-            "the end of the source is not known: the sentinels were not written",
-            where=context.where(PHASE),
-            next_step="clear cutover.sentinels",
-        )
-    return Boundary.parse(data)
 
 
 def _summary(boundary: Boundary) -> str:
@@ -126,12 +96,12 @@ def _settled_ends(
     """
     goes_on = context.spec.cutover.on_bypass == "continue"
     while True:
-        look = cutover_freeze.SourceEnds.look(context)
+        look = stand_still.SourceEnds.look(context)
         behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())
         if behind_sentinels and (goes_on or look.stable == look.log_end):
             return look.stable
         frozen.check_deadline(context, attempt)
-        sleep(cutover_freeze.POLL_SECONDS)
+        sleep(stand_still.POLL_SECONDS)
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -177,7 +147,7 @@ def _check_untouched(context: PhaseContext, attempt: FreezeAttempt) -> None:
         return  # a killed run may have written some already; they are found one by one
     ends = attempt.verified.ends
     expected = {key: ends[partition_name(key)] for key in migrated_partitions(context) if partition_name(key) in ends}
-    cutover_freeze.check_not_bypassed(context, attempt, expected)
+    stand_still.check_not_bypassed(context, attempt, expected)
 
 
 def _producer_entry(context: PhaseContext, attempt: FreezeAttempt) -> Any:
@@ -271,49 +241,3 @@ def _chunks(keys: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
 
 
 # -- looking for sentinels -------------------------------------------------------------------------------------------
-
-
-def find_sentinels(
-    context: PhaseContext, attempt: FreezeAttempt, keys: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Sentinels of this migration at or behind the frozen end, by partition: written by a run that was killed.
-
-    One directly before the frozen end counts, too: it was left by an attempt that was lifted, and nobody has written
-    since, so it still marks the end.
-    """
-    assert attempt.verified is not None
-    keys = sorted(keys)
-    ends = context.source.wire.list_offsets(keys, "latest")
-    starts = {}
-    for key in keys:
-        frozen_end = attempt.verified.ends.get(partition_name(key), ends[key])
-        if ends[key] > 0:
-            starts[key] = max(min(frozen_end, ends[key]) - 1, 0)
-    return sentinels_between(context.source.wire, context.migration_id, starts, ends)
-
-
-def sentinels_between(
-    wire: Wire, migration_id: str, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Offset of the first sentinel of a migration in ``[start, end)`` of each partition that has one."""
-    log_starts = wire.list_offsets(list(starts), "earliest")
-    wanted = {key: max(offset, log_starts[key]) for key, offset in starts.items()}
-    wanted = {key: offset for key, offset in wanted.items() if offset < ends[key]}
-    quick = fetch_many(wire, sorted(wanted.items()), isolation=fetch.READ_UNCOMMITTED, max_bytes=_SCAN_BYTES)
-    found: dict[TopicPartition, int] = {}
-    for key, start in sorted(wanted.items()):
-        batches: Iterable[AnyBatch] = quick.get(key, [])
-        if key not in quick or quick[key][-1].next_offset < ends[key]:
-            batches = read_span(wire, key, start, ends[key], isolation=fetch.READ_UNCOMMITTED)
-        for record in _records(batches):
-            if start <= record.offset < ends[key] and is_sentinel(record, migration_id):
-                found.setdefault(key, record.offset)
-    return found
-
-
-def _records(batches: Iterable[AnyBatch]) -> Iterator[Record]:
-    for batch in batches:
-        if isinstance(batch, LegacyBatch):
-            yield from batch.records()
-        elif not batch.is_control:
-            yield from records(batch)

@@ -16,11 +16,17 @@ from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.validation import Outcome
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
-from airflow_provider_kafka_migration.phases import approvals, client_switch, follow, frozen, left_out, take_over_drift
+from airflow_provider_kafka_migration.phases import (
+    approval_check,
+    follow,
+    freeze_attempt,
+    left_out,
+    take_over_drift,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.cutover_final_drain import STEP as FINAL_DRAIN
+from airflow_provider_kafka_migration.phases.group_commit import FINAL_GROUPS
 from airflow_provider_kafka_migration.phases.migrated import load_job, result_data
-from airflow_provider_kafka_migration.phases.offset_maps import OFFSET_MAP
+from airflow_provider_kafka_migration.phases.offset_maps import FINAL_DRAIN, OFFSET_MAP
 from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -63,11 +69,11 @@ def build(
         drain_final=_drain_final(context),
         cutover=cutover,
         validation=result_data(context, "validation"),
-        groups=result_data(context, client_switch.FINAL_GROUPS) or result_data(context, "groups"),
+        groups=result_data(context, FINAL_GROUPS) or result_data(context, "groups"),
         approvals=[
             {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
             for entry in entries
-            if entry.step in (approvals.STEP, approvals.REFUSED)
+            if entry.step in (approval_check.STEP, approval_check.REFUSED)
         ],
         findings=result_data(context, "precheck").get("findings", []),
         waivers=sorted(context.spec.waive),
@@ -127,8 +133,8 @@ def _job(context: PhaseContext, name: str) -> dict[str, Any]:
 
 
 def _last_attempt_step(context: PhaseContext, name: str) -> dict[str, Any]:
-    attempt = frozen.current_attempt(context)
-    return (frozen.step_done(context, attempt, name) or {}) if attempt else {}
+    attempt = freeze_attempt.current_attempt(context)
+    return (freeze_attempt.step_done(context, attempt, name) or {}) if attempt else {}
 
 
 def _drain_final(context: PhaseContext) -> dict[str, Any]:
@@ -136,7 +142,7 @@ def _drain_final(context: PhaseContext) -> dict[str, Any]:
 
 
 def _cutover(context: PhaseContext) -> dict[str, Any]:
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     freeze = attempt.verified.model_dump(mode="json") if attempt and attempt.verified else {}
     return {
         "attempts": attempt.number if attempt else 0,
@@ -147,7 +153,7 @@ def _cutover(context: PhaseContext) -> dict[str, Any]:
         "fence": _last_attempt_step(context, "fence"),
         "groups_snapshot": _last_attempt_step(context, "snapshot_groups"),
         "offset_translations": _last_attempt_step(context, "commit_groups"),
-        "lifted": [{"at": entry.at, **entry.details} for entry in context.journal.steps(frozen.LIFTED)],
+        "lifted": [{"at": entry.at, **entry.details} for entry in context.journal.steps(freeze_attempt.LIFTED)],
     }
 
 
@@ -210,7 +216,7 @@ def _not_taken(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _groups_left(context: PhaseContext) -> list[dict[str, Any]]:
-    result = result_data(context, client_switch.FINAL_GROUPS) or result_data(context, "groups")
+    result = result_data(context, FINAL_GROUPS) or result_data(context, "groups")
     found = []
     for group in result.get("groups", []):
         if group.get("skipped_reason"):
@@ -235,7 +241,7 @@ def _gaps(context: PhaseContext) -> list[dict[str, Any]]:
 def _bypassed(context: PhaseContext) -> list[dict[str, Any]]:
     """Partitions that were written to on the source after its end was drawn."""
     found = []
-    for entry in context.journal.steps(frozen.STEP):
+    for entry in context.journal.steps(freeze_attempt.STEP):
         for item in entry.details.get("bypasses", []) or []:
             place = f"{item['topic']}-{item['partition']}"
             offsets = [item["from_offset"], item["to_offset"]]

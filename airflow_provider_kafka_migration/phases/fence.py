@@ -13,23 +13,24 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.phases import fence_id, frozen
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import freeze_attempt, frozen, producer_ids
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.copy_jobs import producer_ids
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, by_name, partition_name
-from airflow_provider_kafka_migration.replication.fence import fence_producer
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.phases.migrated import by_name, partition_name
+from airflow_provider_kafka_migration.phases.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.replication.fence_producer import fence_producer
 from airflow_provider_kafka_migration.replication.transactional_position import transactional_id
 
-STEP = "fence"
+FENCE_STEP = "fence"
 
 
-def run(context: PhaseContext, attempt: FreezeAttempt, document: OffsetMapDocument) -> dict[str, Any]:
+def fence_copiers(context: PhaseContext, attempt: FreezeAttempt, document: OffsetMapDocument) -> dict[str, Any]:
     """Fence every partition once, and journal where the markers are; details of the step."""
-    done = frozen.step_done(context, attempt, STEP)
+    done = freeze_attempt.step_done(context, attempt, FENCE_STEP)
     if done is not None:
         return dict(done)
-    timer = frozen.StepTimer.start(context, attempt, STEP)
+    timer = frozen.StepTimer.start(context, attempt, FENCE_STEP)
     if not context.spec.cutover.fence_copiers:
         return timer.done({"summary": "copiers are not fenced (cutover.fence_copiers: false)", "unfenced": []})
     context.journal.check_holds()
@@ -49,7 +50,7 @@ def run(context: PhaseContext, attempt: FreezeAttempt, document: OffsetMapDocume
     )
 
 
-def was_run(details: Mapping[str, Any]) -> bool:
+def was_fenced(details: Mapping[str, Any]) -> bool:
     """Whether the details of the step are those of a fence, not of one that was left out."""
     return "markers" in details
 
@@ -62,13 +63,13 @@ def _fence_markers(
         for item in document.partitions
         if not _is_transactional(item) and item.target_end_offset is not None
     }
-    ids = producer_ids(context)
+    ids = load_producer_ids(context)
     found = fence_producer(
         context.target.wire,
         ends,
         ids.data_producer_id,
         ids.data_producer_epoch,
-        transactional_id=fence_id.transactional_id(context),
+        transactional_id=producer_ids.transactional_id(context),
     )
     return found.markers, found.problems
 

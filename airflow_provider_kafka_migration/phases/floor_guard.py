@@ -13,27 +13,27 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases import (
-    cutover_freeze,
     fence,
+    freeze_attempt,
     freeze_words,
     frozen,
-    topology,
+    stand_still,
     topology_log_starts,
+    topology_settings,
     write_grants,
 )
+from airflow_provider_kafka_migration.phases.boundary import boundary_ends, load_boundary
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
-from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name, put_result
+from airflow_provider_kafka_migration.phases.freeze_attempt import READY_MESSAGE, FreezeAttempt
+from airflow_provider_kafka_migration.phases.migrated import put_result
 from airflow_provider_kafka_migration.phases.offset_maps import load_document
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
 STEP = "floor_guard"
-READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def run(context: PhaseContext) -> PhaseResult:
     if attempt.ready:
         return _already_ready(context, attempt)
     with frozen.frozen_step(context, STEP) as attempt:
-        if frozen.step_done(context, attempt, "commit_groups") is None:
+        if freeze_attempt.step_done(context, attempt, "commit_groups") is None:
             raise FreezeFailed(
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
             )
@@ -127,13 +127,13 @@ def run(context: PhaseContext) -> PhaseResult:
         document = _document(context)
         # Before compaction comes back: compacted topics refuse DeleteRecords.
         topology_log_starts.restore_log_starts(context, document)
-        restored = topology.restore_producer_visible(context)
+        restored = topology_settings.restore_producer_visible(context)
         violations = look(context, document)
         if violations:
             raise violated(context, violations)
         # Before the last look at the source: it has to see what was written until then.
         held = frozen.hold(context, attempt)
-        bypasses = cutover_freeze.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        bypasses = stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
         # Last: nobody may write to a target that may still be given up.
         granted = write_grants.grant(context)
         # From READY on the freeze is not lifted any more, so its time must not be over before it.
@@ -152,9 +152,9 @@ def run(context: PhaseContext) -> PhaseResult:
         put_result(context, "frozen-time", frozen_time)
         # Not after the freeze was given up by the watch on its limit.
         ready = frozen_time.model_dump(mode="json")
-        context.journal.step(frozen.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
+        context.journal.step(freeze_attempt.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     # Not earlier, and not within the frozen step: under a fenced id a copy could not go on after a lifted freeze.
-    fenced = fence.run(context, attempt, document)
+    fenced = fence.fence_copiers(context, attempt, document)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
@@ -167,17 +167,17 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
     """READY was reached before: look again, since clearing this task asks whether it still holds."""
     document = _document(context)
     moved = _check_again(context, document)
-    entry = context.journal.find_step(frozen.READY, attempt.key)
+    entry = context.journal.find_step(freeze_attempt.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
         # Clients may write by now: whoever was not fenced before they were told stays so, and is named.
-        fenced = dict(frozen.step_done(context, attempt, fence.STEP) or {})
+        fenced = dict(freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) or {})
         bypasses = []
     else:
         # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers.
         _hold_behind_ready(context, attempt)
         bypasses = _check_still_frozen(context, attempt)
-        fenced = fence.run(context, attempt, document)
+        fenced = fence.fence_copiers(context, attempt, document)
     found = {
         "frozen": details,
         "fence": fenced,
@@ -199,13 +199,13 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
 
     :raises FreezeFailed: it refuses. :raises FreezeUnconfirmed: it does not answer.
     """
-    if (frozen.step_done(context, attempt, STEP) or {}).get("held"):
+    if (freeze_attempt.step_done(context, attempt, STEP) or {}).get("held"):
         return
     try:
         frozen.hold(context, attempt)
     except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid) as error:
         raise type(error)(
-            f"{frozen.READY} is journaled, and nobody confirms that producers stay stopped: {error.what}",
+            f"{freeze_attempt.READY} is journaled, and nobody confirms that producers stay stopped: {error.what}",
             where=error.where,
             next_step="nothing can be rolled back any more: let the receiver take a freeze without a deadline, or put "
             "its address right, then clear cutover.floor_guard; do not free the producers",
@@ -241,10 +241,10 @@ def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[B
     :raises FreezeFailed: it does not; the freeze is not lifted, since READY is journaled.
     """
     try:
-        return cutover_freeze.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        return stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
     except FreezeFailed as error:
         raise FreezeFailed(
-            f"{frozen.READY} is journaled, and clients must not be told to switch: {error.what}",
+            f"{freeze_attempt.READY} is journaled, and clients must not be told to switch: {error.what}",
             where=error.where,
             next_step="stop these producers again: the freeze is not lifted and nothing can be rolled back any more. "
             "The records named here are on the source only: have them sent again to the target after the switch, then "
@@ -271,7 +271,7 @@ def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
     prefix = f"{attempt.key}/"
     steps = {
         entry.step_key.removeprefix(prefix): float(entry.details["seconds"])
-        for entry in context.journal.steps(frozen.STEP)
+        for entry in context.journal.steps(freeze_attempt.STEP)
         if entry.step_key is not None and entry.step_key.startswith(prefix)
     }
     verification = (parse_iso(attempt.verified.verified_at) - attempt.requested_at).total_seconds()
@@ -286,6 +286,3 @@ def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
         frozen_seconds=round((now - attempt.stopped_at).total_seconds(), 3),
         steps={"freeze": round(verification, 3), **steps},
     )
-
-
-__all__ = ["READY_MESSAGE", "Violation", "judge", "look", "partition_name", "run", "violated"]

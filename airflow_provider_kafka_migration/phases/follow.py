@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, halves
 from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, TopicPlan, Verdict
@@ -24,37 +23,28 @@ from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
     JournalTampered,
     MigrationError,
-    TopicRecreated,
 )
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases import (
     copy_jobs,
-    frozen,
     plan_look,
     plan_topics,
-    topology,
-    topology_settings,
-    topology_topics,
 )
+from airflow_provider_kafka_migration.phases.bring import make_new_partitions
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.phases.migrated import (
-    TopicPartition,
-    load_job,
-    migrated_partitions,
-    partition_name,
-)
+from airflow_provider_kafka_migration.phases.freeze_attempt import is_frozen
+from airflow_provider_kafka_migration.phases.migrated import load_job, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
-from airflow_provider_kafka_migration.phases.plan import target_topics
 from airflow_provider_kafka_migration.phases.plan_growth import why_transactional
-from airflow_provider_kafka_migration.phases.topics_gone import confirm, find_gone, why_suspect
-from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
+from airflow_provider_kafka_migration.phases.plan_make import target_topics
+from airflow_provider_kafka_migration.phases.topics_gone import GONE, check_none_gone, confirm, why_suspect
 from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
 from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-GONE = "source_topic_gone"
 BORN_LATE = "born_after_freeze"
 FAILED = "follow_failed"
 
@@ -111,12 +101,6 @@ def compare(context: PhaseContext, plan: Plan) -> News:
         elif context.spec.topics.selects(name) and name not in plan.excluded_topics:
             new[name] = facts
     return News(new, grown, gone)
-
-
-def is_frozen(context: PhaseContext) -> bool:
-    """A freeze was requested and is not lifted; or the cutover is over."""
-    attempt = frozen.current_attempt(context)
-    return (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER)
 
 
 # -- one pass --------------------------------------------------------------------------------------------------------
@@ -219,7 +203,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
-        make(context, plan, set(missing))
+        make_new_partitions(context, plan, set(missing))
     if not missing and known <= planned.keys():
         return []
     lanes = lanes_with(job, planned, missing)
@@ -242,26 +226,6 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
     return sorted(missing)
-
-
-def make(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
-    """Topics, configs and log starts on the target; idempotent, as topology_copy is."""
-    names = {topic for topic, _ in missing}
-    part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
-    present = topology_topics.look(context, part)
-    topology_topics.refuse(context, part, present)
-    settings = topology_settings.save(context, part, present)
-    topology_topics.make(context, part, present, settings)
-    topology_topics.check_permissions(context, part)
-    wanted = {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
-    topology.apply_configs(context, wanted)
-    only_new = [
-        topic.model_copy(
-            update={"partitions": [item for item in topic.partitions if (topic.name, item.partition) in missing]}
-        )
-        for topic in part.topics
-    ]
-    set_log_starts(context, part.model_copy(update={"topics": only_new}), copy_jobs.producer_ids(context))
 
 
 def lanes_with(
@@ -395,44 +359,6 @@ def _refuse_grown(context: PhaseContext, news: News) -> None:
             next_step="set topology.follow_new: true and clear tail, so that they are taken up; then approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
-
-
-def check_none_gone(context: PhaseContext) -> None:
-    """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
-
-    :raises TopicRecreated: its partitions cannot be copied any more.
-    """
-    context.journal.refresh()
-    gone = context.journal.steps(GONE)
-    planned = {topic.name for topic in context.load_plan().topics} if gone else set()
-    for entry in gone:
-        name = str(entry.details["topic"])
-        if name in planned:
-            raise _gone_error(context, name, dict(entry.details))
-
-
-def _gone_error(context: PhaseContext, name: str, details: dict[str, Any]) -> TopicRecreated:
-    return TopicRecreated(
-        f"source topic {name}: {details['why']}",
-        where=context.where(PHASE, cluster="source", topic=name),
-        next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the "
-        "target stays); or delete it on the target and start a new migration",
-        details=details,
-    )
-
-
-def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set[str]:
-    """Compare topic ids with the source's metadata, whether or not the tail has looked since.
-
-    :returns: topics that are gone and that the policy drops.
-    :raises TopicRecreated: a topic is gone, or another one by now (``on_topic_deleted: fail``).
-    """
-    planned = {item.topic: item.topic_id for item in partitions}
-    gone = find_gone(context.source.admin, planned)
-    if gone and context.spec.topology.on_topic_deleted != "drop":
-        name = min(gone)
-        raise _gone_error(context, name, {"topic": name, "why": gone[name], "policy": "fail"})
-    return set(gone)
 
 
 def born_late(context: PhaseContext) -> set[str]:

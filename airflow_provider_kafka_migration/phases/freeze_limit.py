@@ -18,9 +18,9 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_words, frozen
+from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_by_hand, freeze_words, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
@@ -35,7 +35,7 @@ _NOT_OPENED = "journal_not_opened"
 
 #: While the last step has not ended: it fences the copiers, and only then clients may be told.
 _READY_TEXT = (
-    f"producers stay stopped: {frozen.READY} is journaled, so the freeze is not lifted any more; "
+    f"producers stay stopped: {freeze_attempt.READY} is journaled, so the freeze is not lifted any more; "
     "if cutover.floor_guard has failed, clear it"
 )
 
@@ -48,8 +48,8 @@ def look(context: PhaseContext) -> dict[str, Any]:
     try:
         context.journal.refresh()
     except (Transient, *CREDENTIALS_REFUSED) as error:
-        return without_journal(frozen.current_attempt(context), context.now(), error)
-    attempt = frozen.current_attempt(context)
+        return without_journal(freeze_attempt.current_attempt(context), context.now(), error)
+    attempt = freeze_attempt.current_attempt(context)
     if _is_over(context):
         return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
     if attempt is not None and attempt.ready:
@@ -78,7 +78,7 @@ def without_journal(attempt: FreezeAttempt | None, now: datetime, error: Migrati
 
 def is_overdue(context: PhaseContext) -> bool:
     """Whether a freeze should have ended and has not, as the journal is known."""
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     return not _is_over(context) and attempt is not None and attempt.is_open and _overdue(context, attempt)
 
 
@@ -93,7 +93,7 @@ def run(context: PhaseContext) -> PhaseResult:
     context.journal.refresh()
     if _is_over(context):
         return _result(f"nothing is frozen any more: {context.journal.tip_state}", watch=False)
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     if attempt is not None and attempt.ready:
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context, attempt):

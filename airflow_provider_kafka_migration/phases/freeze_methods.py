@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed, PermissionMissing, Where
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl
+from airflow_provider_kafka_migration.kafka.admin_acls import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.phases import freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.created_access import row
 from airflow_provider_kafka_migration.phases.freeze_webhook import REQUEST_SECONDS, FreezeWebhook, WebhookAnswer
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference
@@ -48,7 +47,7 @@ def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetim
     return {"todo": freeze_words.lifted(method)}
 
 
-def hold(context: PhaseContext, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
+def hold_by_method(context: PhaseContext, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
     """Have producers kept stopped by a webhook until :func:`unfreeze`, whatever end was told before. Idempotent.
 
     :param within_seconds: how long the one request may take at most, since whoever calls asks again; None: as long,
@@ -73,11 +72,11 @@ def check_receiver(context: PhaseContext) -> None:
     :raises FreezeFailed: the spec has no address.
     """
     if context.spec.cutover.freeze == "webhook":
-        receiver(context)
+        webhook_receiver(context)
 
 
 def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
-    found = receiver(context)
+    found = webhook_receiver(context)
     webhook = FreezeWebhook(found.address, found.secret)
     return _taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
 
@@ -95,7 +94,7 @@ class Receiver:
     secret: str | None = field(repr=False)
 
 
-def receiver(context: PhaseContext) -> Receiver:
+def webhook_receiver(context: PhaseContext) -> Receiver:
     """The webhook of the spec, its references resolved.
 
     :raises FreezeFailed: the spec has no address any more.
@@ -196,7 +195,7 @@ def _put_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
         topics = sorted({topic for topic, _ in migrated_partitions(context)})
         bindings = deny_bindings(listing.acls, topics, own_principal(context))
         # Journaled before they are put: after a crash the journal alone knows which ones are ours.
-        entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [row(acl) for acl in bindings]})
+        entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]})
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     _raise_failures(context, context.source.admin.create_acls(bindings), "put")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}

@@ -21,9 +21,9 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_words, frozen
+from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_by_hand, freeze_words, frozen
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -100,7 +100,7 @@ class FreezePatience:
         try:
             context = self._open_context()
             context.journal.refresh()
-            attempt = frozen.current_attempt(context)
+            attempt = freeze_attempt.current_attempt(context)
         except Transient as error:
             log.warning("The journal cannot be read, so it is not known whether producers are frozen: %s", error)
             return

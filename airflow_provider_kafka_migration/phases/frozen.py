@@ -16,14 +16,9 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
-from airflow_provider_kafka_migration.documents.cutover import FreezeResult
-from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
-    ClaimHeld,
-    ClaimLost,
     FreezeFailed,
     GroupsIncomplete,
-    JournalTampered,
     MigrationError,
     PhaseOver,
     StillFrozen,
@@ -31,89 +26,26 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.phases import freeze_by_hand, freeze_methods, freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+from airflow_provider_kafka_migration.phases.freeze_attempt import (
+    HANDS_OFF,
+    HELD,
+    LIFTED,
+    READY,
+    STEP,
+    TAIL_STOP,
+    FreezeAttempt,
+    current_attempt,
+)
+from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
 PHASE = "cutover"
 
-#: Names of journal steps; their key is the number of the attempt.
-REQUESTED = "freeze_requested"
-VERIFIED = "freeze_verified"
-#: Journaled before the webhook's receiver is asked to forget the deadline: from then on it may not lift by itself.
-HELD = "freeze_held"
-LIFTED = "freeze_lifted"
-READY = "ready_for_client_switch"
-STEP = "cutover_step"
 
-TAIL_STOP = "control/tail-stop.json"
-
-#: After these errors somebody else is in charge, or nothing can be trusted: touch nothing.
-HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 #: Failures that a person may heal while producers are still frozen, as long as there is time.
 _HEALABLE = (GroupsIncomplete,)
-
-
-@dataclass(frozen=True)
-class FreezeAttempt:
-    """One attempt to freeze, from its journal steps.
-
-    :param requested_at: when the migration asked producers to stop; the limit counts from here.
-    :param stopped_at: since when producers are stopped: the request, or with ``freeze: manual`` the approval, in which
-        a person confirmed that they are.
-    """
-
-    number: int
-    method: str
-    requested_at: datetime
-    deadline: datetime
-    stopped_at: datetime
-    verified: FreezeResult | None = None
-    ready: bool = False
-    lifted: bool = False
-    #: The migration has left ``cutover`` since it was requested: producers may be free, whatever is known of the lift.
-    given_up: bool = False
-    #: The webhook's receiver was asked to keep producers stopped without a deadline; it may or may not have done so.
-    held: bool = False
-
-    @property
-    def key(self) -> str:
-        """The key of this attempt's journal steps."""
-        return str(self.number)
-
-    @property
-    def is_open(self) -> bool:
-        """Producers are (or may be) stopped for this attempt, and clients have not been told to switch."""
-        return not self.ready and not self.lifted
-
-
-def current_attempt(context: PhaseContext) -> FreezeAttempt | None:
-    """The latest attempt, or ``None`` if there was none."""
-    number, found = 1, None
-    while (entry := context.journal.find_step(REQUESTED, str(number))) is not None:
-        found = entry
-        number += 1
-    return None if found is None else _attempt(context, number - 1, found)
-
-
-def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> FreezeAttempt:
-    verified = context.journal.find_step(VERIFIED, str(number))
-    return FreezeAttempt(
-        number=number,
-        method=requested.details["method"],
-        requested_at=parse_iso(requested.details["requested_at"]),
-        deadline=parse_iso(requested.details["deadline"]),
-        stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
-        verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
-        ready=context.journal.find_step(READY, str(number)) is not None,
-        lifted=context.journal.find_step(LIFTED, str(number)) is not None,
-        given_up=any(
-            entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
-            for entry in context.journal.entries()
-        ),
-        held=context.journal.find_step(HELD, str(number)) is not None,
-    )
 
 
 def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
@@ -168,7 +100,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method != "webhook":
         return {}
     # References take as long as their backend does, so they are resolved before the checks and not between them.
-    receiver = freeze_methods.receiver(context)
+    receiver = freeze_methods.webhook_receiver(context)
     context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
     # Right before the request, and with one that ends before the limit: a late one must not follow an ``unfreeze``.
     if not attempt.ready:
@@ -177,7 +109,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     # Behind READY there is no limit any more, and nobody who asks again.
     within = None if attempt.ready else seconds_left(context, attempt)
     try:
-        return freeze_methods.hold(context, receiver, within_seconds=within)
+        return freeze_methods.hold_by_method(context, receiver, within_seconds=within)
     finally:
         _free_again_if_lifted(context, attempt)
 
@@ -350,9 +282,3 @@ class StepTimer:
         }
         self.context.journal.step(STEP, key=f"{self.attempt.key}/{self.name}", details=full)
         return full
-
-
-def step_done(context: PhaseContext, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
-    """Details of a step of this attempt, or ``None`` if it is not done."""
-    entry = context.journal.find_step(STEP, f"{attempt.key}/{name}")
-    return entry.details if entry else None

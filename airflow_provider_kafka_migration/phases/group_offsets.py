@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.kafka.admin import Admin
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset, GroupListing, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupListing, GroupOffset, GroupOffsets
 from airflow_provider_kafka_migration.kafka.admin_share_groups import is_unsupported
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition
 
 #: Kinds that are moved where the clusters can; see docs/groups.md.
 MOVED = ("classic", "consumer", "simple", "streams", "share")
@@ -38,7 +38,7 @@ class TargetGroup:
 
     state: str
     is_empty: bool
-    offsets: dict[TopicPartition, CommittedOffset]
+    offsets: dict[TopicPartition, GroupOffset]
     error: ItemError | None = None
     cannot: str = ""
 
@@ -54,7 +54,7 @@ def read_offsets(
 
 
 def write_offsets(
-    admin: Admin, group: str, kind: str, offsets: Mapping[TopicPartition, CommittedOffset]
+    admin: Admin, group: str, kind: str, offsets: Mapping[TopicPartition, GroupOffset]
 ) -> dict[TopicPartition, ItemError | None]:
     """Set the offsets of a group without members; by partition its error, or ``None``."""
     if kind == "share":

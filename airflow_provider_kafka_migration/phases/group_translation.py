@@ -16,9 +16,8 @@ from airflow_provider_kafka_migration.documents.groups import (
     TranslatedOffset,
     Translation,
 )
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
-
-TopicPartition = tuple[str, int]
 
 
 def translate_offset(

@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
-from airflow_provider_kafka_migration.phases import frozen
+from airflow_provider_kafka_migration.phases import freeze_attempt
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.offset_maps import OFFSET_MAP, load_document, open_document
 from airflow_provider_kafka_migration.state import State
@@ -28,7 +28,7 @@ def write_open_map(context: PhaseContext) -> bool:
     From the freeze on the final drain is the only one who writes it.
     """
     context.journal.refresh()
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     if (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER):
         return False
     if attempt is None and load_document(context) is not None:

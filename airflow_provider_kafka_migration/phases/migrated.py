@@ -8,9 +8,8 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-
-TopicPartition = tuple[str, int]
 
 
 def partition_name(key: TopicPartition) -> str:

@@ -11,15 +11,10 @@ from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError
-from airflow_provider_kafka_migration.phases import frozen
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import freeze_attempt
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import (
-    TopicPartition,
-    get_result,
-    migrated_partitions,
-    put_result,
-    target_key,
-)
+from airflow_provider_kafka_migration.phases.migrated import get_result, migrated_partitions, put_result, target_key
 from airflow_provider_kafka_migration.replication.decide import Append, Decider
 from airflow_provider_kafka_migration.replication.offset_map import (
     MapEntry,
@@ -235,8 +230,8 @@ def load_document(context: PhaseContext) -> OffsetMapDocument | None:
 
 def _kept(context: PhaseContext) -> OffsetMapDocument | None:
     """The final drain's own copy, where a late update by the tail has replaced the finished map."""
-    attempt = frozen.current_attempt(context)
-    done = frozen.step_done(context, attempt, FINAL_DRAIN) if attempt is not None else None
+    attempt = freeze_attempt.current_attempt(context)
+    done = freeze_attempt.step_done(context, attempt, FINAL_DRAIN) if attempt is not None else None
     data = get_result(context, FINAL_MAP) if done is not None and not (attempt and attempt.lifted) else None
     if data is None or done is None:
         return None

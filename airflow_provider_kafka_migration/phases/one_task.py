@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_provider_kafka_migration.phases import frozen, tail
+from airflow_provider_kafka_migration.phases import freeze_attempt, frozen, tail_health
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
@@ -39,11 +39,11 @@ def wait_for_tail(
     :returns: ``details["ended"]``: whether the tail has ended; if not, there is nothing to wait for.
     :raises FreezeFailed: not within ``max_producer_freeze``; the freeze is lifted.
     """
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     if attempt is None or not attempt.is_open:
         # Nothing is frozen, so nothing waits: the step itself says whether it may run.
         return PhaseResult(PHASE, "nothing is frozen", {"ended": False})
-    while not tail.has_ended(context):
+    while not tail_health.has_ended(context):
         # A tail that failed makes the migration's state ``failed`` until it is run again: the cutover still waits then.
         if context.journal.working_state is not State.CUTOVER:
             return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {"ended": False})

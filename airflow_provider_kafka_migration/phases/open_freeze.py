@@ -7,9 +7,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_kafka_migration.phases import freeze_words, frozen
+from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_words
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 
@@ -66,8 +66,8 @@ class OpenFreeze:
         attempt = self.attempt
         if self.standing is Standing.READY:
             return [
-                f"producers stay stopped on the source: {frozen.READY} is journaled, and cutover.floor_guard has not "
-                "ended",
+                f"producers stay stopped on the source: {freeze_attempt.READY} is journaled, and "
+                "cutover.floor_guard has not ended",
                 f"go on: `{_resume(file)}`; the freeze is not lifted any more, and producers must not write to the "
                 "source again",
             ]
@@ -112,7 +112,7 @@ def read(context: PhaseContext) -> OpenFreeze | None:
 
     :param context: only its journal and clock are used.
     """
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     state = context.journal.tip_state
     if attempt is None or attempt.lifted or state is None or state.is_terminal:
         return None
@@ -125,8 +125,12 @@ def read(context: PhaseContext) -> OpenFreeze | None:
 
 def lifted_since(context: PhaseContext, at: datetime) -> str:
     """What is true of producers whose freeze was lifted since then; empty if none was."""
-    attempt = frozen.current_attempt(context)
-    entry = context.journal.find_step(frozen.LIFTED, attempt.key) if attempt is not None and attempt.lifted else None
+    attempt = freeze_attempt.current_attempt(context)
+    entry = (
+        context.journal.find_step(freeze_attempt.LIFTED, attempt.key)
+        if attempt is not None and attempt.lifted
+        else None
+    )
     if attempt is None or entry is None or parse_iso(entry.at) < at:
         return ""
     return f"freeze {attempt.number} was lifted at {entry.at}: {freeze_words.lifted(attempt.method)}"

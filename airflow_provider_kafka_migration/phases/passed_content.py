@@ -14,16 +14,10 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.proven import PassedContent
 from airflow_provider_kafka_migration.documents.validation import CheckResult, ContentRange, PartitionContent
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import (
-    TopicPartition,
-    by_name,
-    get_result,
-    partition_name,
-    put_result,
-)
+from airflow_provider_kafka_migration.phases.migrated import by_name, get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.timing import iso
-from airflow_provider_kafka_migration.phases.topology import DELETING_RESTORED
 from airflow_provider_kafka_migration.replication.proven import is_another_log, load_proven
 
 STEP = "content_passed"
@@ -112,3 +106,6 @@ def save_passed(
     }
     context.journal.step(STEP, details=details, reason=f"the content of {len(passed.ranges)} partitions is proven")
     return passed
+
+
+DELETING_RESTORED = "deleting_restored"

@@ -10,11 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from airflow_provider_kafka_migration.documents.findings import PrecheckResult
 from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
-from airflow_provider_kafka_migration.errors import Terminal, TopicRecreated, TopologyRefused
+from airflow_provider_kafka_migration.errors import (
+    IllegalTransition,
+    Terminal,
+    TopicRecreated,
+    TopologyRefused,
+)
 from airflow_provider_kafka_migration.kafka.admin_topics import UNKNOWN_TOPIC_OR_PARTITION, TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import plan_growth
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases.migrated import get_result
 from airflow_provider_kafka_migration.phases.plan_store import put_plan
 from airflow_provider_kafka_migration.phases.plan_topics import verdict_of
 from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
@@ -160,3 +168,20 @@ def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, i
         source_start_offset=start,
         target_start_offset=start if verdict is Verdict.EQUAL else 0,
     )
+
+
+PRECHECK_RESULT = "precheck"
+
+
+def check_is_of(context: PhaseContext, plan: Plan) -> None:
+    """Refuse to carry out a plan that was not checked, but for partitions that topology_copy itself has added.
+
+    :raises IllegalTransition: it was made after the precheck.
+    """
+    data = get_result(context, PRECHECK_RESULT)
+    if data is None or PrecheckResult.parse(data).plan_digest != plan_growth.checked_digest(context, plan):
+        raise IllegalTransition(
+            "the plan is newer than its precheck",
+            where=context.where(PHASE),
+            next_step="clear precheck and everything below it",
+        )

@@ -83,7 +83,7 @@ def look(context: PhaseContext) -> SourceLook:
     :raises PermissionMissing: topics that may not be described fully; all are listed.
     """
     admin = context.source.admin
-    found = _select(context, admin.facts(), admin.describe_topics())
+    found = _select(context, ClusterFacts.model_validate(admin.facts()), admin.describe_topics())
     _fill(context, found)
     return found
 

@@ -6,16 +6,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pydantic import Field
-
-from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
-from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.findings import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
     ClaimLost,
-    IllegalTransition,
     Interrupted,
     MigrationError,
     PermissionMissing,
@@ -23,9 +20,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import (
-    plan_growth,
     precheck_access,
     precheck_compaction,
     precheck_source,
@@ -36,7 +31,9 @@ from airflow_provider_kafka_migration.phases import (
     probe,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.migrated import get_result, put_result
+from airflow_provider_kafka_migration.phases.migrated import put_result
+from airflow_provider_kafka_migration.phases.plan_growth import PRECHECK_RESULT
+from airflow_provider_kafka_migration.phases.plan_make import write_plan
 from airflow_provider_kafka_migration.phases.precheck_codes import CODES, finding
 
 log = logging.getLogger(__name__)
@@ -44,7 +41,6 @@ log = logging.getLogger(__name__)
 PHASE = "precheck"
 STEP = "prechecked"
 WAIVED = "findings_waived"
-RESULT = "precheck"
 
 Check = Callable[[PhaseContext, Plan], Iterator[Finding]]
 
@@ -58,15 +54,6 @@ _BY_ERROR: tuple[tuple[type[MigrationError], str], ...] = (
 )
 
 
-class PrecheckResult(Document):
-    """``results/precheck.json``."""
-
-    version: int = 1
-    migration_id: str
-    plan_digest: str = ""
-    findings: list[Finding] = Field(default_factory=list)
-
-
 def run(context: PhaseContext) -> PhaseResult:
     """Run all checks.
 
@@ -77,12 +64,12 @@ def run(context: PhaseContext) -> PhaseResult:
     found = look(context, plan)
     if _plan_is_outdated(context, plan):
         # The probe has just shown that nothing can be appended by sequence here: the verdicts are others.
-        plan_phase.run(context)
+        write_plan(context)
         plan = context.load_plan()
         found = look(context, plan)
     findings = [_waived(context, item) for item in found]
     result = PrecheckResult(migration_id=context.migration_id, plan_digest=plan.digest(), findings=findings)
-    put_result(context, RESULT, result)
+    put_result(context, PRECHECK_RESULT, result)
     counts = {severity.value: sum(item.severity is severity for item in findings) for severity in Severity}
     details: dict[str, Any] = {
         "counts": counts,
@@ -108,23 +95,9 @@ def _present_plan(context: PhaseContext) -> Plan:
     """The plan; made anew when the spec was changed after it, which nobody may check or carry out any more."""
     plan = context.load_plan()
     if plan.spec_digest and plan.spec_digest != canonical_digest(context.spec.model_dump(mode="json")):
-        log.info("the spec has changed since it was planned: %s", plan_phase.run(context).summary)
+        log.info("the spec has changed since it was planned: %s", write_plan(context).summary)
         return context.load_plan()
     return plan
-
-
-def check_is_of(context: PhaseContext, plan: Plan) -> None:
-    """Refuse to carry out a plan that was not checked, but for partitions that topology_copy itself has added.
-
-    :raises IllegalTransition: it was made after the precheck.
-    """
-    data = get_result(context, RESULT)
-    if data is None or PrecheckResult.parse(data).plan_digest != plan_growth.checked_digest(context, plan):
-        raise IllegalTransition(
-            "the plan is newer than its precheck",
-            where=context.where(PHASE),
-            next_step="clear precheck and everything below it",
-        )
 
 
 def _plan_is_outdated(context: PhaseContext, plan: Plan) -> bool:

@@ -8,12 +8,12 @@ from airflow_provider_kafka_migration.documents.findings import Finding
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
-from airflow_provider_kafka_migration.phases import fence_id, permissions
+from airflow_provider_kafka_migration.phases import permissions, producer_ids
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.copy_jobs import has_producer_ids
 from airflow_provider_kafka_migration.phases.precheck_codes import finding, some
 from airflow_provider_kafka_migration.phases.precheck_compaction import MARKER_BYTES, marker_count
 from airflow_provider_kafka_migration.phases.probe import ProbeResult, probe_target, record_outcomes
+from airflow_provider_kafka_migration.phases.producer_ids import has_producer_ids
 
 LONG_MAX = 2**63 - 1
 #: What should stay free on the target's disks.
@@ -61,7 +61,7 @@ def _check_fence(context: PhaseContext, result: ProbeResult) -> Iterator[Finding
     outcome = result.outcomes.get("markers", "it was not tried")
     if not outcome and result.may_mark is not False:
         return
-    if not outcome and has_producer_ids(context) and not fence_id.transactional_id(context):
+    if not outcome and has_producer_ids(context) and not producer_ids.transactional_id(context):
         outcome = "the producer ids were taken without a transactional id"
     grant = f"grant: {permissions.grant_markers(context.target.config)}"
     if result.may_mark is False:

@@ -18,10 +18,10 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
-from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, migrated_partitions, partition_name
+from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, partition_name
 from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
 from airflow_provider_kafka_migration.replication.overtaken_log import all_times_overtaken

@@ -27,9 +27,10 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesOvertaken, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
-from airflow_provider_kafka_migration.phases import copy_jobs, follow, lane_owners, topology_topics
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.phases import copy_jobs, freeze_attempt, lane_owners, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name
+from airflow_provider_kafka_migration.phases.migrated import partition_name
 from airflow_provider_kafka_migration.phases.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.phases.topology_missing import RECOPIED, STATES
 
@@ -70,7 +71,7 @@ def _chosen(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Topics that are to be deleted, with their ids: those that the journal names already, and the others."""
     context.journal.refresh()
-    if follow.is_frozen(context):
+    if freeze_attempt.is_frozen(context):
         return {}, {}
     run = str(copy_jobs.progress_document(context, phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}

@@ -15,11 +15,19 @@ from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import backup, copy_jobs, frozen, groups, offset_maps, topology
+from airflow_provider_kafka_migration.phases import (
+    backup_source,
+    bring,
+    copy_jobs,
+    freeze_attempt,
+    group_commit,
+    offset_maps,
+    topology_settings,
+)
 from airflow_provider_kafka_migration.phases.backup_source import look_of
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, put_result, target_key
-from airflow_provider_kafka_migration.phases.plan import plan_of_look
+from airflow_provider_kafka_migration.phases.plan_make import plan_of_look
 from airflow_provider_kafka_migration.phases.plan_store import put_plan
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
@@ -40,25 +48,25 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     :raises ValidationFailed: the target differs from the archive.
     :raises GroupsIncomplete: offsets of some groups could not be committed.
     """
-    source = backup.load_source(context)
+    source = backup_source.load_source(context)
     if source is None:
         raise Transient(
             "there is no backup to restore",
-            where=context.where(PHASE, path=f"{context.archive_store.uri}/{context.key(backup.SOURCE)}"),
+            where=context.where(PHASE, path=f"{context.archive_store.uri}/{context.key(backup_source.BACKUP_SOURCE)}"),
             next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try again",
         )
     plan = _plan(context, source)
-    topology.bring(context, plan)
+    bring.bring(context, plan)
     job = _job(context, plan, follow=follow)
     progress = copy_jobs.run_job(context, PHASE)
-    end = backup.load_end(context)
+    end = backup_source.load_end(context)
     ends = _ends(context, job)
     contents = _verify(context, job, ends)
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
     results: list[GroupResult] = []
     if complete and end is not None:
-        topology.restore_producer_visible(context)
-        topology.restore_deleting(context)
+        topology_settings.restore_producer_visible(context)
+        topology_settings.restore_deleting(context)
         results = _commit_groups(context, end, ends) if commit_groups else []
     result = RestoreResult(
         migration_id=context.migration_id,
@@ -108,7 +116,7 @@ def _plan(context: PhaseContext, source: BackupSource) -> Plan:
 
 
 def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
-    spec, end = context.spec, backup.load_end(context)
+    spec, end = context.spec, backup_source.load_end(context)
     partitions = copy_jobs.planned_partitions(context, plan)
     if not follow:
         partitions = {
@@ -123,7 +131,7 @@ def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
             "via": "s3",
             "slice_seconds": spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
             "max_bytes_per_second": spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
-            "stop_key": context.key(frozen.TAIL_STOP) if follow else None,
+            "stop_key": context.key(freeze_attempt.TAIL_STOP) if follow else None,
             "proof": None,
         }
     )
@@ -220,9 +228,9 @@ def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, 
     by_source = {key: target_ends[target_key(item)] for key, item in partitions.items()}
     document = offset_maps.build_document(context, ends, by_source)
     context.evidence_store.put(context.key(offset_maps.OFFSET_MAP), document.canonical())
-    snapshot = backup.load_groups(context, end)
+    snapshot = backup_source.load_groups(context, end)
     context.journal.check_holds()
-    translator = groups.Translator(partitions, offset_maps.closed_maps(document))
-    results = groups.commit(context, snapshot.groups, translator)
-    put_result(context, groups.RESULT, groups.make_result(context, results, snapshot.groups))
+    translator = group_commit.Translator(partitions, offset_maps.closed_maps(document))
+    results = group_commit.commit(context, snapshot.groups, translator)
+    put_result(context, group_commit.RESULT, group_commit.make_result(context, results, snapshot.groups))
     return results

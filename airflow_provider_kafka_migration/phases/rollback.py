@@ -13,7 +13,7 @@ from pydantic import Field
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
-from airflow_provider_kafka_migration.phases import freeze_words, frozen, topology
+from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_words, frozen, topology_settings
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import by_name, migrated_partitions, partition_name, target_key
 from airflow_provider_kafka_migration.phases.timing import iso
@@ -61,7 +61,7 @@ def _can_leave_cutover(context: PhaseContext, state: State) -> bool:
     """The cutover has not told clients to switch, so it can go back to ``tail`` first, as a lifted freeze does."""
     if state is not State.CUTOVER:
         return False
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     return attempt is None or not attempt.ready
 
 
@@ -90,14 +90,16 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     context.journal.check_holds()
     if state is State.CUTOVER:
         # Out of ``cutover`` before anything else: no step can tell clients to switch after that.
-        frozen.back_to_tail(context, "the migration is rolled back", unless_ready=frozen.current_attempt(context))
+        frozen.back_to_tail(
+            context, "the migration is rolled back", unless_ready=freeze_attempt.current_attempt(context)
+        )
     problems: list[dict[str, Any]] = []
     undone = {
         # While producers are still frozen nothing else is undone: in ``tail`` the copy goes on and its topics keep
         # their copy-time settings, whether the rollback is run again or the cutover.
         "freeze": _unfreeze(context),
         "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
-        "topics": _attempt("topics", problems, lambda: topology.restore_for_rollback(context)),
+        "topics": _attempt("topics", problems, lambda: topology_settings.restore_for_rollback(context)),
     }
     left = _attempt("inventory", problems, lambda: _left_on_target(context)) or []
     report = RollbackReport(
@@ -114,7 +116,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f"; {len(problems)} parts could NOT be put back" if problems else ""
-    lifted = frozen.current_attempt(context) if undone["freeze"]["lifted"] else None
+    lifted = freeze_attempt.current_attempt(context) if undone["freeze"]["lifted"] else None
     summary += f"; {freeze_words.lifted(lifted.method)}" if lifted else ""
     details = {
         "report": f"{context.evidence_store.uri}/{key}",
@@ -138,7 +140,7 @@ def _attempt(name: str, problems: list[dict[str, Any]], undo: Callable[[], Any])
     """Undo one part; what fails is a problem of the report, unless nobody may go on."""
     try:
         return undo()
-    except frozen.HANDS_OFF:
+    except freeze_attempt.HANDS_OFF:
         raise
     except MigrationError as error:
         problems.append({"part": name, **error.as_dict()})
@@ -151,7 +153,7 @@ def _plain(value: Any) -> Any:
 
 def _stop_tail(context: PhaseContext) -> dict[str, Any]:
     """Tell copiers to stop where they are: an offset that is behind them stops them at once."""
-    key = context.key(frozen.TAIL_STOP)
+    key = context.key(freeze_attempt.TAIL_STOP)
     partitions = migrated_partitions(context)
     stop = StopAt(migration_id=context.migration_id, offsets={partition_name(item): 0 for item in partitions})
     context.journal_store.put(key, stop.canonical())
@@ -160,7 +162,7 @@ def _stop_tail(context: PhaseContext) -> dict[str, Any]:
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:
     """Lift every freeze that may still be in force; also ACLs of an attempt whose end is not in the journal."""
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     if attempt is None or attempt.lifted:
         return {"lifted": {}}
     return {"lifted": {attempt.key: frozen.lift(context, attempt, reason="rollback")}}

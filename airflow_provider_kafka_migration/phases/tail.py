@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
-from airflow_provider_kafka_migration.phases import copy_jobs, frozen, take_over_drift
+from airflow_provider_kafka_migration.phases import copy_jobs, freeze_attempt, take_over_drift
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.copy_totals import job_figures
 from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
@@ -20,11 +20,11 @@ from airflow_provider_kafka_migration.phases.migrated import load_job
 from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.phases.recopy import recopy
 from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
+from airflow_provider_kafka_migration.phases.tail_health import TAIL_DONE, has_ended
 from airflow_provider_kafka_migration.phases.topology_missing import make_missing
 from airflow_provider_kafka_migration.state import State
 
 PHASE: Final = "tail"
-DONE = "tail_done"
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -71,14 +71,10 @@ def _is_copied(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
     """Nothing is left to copy, and the last driver has told its figures: else a short run of the job tells them."""
     if _is_over(context):
         return True
-    told = context.journal.find_step(DONE) is not None or copy_jobs.progress_document(context, PHASE).get("finished")
+    told = context.journal.find_step(TAIL_DONE) is not None or copy_jobs.progress_document(context, PHASE).get(
+        "finished"
+    )
     return bool(told) and not _behind(context, job, stop)
-
-
-def has_ended(context: PhaseContext) -> bool:
-    """The tail has journaled its end since the last freeze was asked for. A freeze that was lifted takes it back."""
-    done, asked = context.journal.find_step(DONE), context.journal.find_step(frozen.REQUESTED)
-    return done is not None and (asked is None or done.seq > asked.seq)
 
 
 def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,19 +85,19 @@ def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, An
         "gaps": source_gaps(context),
         "overtaken_tombstones": overtaken_tombstones(context),
     }
-    context.journal.step(DONE, details=details)
+    context.journal.step(TAIL_DONE, details=details)
     return details
 
 
 def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
     while True:
-        lifted = len(context.journal.steps(frozen.LIFTED))
+        lifted = len(context.journal.steps(freeze_attempt.LIFTED))
         with Follower(context, take_over_drift.follow), MapWriter(context):
             progress = copy_jobs.run_job(context, "tail")
         stop = _stop(context)
         context.journal.refresh()
-        if stop is not None or len(context.journal.steps(frozen.LIFTED)) == lifted:
+        if stop is not None or len(context.journal.steps(freeze_attempt.LIFTED)) == lifted:
             return progress, stop
 
 
@@ -111,7 +107,7 @@ def _is_over(context: PhaseContext) -> bool:
 
 
 def _stop(context: PhaseContext) -> StopAt | None:
-    return StopAt.in_force(context.journal_store.get(context.key(frozen.TAIL_STOP)))
+    return StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP)))
 
 
 def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
-from airflow_provider_kafka_migration.phases import copy_jobs, tail
+from airflow_provider_kafka_migration.phases import copy_jobs, freeze_attempt
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 from airflow_provider_kafka_migration.phases.timing import parse_iso
@@ -170,7 +170,7 @@ def silence(context: PhaseContext, *, sleep: Callable[[float], None] = time.slee
     A time that is recent by this machine's clock is believed. Any other one may be a wrong clock's, so this waits for
     the next document before it says so.
     """
-    if context.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or tail.has_ended(context):
+    if context.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or has_ended(context):
         return ""
     watch = HealthWatch()
     found = watch.look(context)
@@ -215,3 +215,12 @@ def check_none_failed(context: PhaseContext, health: TailHealth) -> None:
         "drain_ready (or kafka-migration resume FILE): the tail tries these partitions again",
         details={"partitions": failed},
     )
+
+
+TAIL_DONE = "tail_done"
+
+
+def has_ended(context: PhaseContext) -> bool:
+    """The tail has journaled its end since the last freeze was asked for. A freeze that was lifted takes it back."""
+    done, asked = context.journal.find_step(TAIL_DONE), context.journal.find_step(freeze_attempt.REQUESTED)
+    return done is not None and (asked is None or done.seq > asked.seq)

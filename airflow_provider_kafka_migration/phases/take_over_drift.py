@@ -36,9 +36,8 @@ from airflow_provider_kafka_migration.phases import (
     access,
     copy_jobs,
     created_access,
-    frozen,
+    freeze_attempt,
     source_drift,
-    topology,
     topology_settings,
     topology_topics,
     write_grants,
@@ -123,7 +122,7 @@ def _hold_back(context: PhaseContext, drift: SourceDrift) -> tuple[SourceDrift, 
 
 
 def _may_change(context: PhaseContext) -> bool:
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     is_frozen = attempt is not None and not attempt.lifted
     return not is_frozen and context.journal.tip_state in (State.TAIL, State.DRAIN_READY)
 
@@ -201,7 +200,7 @@ def _set_copy_time(context: PhaseContext, plan: Plan) -> None:
     if not _may_change(context):
         return
     context.journal.check_holds()
-    topology.apply_configs(
+    topology_settings.apply_configs(
         context, {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
     )
 

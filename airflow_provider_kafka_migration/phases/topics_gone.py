@@ -13,10 +13,18 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from typing import Any
 
-from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.errors import (
+    TopicRecreated,
+    Transient,
+)
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts, TopicsAdmin
+from airflow_provider_kafka_migration.phases.context import PhaseContext
+
+PHASE = "tail"
 
 log = logging.getLogger(__name__)
 
@@ -98,3 +106,44 @@ def _says(planned_id: str, facts: TopicFacts) -> _Says:
 def _reason(planned_id: str, described: Iterable[TopicFacts]) -> str:
     ids = sorted({facts.topic_id for facts in described if facts.error is None})
     return f"{_Says.ANOTHER.value} (id {', '.join(ids)}, planned {planned_id})" if ids else _Says.DELETED.value
+
+
+GONE = "source_topic_gone"
+
+
+def check_none_gone(context: PhaseContext) -> None:
+    """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
+
+    :raises TopicRecreated: its partitions cannot be copied any more.
+    """
+    context.journal.refresh()
+    gone = context.journal.steps(GONE)
+    planned = {topic.name for topic in context.load_plan().topics} if gone else set()
+    for entry in gone:
+        name = str(entry.details["topic"])
+        if name in planned:
+            raise _gone_error(context, name, dict(entry.details))
+
+
+def _gone_error(context: PhaseContext, name: str, details: dict[str, Any]) -> TopicRecreated:
+    return TopicRecreated(
+        f"source topic {name}: {details['why']}",
+        where=context.where(PHASE, cluster="source", topic=name),
+        next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the "
+        "target stays); or delete it on the target and start a new migration",
+        details=details,
+    )
+
+
+def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set[str]:
+    """Compare topic ids with the source's metadata, whether or not the tail has looked since.
+
+    :returns: topics that are gone and that the policy drops.
+    :raises TopicRecreated: a topic is gone, or another one by now (``on_topic_deleted: fail``).
+    """
+    planned = {item.topic: item.topic_id for item in partitions}
+    gone = find_gone(context.source.admin, planned)
+    if gone and context.spec.topology.on_topic_deleted != "drop":
+        name = min(gone)
+        raise _gone_error(context, name, {"topic": name, "why": gone[name], "policy": "fail"})
+    return set(gone)

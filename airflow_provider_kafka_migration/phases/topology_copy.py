@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.phases import acls, precheck, topology
+from airflow_provider_kafka_migration.phases import acls, bring, plan_growth
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 
 PHASE = "topology_copy"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Both parts; each is idempotent.
+    """Both parts; each is idempotent. Partitions that appeared on the source since the plan amend it first.
 
     :raises IllegalTransition: the plan was made anew and not checked.
-    :raises TopologyRefused: the target differs in a way that the policy refuses.
+    :raises TopologyRefused: the policy refuses differences, or some topics could not be made; all are listed.
+    :raises ForeignData: a target topic holds data that is not of this migration.
+    :raises TopicRecreated: a source topic is not the planned one any more.
     """
-    precheck.check_is_of(context, context.load_plan())
-    topics = topology.run(context)
+    plan_growth.check_is_of(context, context.load_plan())
+    topics = copy_topics(context)
     access = acls.run(context)
     return PhaseResult(
         PHASE,
@@ -23,3 +25,9 @@ def run(context: PhaseContext) -> PhaseResult:
         {"topology": topics.details, "acls": access.details},
         already_done=topics.already_done and access.already_done,
     )
+
+
+def copy_topics(context: PhaseContext) -> PhaseResult:
+    """The first part. Errors as of :func:`run`."""
+    context.journal.check_holds()
+    return bring.bring(context, plan_growth.follow(context, context.load_plan()))

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ForeignData, MigrationError
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.phases.copy_jobs import producer_ids
+from airflow_provider_kafka_migration.phases.producer_ids import load_producer_ids
 from airflow_provider_kafka_migration.replication.holes import fill_log_start
 from airflow_provider_kafka_migration.replication.log_starts import delete_fillers_again
 
@@ -39,7 +39,7 @@ def restore_log_starts(context: PhaseContext, document: OffsetMapDocument) -> in
     if not wanted:
         return 0
     wire = context.target.wire
-    filler_producer_id = producer_ids(context).filler_producer_id
+    filler_producer_id = load_producer_ids(context).filler_producer_id
     done = delete_fillers_again(wire, wire.list_offsets(list(wanted), "earliest"), wanted, filler_producer_id)
     for found in done.values():
         if isinstance(found, MigrationError):

@@ -11,15 +11,14 @@ from typing import Final
 
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.phases import follow, overtaken
+from airflow_provider_kafka_migration.phases import bring, overtaken
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.replication.proven import forget_proven
 from airflow_provider_kafka_migration.state import State
 
 log = logging.getLogger(__name__)
 
-STEP: Final = overtaken.MADE_AGAIN
-DONE: Final = "topics_made_again_done"
+MADE_AGAIN_DONE: Final = "topics_made_again_done"
 #: Topics that are deleted by policy, by name with the id that each had then (:mod:`~.recopy`).
 RECOPIED: Final = "topics_recopied"
 #: Before the seed topology_copy makes topics; from the freeze on a missing topic is a failure of the cutover.
@@ -61,14 +60,16 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     context.progress(Progress(phase, reason))
     context.journal.check_holds()
     if new:
-        context.journal.step(STEP, key=phase, details={"topics": new}, reason=reason)
+        context.journal.step(overtaken.MADE_AGAIN, key=phase, details={"topics": new}, reason=reason)
     sources = {by_target[name] for name in todo}
     keys = {item.key for item in job.partitions if item.topic in sources}
     # What was proven, was so of the topic that is gone.
     for topic, partition in sorted(keys):
         forget_proven(context.journal_store, context.migration_id, topic, partition)
-    follow.make(context, context.load_plan(), keys)
-    context.journal.step(DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics are there again")
+    bring.make_new_partitions(context, context.load_plan(), keys)
+    context.journal.step(
+        MADE_AGAIN_DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics are there again"
+    )
     return todo
 
 
@@ -78,11 +79,11 @@ def _begun(context: PhaseContext) -> tuple[set[str], dict[str, str]]:
     begun: set[str] = set()
     recopied: dict[str, str] = {}
     for entry in context.journal.steps():
-        if entry.step == STEP:
+        if entry.step == overtaken.MADE_AGAIN:
             begun.update(str(name) for name in entry.details["topics"])
         elif entry.step == RECOPIED:
             recopied.update({str(name): str(value) for name, value in entry.details["topics"].items()})
-        elif entry.step == DONE:
+        elif entry.step == MADE_AGAIN_DONE:
             begun.difference_update(str(name) for name in entry.details["topics"])
             for name in entry.details["topics"]:
                 recopied.pop(str(name), None)

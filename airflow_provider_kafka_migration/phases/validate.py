@@ -18,25 +18,26 @@ from airflow_provider_kafka_migration.documents.validation import (
     worst,
 )
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases import (
-    client_switch,
     follow,
+    group_commit,
     group_offsets,
-    groups,
-    topology,
+    passed_content,
+    topology_settings,
     validate_drift,
 )
 from airflow_provider_kafka_migration.phases import validate_checks as checks
+from airflow_provider_kafka_migration.phases.boundary import boundary_ends, load_boundary
 from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.cutover_final_drain import boundary_ends
-from airflow_provider_kafka_migration.phases.cutover_sentinels import load_boundary, sentinels_between
-from airflow_provider_kafka_migration.phases.evidence import publish_failure
 from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, get_result, partition_name, put_result
+from airflow_provider_kafka_migration.phases.migrated import get_result, partition_name, put_result
 from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
 from airflow_provider_kafka_migration.phases.overtaken import with_overtaken
 from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
+from airflow_provider_kafka_migration.phases.publish import publish_failure
+from airflow_provider_kafka_migration.phases.sentinel_records import sentinels_between
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.phases.validate_late import with_late_partitions
 from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
@@ -195,7 +196,7 @@ def _counts(
         late_writes={key: str(item) for key, item in late.items()},
         # Whoever lets producers go on after the freeze has accepted that what they write is left behind.
         on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
-        retention_is_back=context.journal.find_step(topology.DELETING_RESTORED) is not None,
+        retention_is_back=context.journal.find_step(passed_content.DELETING_RESTORED) is not None,
         compared_log_starts=compared_starts,
     )
     return checks.check_counts(
@@ -225,7 +226,7 @@ def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
             summary="not checked: retention is not put back before the content is proven",
             findings=["the copy-time configs that keep data are still set, because the content is not proven"],
         )
-    topology.restore_deleting(context)
+    topology_settings.restore_deleting(context)
     plan = context.load_plan()
     source = context.source.admin.describe_topics([topic.name for topic in plan.topics])
     late = follow.born_late(context)
@@ -276,7 +277,7 @@ def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Bou
 
 
 def _groups(context: PhaseContext) -> CheckResult:
-    data = get_result(context, client_switch.FINAL_GROUPS) or get_result(context, groups.RESULT)
+    data = get_result(context, group_commit.FINAL_GROUPS) or get_result(context, group_commit.RESULT)
     if data is None:
         return CheckResult(
             name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no result of groups"]

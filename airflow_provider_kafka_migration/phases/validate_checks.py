@@ -11,8 +11,7 @@ from airflow_provider_kafka_migration.documents.groups import GroupResult, Trans
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, PartitionContent, worst
-
-TopicPartition = tuple[str, int]
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
 
 @dataclass(frozen=True)

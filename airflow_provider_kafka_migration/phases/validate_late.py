@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, worst
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.phases import follow
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import TopicPartition, partition_name
+from airflow_provider_kafka_migration.phases.migrated import partition_name
 
 
 def with_late_partitions(context: PhaseContext, check: CheckResult) -> CheckResult:

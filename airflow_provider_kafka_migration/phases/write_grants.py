@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.kafka import admin_acls
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.phases import created_access
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -66,7 +67,7 @@ def see(context: PhaseContext) -> None:
         return
     new = sorted(_deferred(_plans(context)) - _known(context))
     if new:
-        rows = [created_access.row(acl) for acl in new]
+        rows = [admin_acls.acl_row(acl) for acl in new]
         context.journal.step(SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch")
 
 
@@ -92,7 +93,7 @@ def remember(context: PhaseContext) -> None:
         held = _deferred(plans)
         if _outlives_the_source(context):
             held |= _known(context) - _there(plans)
-        rows = [created_access.row(acl) for acl in sorted(held)]
+        rows = [admin_acls.acl_row(acl) for acl in sorted(held)]
         context.journal.step(HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch")
 
 

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch
-
-#: (producer id, first offset) of an aborted transaction, as a broker lists it with read_committed fetches
-Aborted = tuple[int, int]
+from airflow_provider_kafka_migration.kafka.fetch import Aborted
 
 
 @dataclass(slots=True)

@@ -26,7 +26,8 @@ from airflow_provider_kafka_migration.kafka.batches import (
     rebuild,
     records,
 )
-from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+from airflow_provider_kafka_migration.kafka.fetch import Aborted
+from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.small_batches import SmallBatches
 
 #: Converted legacy records are gathered up to about this many bytes of keys and values.

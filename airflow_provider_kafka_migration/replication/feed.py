@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from airflow_provider_kafka_migration.documents.copy_job import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable, Terminal, Where
 from airflow_provider_kafka_migration.kafka.batches import read_batches
+from airflow_provider_kafka_migration.kafka.fetch import Aborted
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.leader_epochs import last_epoch
 from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 from airflow_provider_kafka_migration.replication.read_watch import ReadWatch

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _ADD_VERSION = 2
 _END_VERSION = 2
 _PARTITIONS_PER_TRANSACTION = 500
-_PAUSE_SECONDS = 0.05
+_MARKER_PAUSE_SECONDS = 0.05
 #: Errors of the transaction, which are told of each of its partitions: its last markers are not written yet, the
 #: coordinator moves, somebody else has taken the id over, or it may not be used.
 _OF_ALL = frozenset(
@@ -142,9 +142,9 @@ class TransactionFence:
             except _TakenOver:
                 raise
             except Transient:
-                if time.monotonic() + _PAUSE_SECONDS >= self._deadline:
+                if time.monotonic() + _MARKER_PAUSE_SECONDS >= self._deadline:
                     raise
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_MARKER_PAUSE_SECONDS)
 
     def _coordinator(self) -> int:
         return self._wire.coordinator(self._transactional_id, TRANSACTION_COORDINATOR)

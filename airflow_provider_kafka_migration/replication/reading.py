@@ -8,9 +8,14 @@ from typing import NamedTuple
 from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, OutsideOfLog, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchRange
+from airflow_provider_kafka_migration.kafka.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Aborted,
+    FetchedPartition,
+    FetchRange,
+)
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version
-from airflow_provider_kafka_migration.replication.chunk import Aborted
 from airflow_provider_kafka_migration.replication.empty_answers import (
     FULL_WAIT_MS,
     Says,

@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 #: With more objects than this, a take-over writes the whole map as one object, so that loading stays cheap.
 _CHECKPOINT_OBJECTS = 32
 _MAX_CLAIMS = 20
-_NAME = re.compile(r"(?:takeover|checkpoint|(?P<offset>[0-9]{20}))-(?P<attempt>[0-9]{6,})\.json")
+_RUN_NAME = re.compile(r"(?:takeover|checkpoint|(?P<offset>[0-9]{20}))-(?P<attempt>[0-9]{6,})\.json")
 
 
 class _Name(NamedTuple):
@@ -81,7 +81,7 @@ class RunLog:
         return sorted(self._name(info.key) for info in self.store.list(self.prefix))
 
     def _name(self, key: str) -> _Name:
-        match = _NAME.fullmatch(key.removeprefix(self.prefix))
+        match = _RUN_NAME.fullmatch(key.removeprefix(self.prefix))
         if match is None:
             raise self._invalid(key, "its name has no meaning")
         return _Name(int(match["attempt"]), int(match["offset"] or -1), key)

@@ -21,7 +21,8 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.documents.manifest import Manifest, ManifestPartition, SegmentEntry, seal
 from airflow_provider_kafka_migration.errors import ObjectExists, SegmentTampered, TopicRecreated, Where
 from airflow_provider_kafka_migration.kafka.batches import AnyBatch, LegacyBatch, read_batches
-from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+from airflow_provider_kafka_migration.kafka.fetch import Aborted
+from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.topic_key import topic_key, topic_of_key
 from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
 

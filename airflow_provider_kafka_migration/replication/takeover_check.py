@@ -21,9 +21,9 @@ from airflow_provider_kafka_migration.kafka.batches import (
     read_batches,
     records,
 )
-from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition
+from airflow_provider_kafka_migration.kafka.fetch import Aborted, FetchedPartition
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.replication.chunk import Aborted, Chunk
+from airflow_provider_kafka_migration.replication.chunk import Chunk
 from airflow_provider_kafka_migration.replication.decide import AbortedTransactions
 from airflow_provider_kafka_migration.replication.log_tail import LogTail
 from airflow_provider_kafka_migration.replication.offset_map import PartitionMap

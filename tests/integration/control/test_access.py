@@ -17,11 +17,11 @@ from airflow_provider_kafka_migration.errors import AuthenticationFailed, Permis
 from airflow_provider_kafka_migration.kafka.admin import Admin
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import acls, topology, write_grants
+from airflow_provider_kafka_migration.phases import acls, topology_copy, write_grants
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import result_data
 from harness.brokers import KafkaCluster
@@ -87,7 +87,7 @@ def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., C
     ]
     assert set(context.source.admin.create_acls([*bindings, *filtered]).values()) == {None}
     context, _ = control.planned()
-    topology.run(context)
+    topology_copy.copy_topics(context)
     target = _user(control.target_cluster, user)
     assert _may(target, topic) == frozenset()
     result = acls.run(context)
@@ -114,7 +114,7 @@ def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Cont
     ]
     assert set(context.source.admin.create_acls(bindings).values()) == {None}
     context, _ = control.planned()
-    topology.run(context)
+    topology_copy.copy_topics(context)
     assert acls.run(context).details["deferred"] == 2
     assert _may(_user(control.target_cluster, writer), topic) == {"DESCRIBE"}
     assert _may(_user(control.target_cluster, owner), topic) == {"READ", "DESCRIBE"}
@@ -243,7 +243,7 @@ def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem
     write = Acl("TOPIC", f"{stem}.", "PREFIXED", f"User:{user}", "*", "WRITE", "ALLOW")
     assert set(context.source.admin.create_acls([read, write]).values()) == {None}
     context, _ = control.planned()
-    topology.run(context)
+    topology_copy.copy_topics(context)
     acls.run(context)
     mine = {acl for acl in context.target.admin.describe_acls().acls if acl.principal == f"User:{user}"}
     assert mine == {
@@ -318,7 +318,7 @@ def test_clients_are_refused_before_and_work_after(make_control: Callable[..., C
     source, target, tx, group = control.source_cluster, control.target_cluster, f"{stem}-tx", f"{stem}-group"
     assert _write(source, writer, topic, tx) == ""
     context, _ = control.planned()
-    topology.run(context)
+    topology_copy.copy_topics(context)
     control.produce(topic, 3, cluster=target)
     assert _write(target, writer, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert _read(target, reader, topic, group) in ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED")
@@ -340,10 +340,10 @@ def _configured_group(cluster: KafkaCluster, control: Control, group: str) -> Ph
     topic = f"{control.prefix}orders"
     cluster.create_topic(topic)
     admin = control.context().source.admin
-    assert set(admin.alter_group_offsets(group, {(topic, 0): CommittedOffset(0)}).values()) == {None}
+    assert set(admin.alter_group_offsets(group, {(topic, 0): GroupOffset(0)}).values()) == {None}
     assert admin.alter_configs(ConfigResource.GROUP, {group: GROUP_CONFIGS}) == {group: None}
     context, _ = control.planned()
-    topology.run(context)
+    topology_copy.copy_topics(context)
     return context
 
 

@@ -9,12 +9,12 @@ import pytest
 from airflow_provider_kafka_migration.documents.findings import Severity
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.cluster import Cluster
 from airflow_provider_kafka_migration.phases import permissions, precheck, topology_copy
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases.plan import make_plan
 from airflow_provider_kafka_migration.phases.plan_diff import as_text, diff_plans
+from airflow_provider_kafka_migration.phases.plan_make import make_plan
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -49,7 +49,7 @@ def prepared(
     control.produce(topic, 20)
     admin = control.context(user="admin").source.admin
     admin.delete_records({(topic, 0): 5})
-    assert set(admin.alter_group_offsets(group, {(topic, 0): CommittedOffset(7)}).values()) == {None}
+    assert set(admin.alter_group_offsets(group, {(topic, 0): GroupOffset(7)}).values()) == {None}
     binding = Acl("TOPIC", topic, "LITERAL", f"User:{stem}-app", "*", "READ", "ALLOW")
     assert admin.create_acls([binding]) == {binding: None}
     quota = (("user", f"{stem}-app"),)
@@ -105,7 +105,7 @@ def test_the_rights_of_permissions_md_are_enough(prepared: Control) -> None:
     assert done.details["topology"]["log_starts_filled"] == {"partitions": 1, "offsets": 5}
     assert topology_copy.run(control.context()).already_done
     (group,) = context.load_plan().groups
-    offsets = {(control.spec.topics.target_name(group.topics_in_scope[0]), 0): CommittedOffset(5)}
+    offsets = {(control.spec.topics.target_name(group.topics_in_scope[0]), 0): GroupOffset(5)}
     assert set(context.target.admin.alter_group_offsets(group.group, offsets).values()) == {None}
 
 

@@ -16,10 +16,10 @@ from airflow_provider_kafka_migration.documents.measured_rates import MeasuredRa
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck
-from airflow_provider_kafka_migration.phases.plan import make_plan
+from airflow_provider_kafka_migration.phases.plan_make import make_plan
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
 
@@ -204,7 +204,7 @@ def test_what_is_left_out_is_listed_and_naming_an_internal_topic_takes_it(
     control.source_cluster.create_topics({name: (1, {}) for name in (taken, internal, named)})
     admin = control.context().source.admin
     for group in (f"connect-{stem}", f"{stem}-left", f"console-consumer-{stem}"):
-        assert set(admin.alter_group_offsets(group, {(taken, 0): CommittedOffset(0)}).values()) == {None}
+        assert set(admin.alter_group_offsets(group, {(taken, 0): GroupOffset(0)}).values()) == {None}
     rights = [
         Acl("TOPIC", name, "LITERAL", f"User:{stem}", "*", "READ", "ALLOW")
         for name in (internal, named, "__consumer_offsets")
@@ -255,7 +255,7 @@ def test_groups_with_lag_and_topics_outside(control: Control, unique_name: Calla
     control.produce(inside, 10, 1)
     context = control.context()
     group = f"{control.prefix}readers"
-    offsets = {(inside, 0): CommittedOffset(4), (inside, 1): CommittedOffset(10), (outside, 0): CommittedOffset(0)}
+    offsets = {(inside, 0): GroupOffset(4), (inside, 1): GroupOffset(10), (outside, 0): GroupOffset(0)}
     assert set(context.source.admin.alter_group_offsets(group, offsets).values()) == {None}
     (plan,) = [item for item in make_plan(context).groups if item.group == group]
     assert (plan.type, plan.state, plan.lag) == ("simple", "Empty", 6)

@@ -10,9 +10,9 @@ import pytest
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.errors import PrecheckBlocked
 from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck, topology, topology_configs
+from airflow_provider_kafka_migration.phases import precheck, topology_configs, topology_copy, topology_settings
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import result_data
 from airflow_provider_kafka_migration.phases.probe import scratch_topic
@@ -97,7 +97,7 @@ def test_missing_permissions_are_named_one_by_one(
     target_cluster.allow("alice", "topic", control.prefix, ["describe"], prefixed=True)
     target_cluster.allow("alice", "group", control.prefix, ["describe"], prefixed=True)
     admin = control.context(user="admin").source.admin
-    assert set(admin.alter_group_offsets(group, {(name, 0): CommittedOffset(0)}).values()) == {None}
+    assert set(admin.alter_group_offsets(group, {(name, 0): GroupOffset(0)}).values()) == {None}
     weak = control.context()
 
     def known() -> bool:
@@ -129,7 +129,7 @@ def test_groups_that_read_elsewhere_and_users_without_a_secret(
     control.source_cluster.create_topics({inside: (1, {}), outside: (1, {})})
     context = control.context()
     group = f"{control.prefix}readers"
-    offsets = {(inside, 0): CommittedOffset(0), (outside, 0): CommittedOffset(0)}
+    offsets = {(inside, 0): GroupOffset(0), (outside, 0): GroupOffset(0)}
     assert set(context.source.admin.alter_group_offsets(group, offsets).values()) == {None}
     findings = _look(control.context(acls={"users": {"nobody-yet": "env:THIS_IS_NOT_SET"}}))
     (spanning,) = [item for item in findings if item.code == "W072" and item.subject == group]
@@ -179,9 +179,9 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         context, plan = control.planned()
         refused = [item for item in precheck.look(context, plan) if item.code == "B019"]
         assert refused == []
-        topology.run(context)
-        topology.restore_producer_visible(context)
-        topology.restore_deleting(context)
+        topology_copy.copy_topics(context)
+        topology_settings.restore_producer_visible(context)
+        topology_settings.restore_deleting(context)
         assert control.overrides(name) == {"cleanup.policy": "compact"}
 
 

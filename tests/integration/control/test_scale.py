@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
-from airflow_provider_kafka_migration.phases import acls, precheck, topology
+from airflow_provider_kafka_migration.phases import acls, precheck, topology_copy, topology_settings
 from airflow_provider_kafka_migration.phases.migrated import result_data
-from airflow_provider_kafka_migration.phases.plan import make_plan
+from airflow_provider_kafka_migration.phases.plan_make import make_plan
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.conftest import USERS
@@ -91,15 +91,15 @@ def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
     seconds["precheck"] = time.monotonic() - started
     assert not [item for item in findings if item.code == "B019"]
     started = time.monotonic()
-    result = topology.run(context)
+    result = topology_copy.copy_topics(context)
     seconds["topology"] = time.monotonic() - started
     assert result.details["created"] == TOPICS
     started = time.monotonic()
-    assert topology.run(control.context()).already_done
+    assert topology_copy.copy_topics(control.context()).already_done
     seconds["topology again"] = time.monotonic() - started
     for name, restore in (
-        ("first step back", topology.restore_producer_visible),
-        ("second", topology.restore_deleting),
+        ("first step back", topology_settings.restore_producer_visible),
+        ("second", topology_settings.restore_deleting),
     ):
         started = time.monotonic()
         restore(context)
@@ -125,11 +125,11 @@ def test_one_bad_topic_does_not_stop_the_others(control: Control) -> None:
     ]
     context.journal_store.put(context.key("plan.json"), plan.model_copy(update={"topics": topics}).canonical())
     with pytest.raises(TopologyRefused) as caught:
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert list(caught.value.details["topics"]) == [names[1]]
     described = context.target.admin.describe_topics(names)
     assert [name for name in names if described[name].error is None] == [names[0], names[2]]
     # Corrected and run again, it goes on.
     context.journal_store.put(context.key("plan.json"), make_plan(control.context()).canonical())
-    assert topology.run(control.context()).details["created"] == 1
+    assert topology_copy.copy_topics(control.context()).details["created"] == 1
     assert result_data(control.context(), "topology")["created"] == [names[1]]

@@ -16,10 +16,12 @@ from airflow_provider_kafka_migration.phases import (
     acls,
     copy_jobs,
     follow,
+    producer_ids,
     source_drift,
     tail,
     take_over_drift,
-    topology,
+    topology_copy,
+    topology_settings,
     validate_drift,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -60,7 +62,7 @@ def begin(make_control: Callable[..., Control], stem: str) -> Callable[..., tupl
 def to_tail(control: Control) -> PhaseContext:
     """Plan, topology, access; the migration stands in ``tail``."""
     context, _ = control.planned()
-    topology.run(context)
+    topology_copy.copy_topics(context)
     acls.run(context)
     for state in (State.SEED, State.TAIL):
         context.journal.transition(state, "test")
@@ -129,7 +131,7 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
     late = f"{stem}.late"
     change_acls(context, add=(right(stem, late),))
     context = to_tail(control)
-    topology.take_producer_ids(context)
+    producer_ids.take_producer_ids(context)
     plan = context.load_plan()
     partitions = copy_jobs.planned_partitions(context, plan)
     job = copy_jobs.build_job(context, "seed", copy_jobs.lanes_of(context, plan, partitions))
@@ -164,8 +166,8 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     assert control.overrides(topic)["max.message.bytes"] == "20000000", "larger batches have room while copying"
     assert control.overrides(topic)["retention.ms"] == "-1"
     assert take_over_drift.follow(control.context()) == []
-    topology.restore_producer_visible(context)
-    topology.restore_deleting(context)
+    topology_settings.restore_producer_visible(context)
+    topology_settings.restore_deleting(context)
     assert control.overrides(topic) == wanted
     assert validate_drift.check(context).outcome is Outcome.PASSED
 
@@ -186,7 +188,7 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
-    for place in ((take_over_drift.topology, "apply_configs"), (type(context.target.admin), "create_acls")):
+    for place in ((topology_settings, "apply_configs"), (type(context.target.admin), "create_acls")):
         with monkeypatch.context() as patch:
             patch.setattr(*place, killed)
             with pytest.raises(Killed):

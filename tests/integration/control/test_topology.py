@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_kafka_migration.errors import ForeignData, Terminal, TopicRecreated, TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
-from airflow_provider_kafka_migration.phases import plan_growth, topology, topology_settings, topology_topics
+from airflow_provider_kafka_migration.phases import plan_growth, topology_copy, topology_settings, topology_topics
 from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
@@ -30,7 +30,7 @@ def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(con
     context, plan = control.planned()
     assert plan.topic(name).target_configs == SOURCE_CONFIGS
 
-    result = topology.run(context)
+    result = topology_copy.copy_topics(context)
     assert result.details["created"] == 1
     facts = context.target.admin.describe_topics([name])[name]
     assert [item.partition for item in facts.partitions] == [0, 1, 2]
@@ -39,23 +39,23 @@ def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(con
     assert copying["message.timestamp.after.max.ms"] == LONG_MAX
     assert "min.compaction.lag.ms" not in copying
 
-    again = topology.run(control.context())
+    again = topology_copy.copy_topics(control.context())
     assert again.already_done
     assert again.details["summary"] == result.details["summary"]
 
-    topology.restore_producer_visible(control.context())
+    topology_settings.restore_producer_visible(control.context())
     visible = control.overrides(name)
     assert visible["cleanup.policy"] == "compact"
     assert visible["max.message.bytes"] == "2000000"
     assert visible["retention.ms"] == "-1"
     assert visible["min.compaction.lag.ms"] == LONG_MAX
     assert "message.timestamp.after.max.ms" not in visible
-    assert topology.restore_producer_visible(control.context()).already_done
+    assert topology_settings.restore_producer_visible(control.context()).already_done
 
-    topology.restore_deleting(control.context())
-    assert control.overrides(name) == SOURCE_CONFIGS == topology.expected_configs(context)[name]
+    topology_settings.restore_deleting(control.context())
+    assert control.overrides(name) == SOURCE_CONFIGS == topology_settings.expected_configs(context)[name]
     # A cleared floor guard must not hold the cleaner back again.
-    assert topology.restore_producer_visible(control.context()).already_done
+    assert topology_settings.restore_producer_visible(control.context()).already_done
     assert control.overrides(name) == SOURCE_CONFIGS
 
 
@@ -68,12 +68,12 @@ def test_log_starts_are_filled_and_cut(control: Control) -> None:
     context.source.admin.delete_records({(name, 0): 120, (name, 1): 5})
     context, plan = control.planned()
     assert [item.target_start_offset for item in plan.topic(name).partitions] == [120, 5]
-    result = topology.run(context)
+    result = topology_copy.copy_topics(context)
     assert result.details["log_starts_filled"] == {"partitions": 2, "offsets": 125}
     keys = [(name, 0), (name, 1)]
     assert context.target.wire.list_offsets(keys, "earliest") == {(name, 0): 120, (name, 1): 5}
     assert context.target.wire.list_offsets(keys, "log_end") == {(name, 0): 120, (name, 1): 5}
-    assert topology.run(control.context()).already_done
+    assert topology_copy.copy_topics(control.context()).already_done
 
 
 def test_foreign_data_is_refused_and_nothing_is_touched(control: Control) -> None:
@@ -84,7 +84,7 @@ def test_foreign_data_is_refused_and_nothing_is_touched(control: Control) -> Non
     control.produce(names[1], 3, cluster=control.target_cluster)
     context, _ = control.planned()
     with pytest.raises(ForeignData) as caught:
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert caught.value.details["topics"] == {names[1]: {"0": 3}}
     described = context.target.admin.describe_topics(names)
     assert [name for name in names if described[name].error is None] == [names[1]]
@@ -98,7 +98,7 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     context, plan = control.planned()
     drift = {item["config"]: (item["target"], item["planned"]) for item in plan.topic(name).drift}
     assert drift == {"retention.ms": ("1000000", "7200000"), "segment.ms": ("3600000", None)}
-    result = topology.run(context)
+    result = topology_copy.copy_topics(context)
     assert result.details["adopted"] == 1
     assert result.details["widened"] == 1
     assert len(context.target.admin.describe_topics([name])[name].partitions) == 4
@@ -106,9 +106,9 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     assert settings is not None
     assert settings.topics[name].before == {"segment.ms": "3600000", "retention.ms": "1000000"}
     # What is written down at the second run must not be our own settings.
-    topology.run(control.context())
+    topology_copy.copy_topics(control.context())
     assert topology_settings.load(control.context()) == settings
-    topology.restore_for_rollback(control.context())
+    topology_settings.restore_for_rollback(control.context())
     assert control.overrides(name) == {"segment.ms": "3600000", "retention.ms": "1000000"}
 
 
@@ -118,7 +118,7 @@ def test_a_wider_topic_is_refused(control: Control) -> None:
     control.target_cluster.create_topic(name, 3)
     context, _ = control.planned()
     with pytest.raises(TopologyRefused, match="more partitions"):
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert control.overrides(name) == {}
 
 
@@ -129,7 +129,7 @@ def test_drift_is_refused_by_policy(make_control: Callable[..., Control]) -> Non
     control.target_cluster.create_topic(name, 1, {"retention.ms": "1000000"})
     context, _ = control.planned()
     with pytest.raises(TopologyRefused) as caught:
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert list(caught.value.details["topics"]) == [name]
 
 
@@ -146,12 +146,12 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
 
     monkeypatch.setattr(context.target.admin, "create_topics", create_and_die)
     with pytest.raises(KeyboardInterrupt):
-        topology.run(context)
+        topology_copy.copy_topics(context)
     other = control.context()
-    result = topology.run(other)
+    result = topology_copy.copy_topics(other)
     assert result.details["created"] == 0
     assert result.details["adopted"] == 2
-    assert topology.run(control.context()).already_done
+    assert topology_copy.copy_topics(control.context()).already_done
     # They were ours by intention, so a rollback puts the plan's configs on them, not what was found.
     settings = topology_settings.load(other)
     assert settings is not None
@@ -175,7 +175,7 @@ def test_a_lost_answer_to_a_creation_is_no_foreign_topic(control: Control, monke
     admin = control.context().target.admin
     monkeypatch.setattr(context.target.admin, "create_topics", create_twice)
     with pytest.raises(ForeignData) as caught:
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert list(caught.value.details["topics"]) == [names[2]], "only what really is somebody else's"
     journaled = topology_topics.journaled_ids(control.context())
     facts = admin.describe_topics(names)
@@ -193,7 +193,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     assert admin.create_partitions({names[0]: 4}) == {names[0]: None}
     control.produce(names[0], 30, 3)
     admin.delete_records({(names[0], 3): 7})
-    result = topology.run(context)
+    result = topology_copy.copy_topics(context)
     assert result.details["log_starts_filled"] == {"partitions": 1, "offsets": 7}
     amended = context.load_plan()
     assert [item.partition for item in amended.topic(names[0]).partitions] == [0, 1, 2, 3]
@@ -209,10 +209,10 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     assert followed.details["digest"] == amended.digest()
     assert context.journal_store.get(context.key(f"plans/{plan.digest()[:16]}.json")) == plan.canonical()
     assert len(context.target.admin.describe_topics(names)[names[0]].partitions) == 4
-    assert topology.run(control.context()).already_done
+    assert topology_copy.copy_topics(control.context()).already_done
     # It may grow again between two attempts; what is there is widened.
     assert admin.create_partitions({names[1]: 3}) == {names[1]: None}
-    assert topology.run(control.context()).details["widened"] == 1
+    assert topology_copy.copy_topics(control.context()).details["widened"] == 1
     assert len(context.target.admin.describe_topics(names)[names[1]].partitions) == 3
 
 
@@ -223,7 +223,7 @@ def test_growth_is_refused_where_the_spec_does_not_want_to_follow(make_control: 
     context, plan = control.planned()
     assert context.source.admin.create_partitions({name: 2}) == {name: None}
     with pytest.raises(TopologyRefused, match="more partitions than the plan") as caught:
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert caught.value.details["topics"] == {name: [1, 2]}
     assert context.load_plan().digest() == plan.digest()
     assert context.target.admin.describe_topics([name])[name].error is not None
@@ -242,7 +242,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
 
     wait_for("the topic is gone, and there again", created_again, 30)
     with pytest.raises(TopicRecreated, match="deleted and created again"):
-        topology.run(context)
+        topology_copy.copy_topics(context)
     assert context.target.admin.describe_topics(names)[names[0]].error is not None
     other = control.context()
     control.source_cluster.delete_topics([names[1]])
@@ -265,9 +265,9 @@ def test_excluded_configs_keep_the_target_s_and_the_others_follow_the_source(
     target = {"delete.retention.ms": "7000", "retention.bytes": "5000000", "flush.messages": "9"}
     control.target_cluster.create_topic(name, 1, target)
     context, _ = control.planned()
-    topology.run(context)
-    topology.restore_producer_visible(control.context())
-    topology.restore_deleting(control.context())
+    topology_copy.copy_topics(context)
+    topology_settings.restore_producer_visible(control.context())
+    topology_settings.restore_deleting(control.context())
     assert control.overrides(name) == {"delete.retention.ms": "7000", "retention.bytes": "1000000"}
 
 
@@ -281,7 +281,7 @@ def test_defaults_come_from_the_side_that_is_asked_for(
     control.source_cluster.create_topic(name, 1)
     context, plan = control.planned()
     assert {item["config"] for item in plan.defaults_drift} >= {"message.timestamp.after.max.ms"}
-    topology.run(context)
-    topology.restore_producer_visible(control.context())
-    topology.restore_deleting(control.context())
+    topology_copy.copy_topics(context)
+    topology_settings.restore_producer_visible(control.context())
+    topology_settings.restore_deleting(control.context())
     assert control.overrides(name).get("message.timestamp.after.max.ms") == expected

@@ -11,7 +11,13 @@ import pytest
 from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
 from airflow_provider_kafka_migration.kafka.admin_acls import Acl
 from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
-from airflow_provider_kafka_migration.phases import acls, topology, topology_log_starts, topology_settings
+from airflow_provider_kafka_migration.phases import (
+    acls,
+    producer_ids,
+    topology_copy,
+    topology_log_starts,
+    topology_settings,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME
 from tests.integration.control.control_support import Control
@@ -105,9 +111,9 @@ def _check(control: Control, names: dict[str, str]) -> None:
     assert settings is not None
     assert settings.topics[names["there"]].before == {"segment.ms": "3600000"}
     assert settings.topics[names["new"]].before is None
-    (taken,) = context.journal.steps(topology.PRODUCER_IDS)
+    (taken,) = context.journal.steps(producer_ids.PRODUCER_IDS)
     assert ProducerIds.model_validate(dict(taken.details)).data_producer_id >= 0
-    assert topology.run(control.context()).already_done
+    assert topology_copy.copy_topics(control.context()).already_done
 
 
 @pytest.mark.soak
@@ -122,10 +128,10 @@ def test_killed_at_each_write_it_goes_on(make_control: Callable[..., Control], *
         context = control.context()
         try:
             with killer.watching(context):
-                topology.run(context)
+                topology_copy.copy_topics(context)
         except KilledError:
             killed += 1
-            topology.run(control.context())
+            topology_copy.copy_topics(control.context())
         _check(control, names)
         if not killer.fired:
             break
@@ -139,7 +145,7 @@ def test_killed_again_and_again_in_one_migration_it_ends_the_same(control: Contr
         context, killer = control.context(), Killer(at, after=bool(at % 2))
         try:
             with killer.watching(context):
-                topology.run(context)
+                topology_copy.copy_topics(context)
         except KilledError:
             continue
         break
@@ -150,14 +156,14 @@ def test_killed_again_and_again_in_one_migration_it_ends_the_same(control: Contr
 
 def test_ten_runs_change_nothing_more(control: Control) -> None:
     names = _prepare(control)
-    topology.run(control.context())
+    topology_copy.copy_topics(control.context())
     context = control.context()
     entries, configs = len(context.journal.entries()), {name: control.overrides(name) for name in names.values()}
     for _ in range(10):
         watched = control.context()
         killer = Killer(1, after=False)
         with killer.watching(watched):
-            assert topology.run(watched).already_done
+            assert topology_copy.copy_topics(watched).already_done
         assert not killer.fired
     context.journal.refresh()
     assert len(context.journal.entries()) == entries
@@ -166,11 +172,11 @@ def test_ten_runs_change_nothing_more(control: Control) -> None:
 
 def test_killed_in_the_middle_of_a_rollback_it_is_put_back_by_the_next(control: Control) -> None:
     names = _prepare(control)
-    topology.run(control.context())
+    topology_copy.copy_topics(control.context())
     dying, killer = control.context(), Killer(1, after=True)
     with pytest.raises(KilledError), killer.watching(dying):
-        topology.restore_for_rollback(dying)
-    topology.restore_for_rollback(control.context())
+        topology_settings.restore_for_rollback(dying)
+    topology_settings.restore_for_rollback(control.context())
     assert control.overrides(names["new"]) == FINAL
     assert control.overrides(names["cut"]) == {}
     assert control.overrides(names["there"]) == {"segment.ms": "3600000"}

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck, probe, topology, topology_topics
+from airflow_provider_kafka_migration.phases import precheck, probe, topology_copy, topology_settings, topology_topics
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from tests.integration.control.control_support import Control
 
@@ -48,16 +48,16 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
     assert codes["W028"].subject == shared
     assert not {"B010", "B013", "B026"} & codes.keys()
 
-    topology.run(context)
+    topology_copy.copy_topics(context)
     assert [entry.details["topics"].keys() for entry in context.journal.steps("topic_shared")] == [{shared}]
     assert shared not in topology_topics.journaled_ids(context)
     assert _configs(context, shared)["cleanup.policy"] == "delete"
     # A plan that is made again says the same: the copy-time settings are not taken for the topic's own.
     plan_phase.run(context)
     assert context.load_plan().topic(shared) == plan.topic(shared)
-    assert topology.run(context).already_done
-    topology.restore_producer_visible(context)
-    topology.restore_deleting(context)
+    assert topology_copy.copy_topics(context).already_done
+    topology_settings.restore_producer_visible(context)
+    topology_settings.restore_deleting(context)
     assert _configs(context, shared) == before
 
 
@@ -70,7 +70,7 @@ def test_a_topic_of_others_is_never_widened(make_control: Callable[..., Control]
     context, plan = control.planned()
     assert "B029" in {item.code for item in precheck.look(context, plan)}
     with pytest.raises(TopologyRefused, match="fewer partitions"):
-        topology.run(context)
+        topology_copy.copy_topics(context)
 
 
 def test_the_spec_may_ask_for_transactions_everywhere(make_control: Callable[..., Control]) -> None:

@@ -38,11 +38,11 @@ from airflow_provider_kafka_migration.phases import (
     evidence,
     fence,
     floor_guard,
-    frozen,
+    freeze_attempt,
     groups,
+    producer_ids,
     seed,
     tail,
-    topology,
     validate,
 )
 from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
@@ -255,7 +255,7 @@ class Lab:
         )
         for state in (State.PRECHECK, State.TOPOLOGY_COPY):
             context.journal.transition(state, "lab")
-        topology.take_producer_ids(context)
+        producer_ids.take_producer_ids(context)
         context.journal.transition(State.SEED, "lab")
         seed.run(context)
         context.journal.transition(State.TAIL, "lab")
@@ -348,8 +348,8 @@ class Lab:
 
     def check_equal(self, *, shifts: Mapping[TopicPartition, int] | None = None) -> None:
         """Both clusters hold the same records, told by a reader that knows nothing of the product."""
-        attempt = frozen.current_attempt(context := self.context())
-        fenced = attempt is not None and frozen.step_done(context, attempt, fence.STEP) is not None
+        attempt = freeze_attempt.current_attempt(context := self.context())
+        fenced = attempt is not None and freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) is not None
         compare.compare(
             self.source_cluster.client_config(),
             self.target_cluster.client_config(),

@@ -14,11 +14,18 @@ from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batc
 from airflow_provider_kafka_migration.kafka.connection import ClientConfig
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases import evidence_bundle, fence, fence_id, floor_guard, frozen, groups
+from airflow_provider_kafka_migration.phases import (
+    evidence_bundle,
+    fence,
+    floor_guard,
+    freeze_attempt,
+    groups,
+    producer_ids,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.copy_jobs import producer_ids
-from airflow_provider_kafka_migration.replication import fence as replication_fence
-from airflow_provider_kafka_migration.replication.fence import fence_producer
+from airflow_provider_kafka_migration.phases.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.replication import fence_producer as replication_fence
+from airflow_provider_kafka_migration.replication.fence_producer import fence_producer
 from airflow_provider_kafka_migration.replication.partition_copy import advance_sequence
 from airflow_provider_kafka_migration.replication.reading import read_span
 from airflow_provider_kafka_migration.state import State
@@ -50,7 +57,7 @@ def control_batches(context: PhaseContext, topic: str, partition: int) -> list[R
     """The markers of the migration's data id in a target partition."""
     wire, key = context.target.wire, (topic, partition)
     end = wire.list_offsets([key], "log_end")[key]
-    own = producer_ids(context).data_producer_id
+    own = load_producer_ids(context).data_producer_id
     return [
         batch
         for batch in read_span(wire, key, 0, end, isolation=READ_UNCOMMITTED)
@@ -60,7 +67,7 @@ def control_batches(context: PhaseContext, topic: str, partition: int) -> list[R
 
 def zombie(lab: Lab, context: PhaseContext, topic: str, partition: int) -> int:
     """A copier with the right next sequence appends one more record; the broker's error code."""
-    wire, key, ids = context.target.wire, (topic, partition), producer_ids(context)
+    wire, key, ids = context.target.wire, (topic, partition), load_producer_ids(context)
     end = wire.list_offsets([key], "log_end")[key]
     last = max(
         (
@@ -131,16 +138,16 @@ def test_the_fence_of_a_principal_that_may_not_write_markers(
     def refused(wire: Wire, _broker_id: int, keys: list[tuple[str, int]], *_: object) -> None:
         raise PermissionMissing("no markers", where=Where(topic=keys[0][0]), next_step="grant Alter")
 
-    monkeypatch.setattr(fence_id, "markers_are_refused", lambda _: True)
+    monkeypatch.setattr(producer_ids, "markers_are_refused", lambda _: True)
     monkeypatch.setattr(replication_fence, "_send_to", refused)
     topic = unique_name("t")
     fill({topic: 2}, 50)
     lab = make_lab([topic])
     context = to_guard(lab)
-    name = fence_id.transactional_id(context)
+    name = producer_ids.transactional_id(context)
     assert name.startswith(f"kafka-migration.{context.migration_id}.data.")
     # Seed and tail have renewed the id meanwhile, and have copied under the epoch that was taken.
-    assert producer_ids(context).data_producer_epoch == 0
+    assert load_producer_ids(context).data_producer_epoch == 0
     ready = floor_guard.run(context)
     assert ready.details["fence"]["unfenced"] == []
     assert len(ready.details["fence"]["markers"]) == 2
@@ -166,10 +173,12 @@ def test_killed_around_the_fence(
     with counting(effects), pytest.raises(Killed):
         floor_guard.run(lab.context())
     again = lab.context()
-    attempt = frozen.current_attempt(again)
+    attempt = freeze_attempt.current_attempt(again)
     assert attempt is not None
     assert attempt.ready
-    assert (frozen.step_done(again, attempt, fence.STEP) is not None) == (name == "fence" and when == "after")
+    assert (freeze_attempt.step_done(again, attempt, fence.FENCE_STEP) is not None) == (
+        name == "fence" and when == "after"
+    )
     ready = floor_guard.run(again)
     assert ready.already_done
     assert ready.details["fence"]["markers"] == {f"{topic}-0": end}

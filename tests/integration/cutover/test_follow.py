@@ -13,7 +13,7 @@ from confluent_kafka.admin import ConfigResource, NewPartitions
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated, ValidationFailed
-from airflow_provider_kafka_migration.phases import cutover_freeze, drain, follow, tail
+from airflow_provider_kafka_migration.phases import cutover_freeze, follow, lags, tail, topics_gone
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
 from airflow_provider_kafka_migration.phases.validate_result import load_result
@@ -169,11 +169,11 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
 
     def named() -> bool:
         context.journal.refresh()
-        return bool(context.journal.steps(follow.GONE))
+        return bool(context.journal.steps(topics_gone.GONE))
 
     wait_for("the journal to name it", named, 30)
     with pytest.raises(TopicRecreated, match="deleted") as caught:
-        drain.check(context)
+        lags.check(context)
     assert caught.value.where.topic == lost
     # By policy it is left behind, and everything else goes on.
     lab.kill_tail()

@@ -25,13 +25,14 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, 
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.phases import (
     acls,
-    client_switch,
     cutover_final_drain,
     cutover_freeze,
     cutover_sentinels,
     evidence_bundle,
+    freeze_attempt,
     freeze_limit,
     frozen,
+    group_commit,
     validate_drift,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -53,7 +54,7 @@ def actions(webhook: FreezeWebhook) -> list[str]:
 
 
 def stop_offsets(context: PhaseContext) -> dict[str, int] | None:
-    stop = StopAt.in_force(context.journal_store.get(context.key(frozen.TAIL_STOP)))
+    stop = StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP)))
     return None if stop is None else stop.offsets
 
 
@@ -108,7 +109,7 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
         lab.enter_cutover(context)
         lab.advance(context)
-    acknowledged = context.journal.find_step(client_switch.ACKNOWLEDGED)
+    acknowledged = context.journal.find_step(group_commit.ACKNOWLEDGED)
     assert acknowledged is not None
     behind = acknowledged.details["behind_boundary"]
     assert list(behind["late"]) == [f"{topic}-0"]
@@ -322,7 +323,7 @@ def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
     assert not may_write(lab.source_cluster, "alice", topic)
     assert denials(lab.source_cluster, context, topic) == ["User:alice"]
     cutover_sentinels.run(context)  # our own principal may write
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []
@@ -341,7 +342,7 @@ def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
         cutover_freeze.run(context)
     assert denials(lab.source_cluster, context, topic) == (["User:alice"] if when == "after" else [])
     context = lab.context()
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cutover_support import CUTOVER_STEPS, Lab
 
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
 from airflow_provider_kafka_migration.phases import groups
 from airflow_provider_kafka_migration.phases.migrated import result_data
 
@@ -38,7 +38,7 @@ def test_frozen_time(
     fill(names, 3)
     lab = make_lab(list(names), cutover={"max_producer_freeze": "10m"})
     context = lab.begin()
-    offsets = {(name, number): CommittedOffset(2) for name in names for number in range(partitions)}
+    offsets = {(name, number): GroupOffset(2) for name in names for number in range(partitions)}
     for number in range(group_count):
         context.source.admin.alter_group_offsets(f"{lab.migration_id}.{number:04d}", offsets)
     lab.start_tail()

@@ -16,8 +16,15 @@ from kafka.protocol.api_message import ApiMessage
 
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.kafka.admin_groups import CommittedOffset
-from airflow_provider_kafka_migration.phases import floor_guard, group_offsets, groups, plan_groups, precheck_access
+from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
+from airflow_provider_kafka_migration.phases import (
+    floor_guard,
+    group_commit,
+    group_offsets,
+    groups,
+    plan_groups,
+    precheck_access,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
@@ -98,7 +105,7 @@ def commit_groups(lab: Lab, context: PhaseContext) -> dict[str, GroupResult]:
     lab.join_tail()
     groups.commit_groups(context)
     floor_guard.run(context)
-    found = groups.load_result(context)
+    found = group_commit.load_result(context)
     assert found is not None
     return {item.group: item for item in found.groups}
 
@@ -124,7 +131,7 @@ def test_share_groups_go_on_with_what_they_had_not_finished(
         context = lab.begin()
         lab.start_tail()
         # A new share group starts at the end of the log unless it is told to start elsewhere.
-        assert context.source.admin.alter_share_group_offsets(lab.group, {(topic, 0): CommittedOffset(7)}) == {
+        assert context.source.admin.alter_share_group_offsets(lab.group, {(topic, 0): GroupOffset(7)}) == {
             (topic, 0): None
         }
         assert share_read(new_source, lab.group, topic, 30) == [f"value-{n}" for n in range(30)]
@@ -138,10 +145,10 @@ def test_share_groups_go_on_with_what_they_had_not_finished(
         assert start_of(context, "target", lab.group, topic) == 30
 
         # Again: nothing to do; and it is never set back.
-        assert groups.sync_groups(context).groups[0].unchanged == 1
+        assert group_commit.sync_groups(context).groups[0].unchanged == 1
         context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
         assert share_read(new_target, lab.group, topic, 50) == [f"value-{n}" for n in range(30, 80)]
-        again = groups.sync_groups(context).groups[0]
+        again = group_commit.sync_groups(context).groups[0]
         assert again.committed == 0
         assert "never set back" in again.offsets[0].reason
         assert share_read(new_target, lab.group, topic, 20) == [f"value-{n}" for n in range(80, 100)]
@@ -156,7 +163,7 @@ def test_share_groups_are_reported_where_the_target_has_none(
     with closing(Lab(tmp_path, new_source, target_cluster, [topic])) as lab:
         context = lab.begin()
         lab.start_tail()
-        context.source.admin.alter_share_group_offsets(lab.group, {(topic, 0): CommittedOffset(4)})
+        context.source.admin.alter_share_group_offsets(lab.group, {(topic, 0): GroupOffset(4)})
         plan = lab.plan(context).model_copy(
             update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 10}, {})}
         )
@@ -239,7 +246,7 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
             assert len(described.members) == 1
             assert not described.is_empty
         assert context.source.admin.alter_group_offsets(
-            lab.group, {(topic, 0): CommittedOffset(42, metadata="AgAAAY")}
+            lab.group, {(topic, 0): GroupOffset(42, metadata="AgAAAY")}
         ) == {(topic, 0): None}
         plan = lab.plan(context).model_copy(
             update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 100}, {})}
@@ -253,12 +260,12 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
         assert lab.group not in context.target.admin.list_groups(), "the application could not join another kind"
 
         with StreamsMember(context, "target", lab.group, topic):
-            refused = groups.sync_groups(context).groups[0]
+            refused = group_commit.sync_groups(context).groups[0]
             assert "members on the target" in refused.skipped_reason
-        done = groups.sync_groups(context).groups[0]
+        done = group_commit.sync_groups(context).groups[0]
         assert (done.committed, done.failures, done.skipped_reason) == (1, [], "")
         with StreamsMember(context, "target", lab.group, topic):
             state = group_offsets.target_states(context, {lab.group: "streams"})[lab.group]
-            assert state.offsets == {(topic, 0): CommittedOffset(42, -1, "AgAAAY")}
+            assert state.offsets == {(topic, 0): GroupOffset(42, -1, "AgAAAY")}
             assert not state.is_empty
             assert context.target.admin.list_groups()[lab.group].type == "streams"

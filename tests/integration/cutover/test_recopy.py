@@ -8,7 +8,7 @@ import pytest
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.phases import recopy, seed, topology_missing, topology_topics
+from airflow_provider_kafka_migration.phases import overtaken, recopy, seed, topology_topics
 from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
 from harness.brokers import KafkaCluster
 from harness.load import wait_cleaned
@@ -47,7 +47,7 @@ def test_a_seed_that_was_overtaken_copies_the_topic_again(
     assert target_id() not in ("", before)
     lab.check_equal()
     assert [entry.details["topics"] for entry in context.journal.steps(recopy.STEP)] == [{topic: before}]
-    assert [entry.details["topics"] for entry in context.journal.steps(topology_missing.STEP)] == [[topic]]
+    assert [entry.details["topics"] for entry in context.journal.steps(overtaken.MADE_AGAIN)] == [[topic]]
     assert all("copied again" in item["what"] for item in overtaken_tombstones(context))
     assert seed.run(context).already_done
     assert len(context.journal.steps(recopy.STEP)) == 1

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import CopyFailed, DrainTimeout, TopicRecreated
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases import drain, follow, seed, tail_health, topology_missing
+from airflow_provider_kafka_migration.phases import bring, drain, overtaken, seed, tail_health, topology_missing
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
 from airflow_provider_kafka_migration.replication import coordinator, trouble
@@ -225,7 +225,7 @@ def test_a_target_topic_that_was_deleted_is_named_and_made_again(
     context = lab.context()
     seed.run(context)
     lab.check_equal()
-    assert [entry.details["topics"] for entry in context.journal.steps(topology_missing.STEP)] == [[deleted]]
+    assert [entry.details["topics"] for entry in context.journal.steps(overtaken.MADE_AGAIN)] == [[deleted]]
     entries = len(context.journal.entries())
     assert seed.run(context).already_done
     assert len(context.journal.entries()) == entries
@@ -252,14 +252,18 @@ def test_a_topic_that_is_made_again_by_halves_is_completed(
         return set_log_starts(given, plan, producers)
 
     lab.target_cluster.delete_topics([topic])
-    monkeypatch.setattr(follow, "set_log_starts", killed)
+    monkeypatch.setattr(bring, "set_log_starts", killed)
     with pytest.raises(Killed):
         seed.run(context)
-    monkeypatch.setattr(follow, "set_log_starts", noted)
+    monkeypatch.setattr(bring, "set_log_starts", noted)
     context = lab.context()
     seed.run(context)
     assert done == [topic]
-    assert len(context.journal.steps(topology_missing.STEP)) == len(context.journal.steps(topology_missing.DONE)) == 1
+    assert (
+        len(context.journal.steps(overtaken.MADE_AGAIN))
+        == len(context.journal.steps(topology_missing.MADE_AGAIN_DONE))
+        == 1
+    )
     lab.check_equal()
 
 

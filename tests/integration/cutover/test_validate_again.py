@@ -12,7 +12,7 @@ from test_uncompared import check, delete_records, switched
 
 from airflow_provider_kafka_migration.documents.validation import Outcome
 from airflow_provider_kafka_migration.errors import MigrationError, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import topology, validate
+from airflow_provider_kafka_migration.phases import topology_settings, validate
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from harness import clients
 
@@ -68,13 +68,13 @@ def test_a_group_that_failed_does_not_make_the_content_fail_later(lab: Lab) -> N
 
 def test_a_run_that_dies_while_retention_is_put_back_is_completed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     context = switched(lab)
-    put_back = topology.restore_deleting
+    put_back = topology_settings.restore_deleting
 
     def die(of: PhaseContext) -> Any:
         put_back(of)
         raise Transient("the worker is gone", next_step="-")
 
-    monkeypatch.setattr(topology, "restore_deleting", die)
+    monkeypatch.setattr(topology_settings, "restore_deleting", die)
     with pytest.raises(MigrationError, match="the worker is gone"):
         validate.run(context)
     monkeypatch.undo()

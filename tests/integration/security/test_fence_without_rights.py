@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batc
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
 from airflow_provider_kafka_migration.replication.empty_transactions import Fill, fill_and_wait, markers_are_refused
-from airflow_provider_kafka_migration.replication.fence import Fenced, fence_producer
+from airflow_provider_kafka_migration.replication.fence_producer import Fenced, fence_producer
 from airflow_provider_kafka_migration.replication.fence_transaction import TransactionFence
 from airflow_provider_kafka_migration.replication.reading import read_span
 from harness.brokers import KafkaCluster

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError, PermissionMissing
-from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.phases import plan_make, precheck
 from harness.brokers import KafkaCluster
 from harness.load import Kind, TopicLoad, load
 from tests.integration.control.control_support import Control
@@ -190,7 +189,7 @@ def test_precheck_says_that_empty_transactions_will_be_used(
     control = Control(tmp_path, source_cluster, target_cluster, prefix, user=USER, **sections)
     try:
         context = control.context(user=USER, **sections)
-        plan = plan_phase.make_plan(context)
+        plan = plan_make.make_plan(context)
         found = {item.code: item for item in precheck.look(context, plan)}
         assert "W025" in found, sorted((item.code, item.seen) for item in found.values())
         assert "empty transactions" in found["W025"].title

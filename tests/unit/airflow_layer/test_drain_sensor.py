@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
 from airflow_provider_kafka_migration.notifications.migration import message
 from airflow_provider_kafka_migration.phases import tail_health
 from airflow_provider_kafka_migration.phases.context import PhaseResult
-from airflow_provider_kafka_migration.phases.drain import DrainStatus
+from airflow_provider_kafka_migration.phases.lags import DrainStatus
 from airflow_provider_kafka_migration.sensors import drain as sensor_module
 from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
 from airflow_provider_kafka_migration.spec import parse_spec

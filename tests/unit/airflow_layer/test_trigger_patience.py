@@ -24,8 +24,8 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.freeze_limit import journal_unreachable
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers import drain
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger

@@ -37,7 +37,6 @@ from airflow_provider_kafka_migration.kafka.admin_configs import Configs, Config
 from airflow_provider_kafka_migration.kafka.admin_groups import GroupDescription, GroupMember
 from airflow_provider_kafka_migration.kafka.admin_transactions import TransactionFacts
 from airflow_provider_kafka_migration.phases import (
-    fence_id,
     precheck,
     precheck_access,
     precheck_compaction,
@@ -45,6 +44,8 @@ from airflow_provider_kafka_migration.phases import (
     precheck_storage,
     precheck_target,
     precheck_topics,
+    producer_ids,
+    topology_topics,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.precheck_codes import CODES
@@ -299,7 +300,7 @@ def test_a_fence_that_lacks_a_right_is_named_before_the_cutover(
     monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
     monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: result)
     monkeypatch.setattr(precheck_target, "has_producer_ids", lambda _: taken)
-    monkeypatch.setattr(fence_id, "transactional_id", lambda _: name)
+    monkeypatch.setattr(producer_ids, "transactional_id", lambda _: name)
     if is_mapped:
         partitions = [item.model_copy(update={"verdict": Verdict.MAPPED}) for item in plan.topics[0].partitions]
         plan = with_topic(plan, partitions=partitions)
@@ -557,7 +558,7 @@ def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monke
     drift = [{"config": "retention.ms", "target": "1", "source": "2", "planned": "2"}]
     drifted = with_topic(plan, drift=drift)
     here = SimpleNamespace(exists=True, ours=False, empty=True, partitions=3, end_offsets={})
-    monkeypatch.setattr(precheck_topics.topology_topics, "look", lambda *_: {"shop.alerts": here})
+    monkeypatch.setattr(topology_topics, "look", lambda *_: {"shop.alerts": here})
     refusing = make(topology={"on_config_drift": "refuse"})
     assert found(precheck_topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
     assert found(precheck_topics.check_present(make(), drifted)).keys() == {"W016"}

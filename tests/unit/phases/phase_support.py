@@ -27,10 +27,10 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
 from airflow_provider_kafka_migration.kafka.admin_groups import (
-    CommittedOffset,
     GroupDescription,
     GroupListing,
     GroupMember,
+    GroupOffset,
     GroupOffsets,
 )
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
@@ -122,7 +122,7 @@ class FakeAdmin:
 
     def __init__(self) -> None:
         self.groups: dict[str, FakeGroup] = {}
-        self.commits: list[tuple[str, dict[TopicPartition, CommittedOffset]]] = []
+        self.commits: list[tuple[str, dict[TopicPartition, GroupOffset]]] = []
         #: overrides of each topic, as make_plan has them
         self.configs = {"retention.ms": "1000"}
         self.producer_states: dict[TopicPartition, Any] = {}
@@ -180,11 +180,11 @@ class FakeAdmin:
         found = {}
         for name in names:
             group = self.groups[name]
-            offsets = {key: CommittedOffset(offset, 3, text) for key, (offset, text) in group.offsets.items()}
+            offsets = {key: GroupOffset(offset, 3, text) for key, (offset, text) in group.offsets.items()}
             found[name] = GroupOffsets(name, {} if group.read_error else offsets, error=group.read_error)
         return found
 
-    def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[Any, Any]:
+    def alter_group_offsets(self, name: str, offsets: Mapping[TopicPartition, GroupOffset]) -> dict[Any, Any]:
         self.commits.append((name, dict(offsets)))
         group = self.groups.setdefault(name, FakeGroup(kind="simple"))
         answers = {}

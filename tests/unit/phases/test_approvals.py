@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from phase_support import Clock, FakeGroup, approval, make_context, make_plan
 
-from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.documents.findings import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import answers, approvals, drain, fence, frozen
+from airflow_provider_kafka_migration.phases import answers, approval_check, approvals, fence, freeze_attempt, lags
 from airflow_provider_kafka_migration.phases.approval_text import escape
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.migrated import put_result
-from airflow_provider_kafka_migration.phases.precheck import PrecheckResult
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
 
@@ -90,7 +89,7 @@ def test_the_right_code_is_accepted_and_journaled(tmp_path: Path) -> None:
     assert entry is not None
     assert entry.details["body_shown"] == "what was shown"
     assert entry.details["responders"] == [{"user_id": "ann", "user_name": "Ann"}]
-    assert [item.code for item in approvals.require(context, "cutover")] == [code]
+    assert [item.code for item in approval_check.require(context, "cutover")] == [code]
 
 
 @pytest.mark.parametrize("code", ["", "00000000", "approve", "\u0661" * 8])
@@ -103,7 +102,7 @@ def test_a_wrong_code_is_refused_and_journaled(tmp_path: Path, code: str) -> Non
     assert refused is not None
     assert refused.details["why"]
     with pytest.raises(ApprovalRefused):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
 
 
 def test_a_code_from_before_a_change_is_refused(tmp_path: Path) -> None:
@@ -119,11 +118,11 @@ def test_a_change_after_the_answer_is_noticed_at_the_cutover(tmp_path: Path) -> 
     answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
     context.journal_store.put("m1/plan.json", make_plan({"other": 1}).canonical())
     with pytest.raises(ApprovalRefused, match="not the present one"):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
 
 
 def test_a_lag_that_stays_high_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "SMALL_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
     context = ready(tmp_path)
     code = approvals.make_facts(context, "cutover").code
     context.source.wire.offsets["latest"][("orders", 1)] = 1000  # type: ignore[attr-defined]
@@ -141,7 +140,7 @@ def test_an_old_answer_is_refused_when_it_comes_and_later(tmp_path: Path) -> Non
     answers.answer(context, approval(context, "cutover", code))
     clock.sleep(301)
     with pytest.raises(ApprovalRefused, match="old"):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
 
 
 def test_not_yet_and_abort_need_no_code_and_authorise_nothing(tmp_path: Path) -> None:
@@ -150,7 +149,7 @@ def test_not_yet_and_abort_need_no_code_and_authorise_nothing(tmp_path: Path) ->
         result = answers.answer(context, approval(context, "cutover", "", decision=decision))
         assert result.details["decision"] == decision
     with pytest.raises(ApprovalRefused):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
 
 
 def test_a_later_no_takes_back_an_approval(tmp_path: Path) -> None:
@@ -158,7 +157,7 @@ def test_a_later_no_takes_back_an_approval(tmp_path: Path) -> None:
     answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
     answers.answer(context, approval(context, "cutover", "", decision="not_yet"))
     with pytest.raises(ApprovalRefused):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
 
 
 def test_only_assigned_users_may_approve(tmp_path: Path) -> None:
@@ -178,15 +177,15 @@ def test_two_people(tmp_path: Path) -> None:
         answers.answer(context, approval(context, "cutover", code, user="bob", second=True))
     answers.answer(context, approval(context, "cutover", code, user="ann"))
     with pytest.raises(ApprovalRefused, match="2 people"):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
     with pytest.raises(ApprovalRefused, match="same person"):
         answers.answer(context, approval(context, "cutover", code, user="ann", second=True))
     answers.answer(context, approval(context, "cutover", code, user="bob", second=True))
-    assert len(approvals.require(context, "cutover")) == 2
+    assert len(approval_check.require(context, "cutover")) == 2
     # The first one answering again as the other person makes it one person again.
     answers.answer(context, approval(context, "cutover", code, user="bob"))
     with pytest.raises(ApprovalRefused, match="2 people"):
-        approvals.require(context, "cutover")
+        approval_check.require(context, "cutover")
 
 
 def test_after_a_lifted_freeze_a_new_approval_is_needed_and_brings_the_migration_back(tmp_path: Path) -> None:
@@ -199,9 +198,9 @@ def test_after_a_lifted_freeze_a_new_approval_is_needed_and_brings_the_migration
     context.journal.transition(State.TAIL, "t", from_states={State.CUTOVER})
     clock.sleep(1)
     with pytest.raises(ApprovalRefused):
-        approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
+        approval_check.require(context, "cutover", newer_than=approval_check.lifted_at(context))
     answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
-    assert approvals.require(context, "cutover", newer_than=approvals.lifted_at(context))
+    assert approval_check.require(context, "cutover", newer_than=approval_check.lifted_at(context))
     assert context.journal.tip_state is State.DRAIN_READY
 
 
@@ -209,9 +208,9 @@ def after_the_cutover(folder: Path, step: dict[str, Any] | None) -> PhaseContext
     """A migration whose clients may switch; ``step`` is what the journal has of the fence, None: nothing."""
     context = ready(folder)
     requested = {"method": "manual", "requested_at": iso(context.now()), "deadline": iso(context.now())}
-    context.journal.step(frozen.REQUESTED, key="1", details=requested)
+    context.journal.step(freeze_attempt.REQUESTED, key="1", details=requested)
     if step is not None:
-        context.journal.step(frozen.STEP, key=f"1/{fence.STEP}", details=step)
+        context.journal.step(freeze_attempt.STEP, key=f"1/{fence.FENCE_STEP}", details=step)
     return context
 
 

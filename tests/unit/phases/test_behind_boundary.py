@@ -12,11 +12,12 @@ from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerUnreachable, WaitsForOperator
 from airflow_provider_kafka_migration.phases import (
     answers,
+    approval_check,
     approvals,
     behind_boundary,
     client_switch,
-    frozen,
-    groups,
+    freeze_attempt,
+    group_commit,
     late_writes,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -34,14 +35,14 @@ def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "f
         folder, state=State.AWAITING_CLIENT_SWITCH, cutover={"freeze": "manual", "on_bypass": on_bypass}
     )
     now = iso(context.now())
-    context.journal.step(frozen.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
-    context.journal.step(frozen.READY, "1", {})
+    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
+    context.journal.step(freeze_attempt.READY, "1", {})
     put_result(context, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS)))
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, "")})  # type: ignore[attr-defined]
     monkeypatch.setattr(late_writes, "_read", lambda _wire, _key, since, until: LateWrites(until - since))
-    monkeypatch.setattr(groups, "failures_error", lambda *_: None)
+    monkeypatch.setattr(group_commit, "failures_error", lambda *_: None)
     return context
 
 
@@ -90,11 +91,11 @@ def test_records_that_came_after_the_answer_are_in_the_way_of_the_switch(
 ) -> None:
     context = switching(tmp_path, monkeypatch)
     code = approvals.code_of(approvals.make_binding(context, "client_switch"))
-    approvals.check_approval(context, approval(context, "client_switch", code))
+    approval_check.check_approval(context, approval(context, "client_switch", code))
     write_late(context)
     with pytest.raises(WaitsForOperator, match=r"orders-1: 3 records"):
         client_switch.run(context)
-    assert context.journal.find_step(client_switch.ACKNOWLEDGED) is None
+    assert context.journal.find_step(group_commit.ACKNOWLEDGED) is None
 
 
 def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,7 @@ def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.Mo
     write_late(context)
     assert "this is only shown" in approvals.make_facts(context, "client_switch").body
     approve(context)
-    entry = context.journal.find_step(client_switch.ACKNOWLEDGED)
+    entry = context.journal.find_step(group_commit.ACKNOWLEDGED)
     assert entry is not None
     assert list(entry.details["behind_boundary"]["late"]) == ["orders-1"]
     assert "orders-1" in entry.details["summary"]
@@ -122,7 +123,7 @@ def test_a_source_that_cannot_be_asked_is_never_nothing(
     assert "Nothing: all" not in body
     if on_bypass == "continue":
         approve(context)
-        entry = context.journal.find_step(client_switch.ACKNOWLEDGED)
+        entry = context.journal.find_step(group_commit.ACKNOWLEDGED)
         assert entry is not None
         assert entry.details["behind_boundary"]["unchecked"] == found.unchecked
         return

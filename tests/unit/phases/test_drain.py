@@ -16,9 +16,9 @@ from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.phases import drain, follow, topics_gone
+from airflow_provider_kafka_migration.phases import drain, lags, topics_gone
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.drain import PartitionLag
+from airflow_provider_kafka_migration.phases.lags import PartitionLag
 from airflow_provider_kafka_migration.state import State
 
 START = datetime(2026, 4, 24, 10, 40, tzinfo=UTC)
@@ -28,8 +28,8 @@ def lag(records: int, partition: int = 0) -> PartitionLag:
     return PartitionLag("orders", partition, 100, 100 - records, 100 - records)
 
 
-def look(records: int, seconds: float, since: datetime | None) -> drain.DrainStatus:
-    return drain.judge(
+def look(records: int, seconds: float, since: datetime | None) -> lags.DrainStatus:
+    return lags.judge(
         [lag(0, 1), lag(records)],
         at=START + timedelta(seconds=seconds),
         stable_since=since,
@@ -61,7 +61,7 @@ def test_lag_of_shifted_partitions_takes_off_the_shift(tmp_path: Path) -> None:
     context = make_context(tmp_path, plan=make_plan({"orders": 1}, verdict=Verdict.SHIFTED, shift=1000))
     context.source.wire.offsets["stable"] = {("orders", 0): 1100}  # type: ignore[attr-defined]
     context.target.wire.offsets["log_end"] = {("orders", 0): 93}  # type: ignore[attr-defined]
-    assert [item.lag for item in drain.measure(context)] == [7]
+    assert [item.lag for item in lags.measure(context)] == [7]
 
 
 def test_the_target_is_asked_before_the_source(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_target_is_asked_before_the_source(tmp_path: Path) -> None:
         target.offsets["latest"] = {("orders", 0): 20, ("orders", 1): 20}  # type: ignore[attr-defined]
 
     target.on_look = source.on_look = grow  # type: ignore[attr-defined]
-    assert all(item.lag >= 0 for item in drain.measure(context))
+    assert all(item.lag >= 0 for item in lags.measure(context))
 
 
 def test_a_target_that_is_ahead_is_named(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_target_that_is_ahead_is_named(tmp_path: Path) -> None:
     context.source.wire.offsets["latest"] = {("orders", 0): 10, ("orders", 1): 10}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 10, ("orders", 1): 12}  # type: ignore[attr-defined]
     with pytest.raises(ForeignData) as caught:
-        drain.measure(context)
+        lags.measure(context)
     assert (caught.value.where.topic, caught.value.where.partition) == ("orders", 1)
 
 
@@ -118,7 +118,7 @@ def test_an_event_that_is_old_is_looked_at_again(tmp_path: Path) -> None:
     context = make_context(tmp_path, clock=clock)
     context.source.wire.offsets["latest"] = {("orders", 0): 100}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 100}  # type: ignore[attr-defined]
-    event = drain.check(context).as_event()
+    event = lags.check(context).as_event()
     clock.sleep(11)
     context.target.wire.offsets["latest"] = {("orders", 0): 20}  # type: ignore[attr-defined]
 
@@ -142,8 +142,8 @@ def test_giving_up_names_the_worst_partition(tmp_path: Path) -> None:
 
 
 def test_lag_by_topic() -> None:
-    lags = [lag(3, 0), lag(4, 1), PartitionLag("a", 0, 9, 9, 9)]
-    assert drain.lag_by_topic(lags) == {
+    found = [lag(3, 0), lag(4, 1), PartitionLag("a", 0, 9, 9, 9)]
+    assert lags.lag_by_topic(found) == {
         "a": {"partitions": 1, "total_lag": 0, "largest_lag": 0},
         "orders": {"partitions": 2, "total_lag": 7, "largest_lag": 4},
     }
@@ -171,7 +171,7 @@ def test_who_waits_for_an_approval_is_caught_up_again(tmp_path: Path) -> None:
 
 def test_a_lag_that_shrinks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(drain, "time", SimpleNamespace(monotonic=clock.seconds, sleep=clock.sleep))
+    monkeypatch.setattr(lags, "time", SimpleNamespace(monotonic=clock.seconds, sleep=clock.sleep))
     context = make_context(tmp_path, clock=clock)
     source, target = context.source.wire, context.target.wire
     source.offsets["latest"] = {("orders", 0): 10_000}  # type: ignore[attr-defined]
@@ -182,12 +182,12 @@ def test_a_lag_that_shrinks_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
         target.offsets["latest"]["orders", 0] += 50  # type: ignore[attr-defined]
 
     begun = clock.at
-    assert drain.small_again(context, sleep=catch_up).is_small
+    assert lags.small_again(context, sleep=catch_up).is_small
     assert clock.at - begun > timedelta(seconds=150), "much longer than a lag that stands still"
     source.offsets["latest"] = {("orders", 0): 30_000}  # type: ignore[attr-defined]
     begun = clock.at
-    assert not drain.small_again(context, sleep=clock.sleep).is_small
-    assert clock.at - begun <= timedelta(seconds=drain.SMALL_AGAIN_SECONDS + 2)
+    assert not lags.small_again(context, sleep=clock.sleep).is_small
+    assert clock.at - begun <= timedelta(seconds=lags.SMALL_AGAIN_SECONDS + 2)
 
 
 def test_a_cluster_that_is_away_does_not_end_the_wait(tmp_path: Path) -> None:
@@ -238,10 +238,10 @@ def test_another_topic_is_named_before_its_offsets_are_looked_at(tmp_path: Path)
     context.source.wire.offsets["latest"] = {("orders", 0): 10, ("users", 0): 1}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 10, ("users", 0): 50}  # type: ignore[attr-defined]
     with pytest.raises(ForeignData):
-        drain.measure(context)
+        lags.measure(context)
     context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
     with pytest.raises(TopicRecreated, match="another-id") as caught:
-        drain.measure(context)
+        lags.measure(context)
     assert caught.value.where.topic == "users"
     assert "on_topic_deleted: drop" in caught.value.next_step
 
@@ -259,12 +259,12 @@ def test_a_deleted_topic_is_named_when_it_is_said_again_and_again(
 
     known["users"] = UNKNOWN_TOPIC
     monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=comes_back))
-    assert len(drain.measure(context)) == 2, "a broker that has just started does not know all topics"
+    assert len(lags.measure(context)) == 2, "a broker that has just started does not know all topics"
     assert len(pauses) == 1
     known["users"] = UNKNOWN_TOPIC
     monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=pauses.append))
     with pytest.raises(TopicRecreated, match="users: it was deleted on the source"):
-        drain.measure(context)
+        lags.measure(context)
 
 
 UNKNOWN_TOPIC = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
@@ -289,11 +289,11 @@ def test_a_topic_is_not_gone_as_long_as_one_broker_does_not_say_so(
     context = planned_with_ids(tmp_path)
     context.source.admin.topics["users"] = answer  # type: ignore[attr-defined]
     context.source.admin.other_brokers[2] = other  # type: ignore[attr-defined]
-    assert len(drain.measure(context)) == 2
+    assert len(lags.measure(context)) == 2
     assert "broker 2" in caplog.text
     context.source.admin.other_brokers[2] = {"users": UNKNOWN_TOPIC}  # type: ignore[attr-defined]
     with pytest.raises(TopicRecreated):
-        drain.measure(context)
+        lags.measure(context)
 
 
 def test_a_topic_that_no_broker_describes_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,28 +302,30 @@ def test_a_topic_that_no_broker_describes_is_not_gone(tmp_path: Path, monkeypatc
     context.source.admin.topics["users"] = UNKNOWN_TOPIC  # type: ignore[attr-defined]
     admin = context.source.admin
     monkeypatch.setattr(admin, "describe_topics_by_broker", lambda _names: {1: {}})
-    assert len(drain.measure(context)) == 2
+    assert len(lags.measure(context)) == 2
     monkeypatch.setattr(admin, "describe_topics_by_broker", lambda _names: {})
-    assert len(drain.measure(context)) == 2
+    assert len(lags.measure(context)) == 2
 
 
 def test_a_topic_that_is_dropped_by_policy_holds_nothing_up(tmp_path: Path) -> None:
     context = planned_with_ids(tmp_path, topology={"on_topic_deleted": "drop"})
     context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("users", 0): 50}  # type: ignore[attr-defined]
-    assert [item.topic for item in drain.measure(context)] == ["orders"]
+    assert [item.topic for item in lags.measure(context)] == ["orders"]
 
 
 def test_what_another_process_has_journaled_is_seen(tmp_path: Path) -> None:
     """The tail's follower names a topic that is gone; who waits in the meantime has an older view of the journal."""
     context = planned_with_ids(tmp_path)
-    assert drain.measure(context)
+    assert lags.measure(context)
     other = Journal.create_or_open(
         context.journal_store,
         "m1",
         Fingerprint("source-id", "target-id"),
         owner=Owner("cli", "tester", "tester"),
     )
-    other.step(follow.GONE, key="users: gone", details={"topic": "users", "why": "it was deleted", "policy": "fail"})
+    other.step(
+        topics_gone.GONE, key="users: gone", details={"topic": "users", "why": "it was deleted", "policy": "fail"}
+    )
     with pytest.raises(TopicRecreated, match="users: it was deleted"):
-        drain.measure(context)
+        lags.measure(context)

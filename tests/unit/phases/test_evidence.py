@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.errors import (
     Terminal,
 )
 from airflow_provider_kafka_migration.journal.spec_guard import flatten
-from airflow_provider_kafka_migration.phases import answers, approvals, evidence, evidence_bundle
+from airflow_provider_kafka_migration.phases import answers, approvals, evidence, evidence_bundle, publish
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
 from airflow_provider_kafka_migration.phases.migrated import put_result
@@ -152,7 +152,7 @@ def test_nothing_is_signed_without_a_passed_validation(tmp_path: Path) -> None:
 
 def test_a_failed_validation_leaves_an_attempt_that_says_so(tmp_path: Path) -> None:
     context = validated(tmp_path, Outcome.FAILED)
-    published = evidence.publish_failure(context)
+    published = publish.publish_failure(context)
     assert published is not None
     data = context.evidence_store.get(published.key)
     assert data is not None
@@ -337,7 +337,7 @@ def test_the_report_is_self_contained_and_escaped(tmp_path: Path) -> None:
             finished_at="b",
         ),
     )
-    evidence.publish(context, Outcome.WARNING)
+    publish.publish(context, Outcome.WARNING)
     page = (context.evidence_store.get("m1/evidence.html") or b"").decode()
     assert "<script" not in page
     assert page.count("&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;&amp;&quot;") == 3
@@ -378,4 +378,4 @@ def test_a_context_without_a_plan_says_so(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     (tmp_path / "store" / "m1" / "plan.json").unlink()
     with pytest.raises(Terminal, match="no plan"):
-        evidence.publish(context, Outcome.FAILED)
+        publish.publish(context, Outcome.FAILED)

@@ -41,7 +41,7 @@ def _written_by_the_migration(spec: MigrationSpec, monkeypatch: pytest.MonkeyPat
 
 def _written_by_the_split_restore(spec: MigrationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     backup = SimpleNamespace(source=SimpleNamespace(cluster_id="s"))
-    monkeypatch.setattr(split.backup, "load_source", lambda _: backup)
+    monkeypatch.setattr(split.backup_source, "load_source", lambda _: backup)
     monkeypatch.setattr(split.restore, "run", lambda *_, **__: None)
     job = split.SplitJob(spec, "target", Resolver(), SimpleNamespace(), owner=OWNER)  # type: ignore[arg-type]
     job.__dict__["_cluster"] = SimpleNamespace(cluster_id="t", close=lambda: None)

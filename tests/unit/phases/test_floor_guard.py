@@ -8,9 +8,9 @@ import pytest
 from phase_support import equal_offset_map, make_context
 
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
-from airflow_provider_kafka_migration.phases import cutover_sentinels, fence, floor_guard, frozen
+from airflow_provider_kafka_migration.phases import cutover_sentinels, fence, floor_guard, freeze_attempt
 from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.frozen import FreezeAttempt
+from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.migrated import by_name, put_result
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
@@ -22,18 +22,18 @@ def ready_context(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str)
     """READY is journaled, and the migration still in ``cutover``; both sides end at the boundary."""
     context = make_context(folder, state=State.CUTOVER, cutover={"freeze": "manual", "on_bypass": on_bypass})
     now = iso(context.now())
-    context.journal.step(frozen.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
-    context.journal.step(frozen.READY, "1", {})
+    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
+    context.journal.step(freeze_attempt.READY, "1", {})
     boundary = cutover_sentinels.Boundary(
         migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS)
     )
     put_result(context, "boundary", boundary)
     document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
-    monkeypatch.setattr(fence, "run", lambda *_: {"summary": "fenced"})
+    monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     return context, attempt
 
@@ -51,7 +51,7 @@ def test_a_source_that_was_written_to_is_not_ready(tmp_path: Path, monkeypatch: 
     assert "approve the cutover again" not in caught.value.next_step, "there is no way back from READY"
     assert "on_bypass: continue" in caught.value.next_step
     assert "start a new run with the changed ones and takeover" in caught.value.next_step, "Params cannot change"
-    assert context.journal.find_step(frozen.LIFTED) is None
+    assert context.journal.find_step(freeze_attempt.LIFTED) is None
 
 
 def test_a_person_may_go_on_with_what_was_written_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,10 @@ def test_a_pass_journals_a_deletion_only_when_all_brokers_tell_it(
     admin.topics = {"orders": "id-of-orders", "users": UNKNOWN}
     admin.other_brokers[2] = {"users": "id-of-users"}
     assert follow.follow(one) == []
-    assert one.journal.steps(follow.GONE) == []
+    assert one.journal.steps(topics_gone.GONE) == []
     admin.other_brokers[2] = {"users": UNKNOWN}
     follow.follow(one)
-    assert [entry.details["topic"] for entry in one.journal.steps(follow.GONE)] == ["users"]
+    assert [entry.details["topic"] for entry in one.journal.steps(topics_gone.GONE)] == ["users"]
 
 
 def partition(topic: str, number: int, size_bytes: int = 100) -> CopyPartition:

@@ -14,12 +14,13 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfir
 from airflow_provider_kafka_migration.phases import (
     fence,
     floor_guard,
+    freeze_attempt,
     freeze_by_hand,
     freeze_methods,
     freeze_webhook,
     frozen,
-    topology,
     topology_log_starts,
+    topology_settings,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
@@ -60,7 +61,9 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
     )
     now = clock.now()
     deadline = iso(now + timedelta(seconds=60))
-    context.journal.step(frozen.REQUESTED, "1", {"method": "webhook", "requested_at": iso(now), "deadline": deadline})
+    context.journal.step(
+        freeze_attempt.REQUESTED, "1", {"method": "webhook", "requested_at": iso(now), "deadline": deadline}
+    )
     result = FreezeResult(
         migration_id="m1",
         attempt=1,
@@ -70,14 +73,14 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
         deadline=deadline,
         ends=by_name(ENDS),
     )
-    context.journal.step(frozen.VERIFIED, "1", {"result": result.model_dump(mode="json")})
-    context.journal.step(frozen.STEP, "1/commit_groups", {"seconds": 1.0})
+    context.journal.step(freeze_attempt.VERIFIED, "1", {"result": result.model_dump(mode="json")})
+    context.journal.step(freeze_attempt.STEP, "1/commit_groups", {"seconds": 1.0})
     put_result(context, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS)))
     document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
-    monkeypatch.setattr(fence, "run", lambda *_: {"summary": "fenced"})
+    monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
     monkeypatch.setattr(topology_log_starts, "restore_log_starts", lambda *_: None)
-    monkeypatch.setattr(topology, "restore_producer_visible", lambda _: PhaseResult("topology", "restored"))
+    monkeypatch.setattr(topology_settings, "restore_producer_visible", lambda _: PhaseResult("topology", "restored"))
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     clock.sleep(40)
@@ -85,7 +88,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
 
 
 def freeze_first(context: PhaseContext) -> None:
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     freeze_methods.freeze(context, "webhook", attempt.key, attempt.deadline)
 
@@ -103,14 +106,16 @@ def test_a_receiver_that_lifts_by_itself_does_not_do_it_after_ready(
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
         freeze_first(context)
         floor_guard.run(context)
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     assert attempt.ready
     clock.sleep(30)
     assert producers.is_frozen, "they would write to the source again, behind the boundary"
     assert [call.body["deadline"] for call in receiver.calls] == [iso(attempt.deadline), None]
     names = [entry.step for entry in context.journal.steps()]
-    assert names.index(frozen.HELD) < names.index(frozen.READY), "journaled before it is asked, and before READY"
+    assert names.index(freeze_attempt.HELD) < names.index(freeze_attempt.READY), (
+        "journaled before it is asked, and before READY"
+    )
 
 
 def test_what_was_written_until_the_receiver_held_them_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +131,7 @@ def test_what_was_written_until_the_receiver_held_them_is_seen(tmp_path: Path, m
         receiver.answer = answer
         with pytest.raises(FreezeFailed, match="orders-1 got offsets 50 to 52"):
             floor_guard.run(context)
-    assert context.journal.find_step(frozen.READY) is None
+    assert context.journal.find_step(freeze_attempt.READY) is None
     assert [call.action for call in receiver.calls] == ["freeze", "unfreeze"]
     assert context.journal.tip_state is State.TAIL
 
@@ -153,7 +158,7 @@ def test_without_a_yes_there_is_no_ready(
         with pytest.raises(error, match="webhook"):
             floor_guard.run(context)
         asked = [call.action for call in receiver.calls]
-        attempt = frozen.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context)
         assert attempt is not None
         assert not attempt.ready
         if error is FreezeFailed:
@@ -164,8 +169,8 @@ def test_without_a_yes_there_is_no_ready(
         assert not attempt.lifted
         receiver.answer = None
         floor_guard.run(context)
-    assert context.journal.find_step(frozen.READY) is not None
-    assert len(context.journal.steps(frozen.HELD)) == 1
+    assert context.journal.find_step(freeze_attempt.READY) is not None
+    assert len(context.journal.steps(freeze_attempt.HELD)) == 1
 
 
 def test_nobody_is_held_for_a_freeze_that_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +178,9 @@ def test_nobody_is_held_for_a_freeze_that_was_given_up(tmp_path: Path, monkeypat
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = frozen.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context)
         assert attempt is not None
-        context.journal.step(frozen.HELD, "1", {})
+        context.journal.step(freeze_attempt.HELD, "1", {})
         frozen.back_to_tail(context, "given up by the watch")
         with pytest.raises(PhaseOver):
             frozen.hold(context, attempt)
@@ -187,7 +192,7 @@ def test_floor_guard_that_died_behind_ready_holds_them_again(tmp_path: Path, mon
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        context.journal.step(frozen.READY, "1", {})
+        context.journal.step(freeze_attempt.READY, "1", {})
         assert floor_guard.run(context).already_done
     assert [call.body["deadline"] for call in receiver.calls] == [None]
     assert [call.action for call in receiver.calls] == ["freeze"]
@@ -200,7 +205,7 @@ def test_producers_that_were_freed_while_they_were_asked_to_stay_are_freed_again
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = frozen.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context)
         assert attempt is not None
 
         def answer(call: Call) -> None:
@@ -218,7 +223,7 @@ def test_nobody_is_held_behind_the_limit(tmp_path: Path, monkeypatch: pytest.Mon
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = frozen.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context)
         assert attempt is not None
         resolve = freeze_methods.webhook_address
 
@@ -242,8 +247,8 @@ def test_behind_ready_only_who_was_never_held_is_asked(
         quick = {**FreezeWebhook.__init__.__kwdefaults__, "sleep": lambda _: None}
         monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", quick)
         details = {"seconds": 1.0, "held": {"webhook": {"status": 200}} if held else {}}
-        context.journal.step(frozen.STEP, "1/floor_guard", details)
-        context.journal.step(frozen.READY, "1", {})
+        context.journal.step(freeze_attempt.STEP, "1/floor_guard", details)
+        context.journal.step(freeze_attempt.READY, "1", {})
         clock.sleep(3600)
         if held:
             assert floor_guard.run(context).already_done

@@ -24,16 +24,17 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.phases import (
     answers,
-    approvals,
+    approval_check,
     cutover_freeze,
     follow,
+    freeze_attempt,
     freeze_limit,
     freeze_methods,
     freeze_words,
     frozen,
     rollback,
     take_over_drift,
-    topology,
+    topology_settings,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
@@ -51,7 +52,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
     context = make_context(folder, state=State.CUTOVER, clock=clock, cutover=section)
     now = iso(context.now())
     deadline = iso(context.now() + timedelta(seconds=60))
-    context.journal.step(frozen.REQUESTED, "1", {"method": method, "requested_at": now, "deadline": deadline})
+    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": method, "requested_at": now, "deadline": deadline})
     result = FreezeResult.model_validate(
         {
             "migration_id": "m1",
@@ -63,7 +64,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
             "ends": {},
         }
     )
-    context.journal.step(frozen.VERIFIED, "1", {"result": result.model_dump(mode="json")})
+    context.journal.step(freeze_attempt.VERIFIED, "1", {"result": result.model_dump(mode="json")})
     if method != "manual":
         monkeypatch.setattr(freeze_methods, "unfreeze", lambda *_: {})
     return context
@@ -94,7 +95,7 @@ def lift_in_two_tries(context: PhaseContext, clock: Clock) -> None:
     step, left = context.journal.step, [1]
 
     def journal(name: str, *args: Any, **more: Any) -> Any:
-        if name == frozen.LIFTED and left:
+        if name == freeze_attempt.LIFTED and left:
             left.pop()
             raise StorageUnavailable("503")
         return step(name, *args, **more)
@@ -124,7 +125,7 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
     context = in_freeze(tmp_path, clock, method, monkeypatch)
     with pytest.raises(MigrationError) as caught:
         end(context, clock)
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     assert attempt.lifted
     told = str(caught.value)
@@ -135,7 +136,7 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
 
 def test_a_step_behind_a_lifted_freeze_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = in_freeze(tmp_path, Clock(), "manual", monkeypatch)
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     with pytest.raises(FreezeFailed, match=freeze_words.TELL_OWNERS):
@@ -157,7 +158,7 @@ def test_a_cutover_that_did_not_begin_says_who_is_still_stopped(
         raise error
 
     if why != "approval":
-        monkeypatch.setattr(approvals, "require", lambda *_, **__: [])
+        monkeypatch.setattr(approval_check, "require", lambda *_, **__: [])
         monkeypatch.setattr(follow, "check_all_followed", refuse if why == "new partitions" else lambda *_: None)
         monkeypatch.setattr(take_over_drift, "check_before_freeze", refuse)
     with pytest.raises(MigrationError) as caught:
@@ -180,7 +181,7 @@ def test_a_refused_approval_says_it_to_whoever_has_stopped_the_producers(tmp_pat
 @pytest.mark.parametrize("method", METHODS)
 def test_a_rollback_in_a_freeze_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     context = in_freeze(tmp_path, Clock(), method, monkeypatch)
-    monkeypatch.setattr(topology, "restore_for_rollback", lambda _: PhaseResult("rollback", "put back"))
+    monkeypatch.setattr(topology_settings, "restore_for_rollback", lambda _: PhaseResult("rollback", "put back"))
     assert freeze_words.lifted(method) in rollback.run(context).summary
 
 

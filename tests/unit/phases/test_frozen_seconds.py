@@ -10,7 +10,15 @@ import pytest
 from phase_support import Clock, approval, make_context
 
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
-from airflow_provider_kafka_migration.phases import approval_text, approvals, cutover_freeze, floor_guard, frozen
+from airflow_provider_kafka_migration.phases import (
+    approval_check,
+    approval_text,
+    approvals,
+    cutover_freeze,
+    floor_guard,
+    freeze_attempt,
+    frozen,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
@@ -18,7 +26,7 @@ from airflow_provider_kafka_migration.state import State
 
 def verify(context: PhaseContext, clock: Clock, seconds: float) -> None:
     """The freeze that was requested is verified so much later."""
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     clock.sleep(seconds)
     result = FreezeResult(
@@ -30,12 +38,12 @@ def verify(context: PhaseContext, clock: Clock, seconds: float) -> None:
         deadline=iso(attempt.deadline),
         ends={},
     )
-    context.journal.step(frozen.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+    context.journal.step(freeze_attempt.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
 
 
 def ready(context: PhaseContext, clock: Clock, seconds: float) -> FrozenTime:
     """A step of 20 s, and READY so much after the verification."""
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     timer = frozen.StepTimer.start(context, attempt, "final_drain")
     clock.sleep(20)
@@ -50,7 +58,7 @@ def begin(context: PhaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     context.source.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     code = approvals.make_facts(context, "cutover").code
-    approvals.check_approval(context, approval(context, "cutover", code))
+    approval_check.check_approval(context, approval(context, "cutover", code))
     context.now.__self__.sleep(5)  # type: ignore[attr-defined]
     cutover_freeze._begin(context, None)
 
@@ -74,7 +82,7 @@ def test_it_counts_from_the_request(
     time = ready(context, clock, 25)
     assert time.frozen_seconds == felt
     assert time.steps == {"freeze": 12.0, "final_drain": 20.0}
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     assert attempt.deadline - attempt.requested_at == timedelta(seconds=60), "the limit counts from the request, too"
     if section["freeze"] == "manual":
@@ -101,7 +109,7 @@ def test_what_an_older_release_has_written_is_read(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
     now = clock.now()
     details = {"method": "manual", "requested_at": iso(now), "deadline": iso(now + timedelta(seconds=60))}
-    context.journal.step(frozen.REQUESTED, key="1", details=details)
-    attempt = frozen.current_attempt(context)
+    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     assert attempt.stopped_at == attempt.requested_at

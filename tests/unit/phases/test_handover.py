@@ -11,7 +11,15 @@ from phase_support import Clock, approval, make_context
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, FreezeFailed, StorageUnavailable
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import answers, approvals, frozen, handover, one_task, tail
+from airflow_provider_kafka_migration.phases import (
+    answers,
+    approval_check,
+    approvals,
+    freeze_attempt,
+    handover,
+    one_task,
+    tail_health,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.timing import iso, words
 from airflow_provider_kafka_migration.references import Resolver
@@ -98,7 +106,7 @@ def test_a_cutover_that_cannot_fit_is_said_and_refused(tmp_path: Path) -> None:
         answers.answer(context, approval(context, "cutover", facts.code))
     assert "in_one_task" in caught.value.next_step
     assert context.journal.find_step("approval_refused") is not None
-    assert not approvals.given(context, "cutover")
+    assert not approval_check.given(context, "cutover")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +124,7 @@ def test_what_may_fit_is_not_refused(tmp_path: Path, cutover: dict[str, Any], se
     facts = approvals.make_facts(context, "cutover")
     assert not facts.facts["cannot_fit"]
     answers.answer(context, approval(context, "cutover", facts.code))
-    assert approvals.given(context, "cutover")
+    assert approval_check.given(context, "cutover")
 
 
 def test_one_task_has_no_changes_and_says_so(tmp_path: Path) -> None:
@@ -146,7 +154,7 @@ def frozen_now(folder: Path) -> tuple[PhaseContext, Clock]:
     context = make_context(folder, state=State.CUTOVER, clock=clock)
     deadline = clock.now() + context.spec.cutover.max_producer_freeze
     details = {"method": "manual", "requested_at": iso(clock.now()), "deadline": iso(deadline)}
-    context.journal.step(frozen.REQUESTED, key="1", details=details)
+    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
     return context, clock
 
 
@@ -158,7 +166,7 @@ def test_it_waits_until_the_tail_has_journaled_its_end(tmp_path: Path) -> None:
         waits.append(seconds)
         clock.sleep(seconds)
         if len(waits) == 3:
-            context.journal.step(tail.DONE, details={})
+            context.journal.step(tail_health.TAIL_DONE, details={})
 
     one_task.wait_for_tail(context, sleep=sleep)
     assert len(waits) == 3
@@ -168,19 +176,19 @@ def test_end_of_the_tail_before_this_freeze_does_not_count(tmp_path: Path) -> No
     """The freeze before this one was lifted, and took the tail's stop back."""
     clock = Clock()
     context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
-    context.journal.step(tail.DONE, details={})
-    assert tail.has_ended(context)
-    context.journal.step(frozen.REQUESTED, key="2", details={})
-    assert not tail.has_ended(context)
-    context.journal.step(tail.DONE, details={})
-    assert tail.has_ended(context)
+    context.journal.step(tail_health.TAIL_DONE, details={})
+    assert tail_health.has_ended(context)
+    context.journal.step(freeze_attempt.REQUESTED, key="2", details={})
+    assert not tail_health.has_ended(context)
+    context.journal.step(tail_health.TAIL_DONE, details={})
+    assert tail_health.has_ended(context)
 
 
 def test_a_tail_that_does_not_end_lifts_the_freeze(tmp_path: Path) -> None:
     context, clock = frozen_now(tmp_path)
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         one_task.wait_for_tail(context, sleep=clock.sleep)
-    assert context.journal.find_step(frozen.LIFTED, "1") is not None
+    assert context.journal.find_step(freeze_attempt.LIFTED, "1") is not None
     assert context.journal.tip_state is State.TAIL
 
 
@@ -221,13 +229,13 @@ def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
         waits.append(seconds)
         clock.sleep(seconds)
         if len(waits) == 4:
-            context.journal.step(tail.DONE, details={})
+            context.journal.step(tail_health.TAIL_DONE, details={})
 
     monkeypatch.setattr(context.journal, "refresh", failing)
     assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
     assert failures == []
     assert len(waits) == 4
-    attempt = frozen.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     assert attempt.is_open
 
@@ -245,7 +253,7 @@ def test_a_tail_that_failed_is_waited_for_until_it_has_been_run_again(
             context.journal.fail(CopyFailed("a partition"))
         if len(waits) == 3:
             context.journal.transition(State.CUTOVER, "tail is run again")
-            context.journal.step(tail.DONE, details={})
+            context.journal.step(tail_health.TAIL_DONE, details={})
 
     assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
     assert len(waits) == 3, "groups are not committed before the tail has ended"
@@ -256,5 +264,5 @@ def test_a_tail_that_failed_for_good_lifts_the_freeze_at_its_limit(tmp_path: Pat
     context.journal.fail(CopyFailed("a partition"))
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         one_task.wait_for_tail(context, sleep=clock.sleep)
-    assert context.journal.find_step(frozen.LIFTED, "1") is not None
+    assert context.journal.find_step(freeze_attempt.LIFTED, "1") is not None
     assert context.journal.tip_state is State.TAIL

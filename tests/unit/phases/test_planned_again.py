@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from phase_support import make_context, make_plan
 
+from airflow_provider_kafka_migration.documents import findings
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.errors import IllegalTransition
-from airflow_provider_kafka_migration.phases import plan, plan_growth, precheck, topology_copy
+from airflow_provider_kafka_migration.phases import acls, plan_growth, precheck, topology_copy
 from airflow_provider_kafka_migration.phases.catalog import PHASES
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.migrated import put_result
@@ -21,12 +22,12 @@ from airflow_provider_kafka_migration.state import FORWARD, State
 @pytest.mark.parametrize("state", [State.PLANNED, State.PRECHECK])
 def test_clearing_plan_plans_anew_until_the_precheck_has_passed(tmp_path: Path, state: State) -> None:
     """After blockers a person corrects a cluster or the spec: the former plan must not stay."""
-    assert PHASES["plan"].done(make_context(tmp_path, state=state)) is None
+    assert PHASES["plan"].done("plan", make_context(tmp_path, state=state)) is None
 
 
 @pytest.mark.parametrize("state", FORWARD[2:], ids=str)
 def test_afterwards_the_plan_is_what_it_is(tmp_path: Path, state: State) -> None:
-    done = PHASES["plan"].done(make_context(tmp_path, state=state))
+    done = PHASES["plan"].done("plan", make_context(tmp_path, state=state))
     assert done is not None
     assert done.already_done
 
@@ -38,7 +39,7 @@ def _planner(monkeypatch: pytest.MonkeyPatch) -> list[PhaseContext]:
         made.append(context)
         return PhaseResult("plan", "planned", {})
 
-    monkeypatch.setattr(plan, "run", run)
+    monkeypatch.setattr(precheck, "write_plan", run)
     monkeypatch.setattr(precheck, "look", lambda *_: [])
     return made
 
@@ -58,13 +59,13 @@ def test_a_precheck_never_looks_at_the_plan_of_another_spec(
 
 def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
-    monkeypatch.setattr(topology_copy.topology, "run", lambda _: done.append(1) or PhaseResult("t", "", {}))
-    monkeypatch.setattr(topology_copy.acls, "run", lambda _: PhaseResult("a", "", {}))
+    monkeypatch.setattr(topology_copy, "copy_topics", lambda _: done.append(1) or PhaseResult("t", "", {}))
+    monkeypatch.setattr(acls, "run", lambda _: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     with pytest.raises(IllegalTransition, match="newer than its precheck"):
         topology_copy.run(context)
-    checked = precheck.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
-    put_result(context, precheck.RESULT, checked)
+    checked = findings.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
+    put_result(context, plan_growth.PRECHECK_RESULT, checked)
     topology_copy.run(context)
     assert done == [1]
     context.journal_store.put(context.key("plan.json"), make_plan({"invoices": 1}).canonical())
@@ -77,12 +78,12 @@ def test_a_plan_that_topology_copy_itself_has_amended_is_a_checked_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after it took up new partitions: the journal leads from the present plan back to the checked one."""
-    monkeypatch.setattr(topology_copy.topology, "run", lambda _: PhaseResult("t", "", {}))
-    monkeypatch.setattr(topology_copy.acls, "run", lambda _: PhaseResult("a", "", {}))
+    monkeypatch.setattr(topology_copy, "copy_topics", lambda _: PhaseResult("t", "", {}))
+    monkeypatch.setattr(acls, "run", lambda _: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     plans = [make_plan({"orders": count}) for count in (1, 2, 3)]
-    checked = precheck.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
-    put_result(context, precheck.RESULT, checked)
+    checked = findings.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
+    put_result(context, plan_growth.PRECHECK_RESULT, checked)
     for former, amended in itertools.pairwise(plans):
         details = {"former_digest": former.digest(), "digest": amended.digest()}
         context.journal.step(plan_growth.STEP, details=details)

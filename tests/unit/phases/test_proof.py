@@ -26,12 +26,12 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
 from airflow_provider_kafka_migration.phases import (
+    approval_check,
     approval_text,
     approvals,
-    follow,
+    bring,
     passed_content,
     proof,
-    topology,
     topology_missing,
 )
 from airflow_provider_kafka_migration.phases.context import PhaseContext
@@ -161,7 +161,7 @@ def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, mon
     def made(*_: Any) -> None:
         seen.append(proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}).proven)
 
-    monkeypatch.setattr(follow, "make", made)
+    monkeypatch.setattr(bring, "make_new_partitions", made)
     partitions = [
         CopyPartition(
             topic="orders",
@@ -261,7 +261,7 @@ def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
     assert load_passed(context, RANGES) == passed
     replaced[0] = True
     assert load_passed(context, RANGES) is None
-    context.journal.step(topology.DELETING_RESTORED)
+    context.journal.step(passed_content.DELETING_RESTORED)
     assert load_passed(context, RANGES) == passed, "log starts move, and nothing could be compared any more"
 
 
@@ -273,15 +273,15 @@ def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> N
     assert "**1 partitions DIFFER**: the approval is refused." in facts.body
     assert "2 differences, seen 3 times" in facts.body
     with pytest.raises(ApprovalRefused, match=r"1 partitions differ .* orders-1: 2 differences") as caught:
-        approvals.check_approval(context, approval(context, "cutover", facts.code))
+        approval_check.check_approval(context, approval(context, "cutover", facts.code))
     assert list(caught.value.details["differing"]) == ["orders-1"]
-    assert context.journal.find_step(approvals.REFUSED, "cutover") is not None
+    assert context.journal.find_step(approval_check.REFUSED, "cutover") is not None
     entry = context.journal.find_step(proof.STEP, "cutover/answer")
     assert entry is not None
     assert entry.details["differing_partitions"] == 1
     # It was gone at the next look: nothing is in the way.
     prove(context, 1, 50)
-    assert approvals.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
+    assert approval_check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
 
 
 @pytest.mark.parametrize("validation", [{"on_difference": "warn"}, {"before_cutover": False}])
@@ -290,4 +290,4 @@ def test_a_difference_may_be_accepted(tmp_path: Path, validation: dict[str, Any]
     differ(context)
     facts = approvals.make_facts(context, "cutover")
     assert ("this is only shown" in facts.body) == ("on_difference" in validation)
-    assert approvals.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
+    assert approval_check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"

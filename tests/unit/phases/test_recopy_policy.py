@@ -17,7 +17,14 @@ from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissi
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin_base import ItemError
 from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts
-from airflow_provider_kafka_migration.phases import follow, recopy, topology_missing, topology_topics
+from airflow_provider_kafka_migration.phases import (
+    bring,
+    freeze_attempt,
+    overtaken,
+    recopy,
+    topology_missing,
+    topology_topics,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.replication.leases import Identity, LeaseKeeper
 
@@ -144,7 +151,7 @@ def test_other_failures_and_policies_delete_nothing(tmp_path: Path, code: str, o
 
 
 def freeze(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "is_frozen", lambda _: True)
+    monkeypatch.setattr(freeze_attempt, "is_frozen", lambda _: True)
 
 
 def another_id(world: World, _: object) -> None:
@@ -233,14 +240,14 @@ def test_a_topic_that_somebody_has_made_meanwhile_is_refused_with_data(
         assert world.run() == [], "it is not ours, so it is not deleted"
     # By policy one is deleted, and journaled once as one to be made again.
     assert len(world.deleted) == 1
-    assert len(world.context.journal.steps(topology_missing.STEP)) == 1
+    assert len(world.context.journal.steps(overtaken.MADE_AGAIN)) == 1
 
 
 def test_a_topic_that_somebody_has_made_meanwhile_is_made_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(tmp_path)
     with_stranger(world, monkeypatch)
     made: list[set[tuple[str, int]]] = []
-    monkeypatch.setattr(follow, "make", lambda _context, _plan, keys: made.append(keys))
+    monkeypatch.setattr(bring, "make_new_partitions", lambda _context, _plan, keys: made.append(keys))
     world.run()
     assert world.make_missing() == ["orders"]
     assert made == [{("orders", 0), ("orders", 1)}]

@@ -10,7 +10,7 @@ from phase_support import make_context
 
 from airflow_provider_kafka_migration.documents.copy_job import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, StillFrozen
-from airflow_provider_kafka_migration.phases import frozen, rollback, topology
+from airflow_provider_kafka_migration.phases import freeze_attempt, rollback, topology_settings
 from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
@@ -21,7 +21,7 @@ def _topics(restored: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         restored.append("topics")
         return PhaseResult("rollback", "put back")
 
-    monkeypatch.setattr(topology, "restore_for_rollback", restore)
+    monkeypatch.setattr(topology_settings, "restore_for_rollback", restore)
 
 
 def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
@@ -30,7 +30,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
     context = make_context(tmp_path, state=State.CUTOVER, cutover={"freeze": "manual"})
     now = context.now()
     details = {"method": "acl", "requested_at": iso(now), "deadline": iso(now)}
-    context.journal.step(frozen.REQUESTED, key="1", details=details)
+    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
     answers: list[Exception | None] = [BrokerUnreachable("the source is away"), None]
     restored: list[str] = []
     _topics(restored, monkeypatch)
@@ -46,7 +46,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
         rollback.run(context)
     assert context.journal.tip_state is State.TAIL
     assert restored == [], "a tail that goes on needs its copy-time settings"
-    stop_key = context.key(frozen.TAIL_STOP)
+    stop_key = context.key(freeze_attempt.TAIL_STOP)
     assert StopAt.in_force(context.journal_store.get(stop_key)) is None, "and is not stopped"
 
     rollback.run(context)

@@ -11,7 +11,14 @@ import pytest
 from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, DrainTimeout
-from airflow_provider_kafka_migration.phases import approvals, copy_jobs, drain, tail, tail_health
+from airflow_provider_kafka_migration.phases import (
+    approval_check,
+    approvals,
+    copy_jobs,
+    drain,
+    lags,
+    tail_health,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.phases.timing import iso
 from airflow_provider_kafka_migration.state import State
@@ -213,7 +220,7 @@ def test_the_drain_waits_for_a_tail_that_is_heard_from(tmp_path: Path) -> None:
 
     since = None
     for _ in range(100):
-        status = drain.check(tail.context, since, health=tail.watch)
+        status = lags.check(tail.context, since, health=tail.watch)
         since = status.stable_since
         assert not status.ready
         assert not status.is_small
@@ -224,18 +231,18 @@ def test_the_drain_waits_for_a_tail_that_is_heard_from(tmp_path: Path) -> None:
     for _ in range(14):
         tail.writes()
         pause(1)
-        status = drain.check(tail.context, since, health=tail.watch)
+        status = lags.check(tail.context, since, health=tail.watch)
         since = status.stable_since
     assert status.ready
     assert "heard" not in status.summary()
 
 
 def test_a_cutover_is_refused_when_nobody_hears_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "SMALL_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
     context = make_context(tmp_path)
     says(context, generation=99, at="2026-04-24T10:00:00.000Z")
     with pytest.raises(ApprovalRefused, match=r"the tail is not heard from: .*present owner"):
-        approvals._check_lag(context)
+        approval_check._check_lag(context)
     assert "The tail may not run: the tail has not been heard" in approvals.make_facts(context, "cutover").body
 
 
@@ -243,7 +250,7 @@ def test_a_stuck_partition_is_not_ready_however_small_its_lag(tmp_path: Path) ->
     clock = Clock()
     context = make_context(tmp_path, clock=clock, tail={"drain_ready_timeout": "60s"})
     says(context, STUCK)
-    status = drain.check(context)
+    status = lags.check(context)
     assert (status.ready, status.stable_since, status.is_small) == (False, None, False)
     assert "1 partition stuck for up to 70 s (tried again), orders-0: [BROKER_UNREACHABLE] away" in status.summary()
     assert status.as_event()["partitions_stuck"] == 1
@@ -262,17 +269,17 @@ def test_a_stuck_partition_is_not_ready_however_small_its_lag(tmp_path: Path) ->
 def test_an_approval_shows_and_refuses_a_tail_that_does_not_copy_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drain, "SMALL_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
     context = make_context(tmp_path)
     says(context, STUCK)
     facts = approvals.make_facts(context, "cutover")
     assert "does not copy all partitions" in facts.body
     assert "BROKER" in facts.body
     with pytest.raises(ApprovalRefused, match="does not copy all partitions"):
-        approvals._check_lag(context)
+        approval_check._check_lag(context)
     says(context)
     assert "does not copy all partitions" not in approvals.make_facts(context, "cutover").body
-    approvals._check_lag(context)
+    approval_check._check_lag(context)
 
 
 def test_progress_lines_name_who_is_not_copied(tmp_path: Path) -> None:
@@ -324,5 +331,5 @@ def test_nobody_misses_a_tail_that_need_not_run(tmp_path: Path) -> None:
     context = make_context(tmp_path / "later", state=State.CUTOVER)
     says(context, at="2026-01-01T00:00:00Z")
     assert _silence(context)[0]
-    context.journal.step(tail.DONE)
+    context.journal.step(tail_health.TAIL_DONE)
     assert _silence(context) == ("", [])

@@ -10,7 +10,15 @@ from phase_support import approval, make_context
 
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.errors import ConnectionInvalid
-from airflow_provider_kafka_migration.phases import approvals, cutover_freeze, freeze_words, frozen, precheck
+from airflow_provider_kafka_migration.phases import (
+    approval_check,
+    approvals,
+    cutover_freeze,
+    freeze_attempt,
+    freeze_words,
+    precheck,
+    take_over_drift,
+)
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -49,17 +57,17 @@ def test_the_freeze_does_not_begin(
 ) -> None:
     context = _context(tmp_path, section)
     monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda _: None)
-    monkeypatch.setattr(cutover_freeze.take_over_drift, "check_before_freeze", lambda _: None)
+    monkeypatch.setattr(take_over_drift, "check_before_freeze", lambda _: None)
     offsets: dict[Any, int] = {("orders", 0): 100, ("orders", 1): 100}
     for cluster in (context.source, context.target):
         cluster.wire.offsets["latest"] = offsets  # type: ignore[attr-defined]
     code = approvals.make_facts(context, "cutover").code
-    approvals.check_approval(context, approval(context, "cutover", code))
+    approval_check.check_approval(context, approval(context, "cutover", code))
     with pytest.raises(ConnectionInvalid, match=freeze_words.not_begun("webhook")) as caught:
         cutover_freeze.run(context)
     assert place in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    assert context.journal.find_step(frozen.REQUESTED) is None, "nothing is to be lifted"
+    assert context.journal.find_step(freeze_attempt.REQUESTED) is None, "nothing is to be lifted"
     assert context.journal.tip_state is State.TAIL
 
 

@@ -1,4 +1,4 @@
-"""The transactional id that fences the migration's data id where its principal may not write control markers.
+"""The producer ids of the migration, and the transactional id that fences the one for data where markers are refused.
 
 A producer id can be fenced by its own transactional id only (``replication.fence_transaction``), so the data id has to
 be taken with one from the start. That is done only where markers are refused: with the right to write them a fence
@@ -13,6 +13,7 @@ import logging
 import threading
 import uuid
 
+from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.phases.context import PhaseContext
 from airflow_provider_kafka_migration.replication.empty_transactions import markers_are_refused
@@ -99,3 +100,41 @@ class Renewal:
                     return
         finally:
             target.close()
+
+
+def load_producer_ids(context: PhaseContext) -> ProducerIds:
+    """The producer ids that topology_copy took on the target.
+
+    :raises Terminal: it has not run yet.
+    """
+    entry = context.journal.find_step(PRODUCER_IDS)
+    if entry is None:
+        raise Terminal(
+            "the producer ids of the migration are not taken yet",
+            where=context.where("seed"),
+            next_step="run topology_copy first",
+        )
+    return ProducerIds.model_validate(dict(entry.details))
+
+
+def has_producer_ids(context: PhaseContext) -> bool:
+    """Whether topology_copy has taken the producer ids."""
+    return context.journal.find_step(PRODUCER_IDS) is not None
+
+
+def take_producer_ids(context: PhaseContext) -> ProducerIds:
+    """The two producer ids of the migration, taken once on the target; their epochs are never bumped."""
+    entry = context.journal.find_step(PRODUCER_IDS)
+    if entry is None:
+        context.journal.check_holds()
+        name, data = take_data_id(context)
+        filler = context.target.wire.init_producer_id()
+        taken = ProducerIds(
+            data_producer_id=data[0],
+            data_producer_epoch=data[1],
+            filler_producer_id=filler[0],
+            filler_producer_epoch=filler[1],
+        )
+        details = {**taken.model_dump(mode="json"), NAME_DETAIL: name}
+        entry = context.journal.step_once(PRODUCER_IDS, details=details)
+    return ProducerIds.model_validate(dict(entry.details))
