@@ -28,7 +28,7 @@ def get_kafka_migration_cli_commands() -> list[Any]:
 def run(args: Namespace) -> None:
     """Hand the arguments on. Ends with the command's own exit status."""
     from airflow_provider_kafka_migration.cli import main
-    from airflow_provider_kafka_migration.compat import find_connections_of_the_database
+    from airflow_provider_kafka_migration.provider.compat import find_connections_of_the_database
 
     find_connections_of_the_database()
     main(args.arguments or ["--help"])

@@ -15,10 +15,11 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_kafka_migration.broken_dag import BrokenMigration
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
-from airflow_provider_kafka_migration.hooks.params import journal_params, migration_params, run_params
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
-from airflow_provider_kafka_migration.operators.cutover import (
+from airflow_provider_kafka_migration.operators.evidence import KafkaMigrationEvidenceOperator
+from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
+from airflow_provider_kafka_migration.operators.migration import (
     KafkaMigrationCommitGroupsOperator,
     KafkaMigrationFinalDrainOperator,
     KafkaMigrationFloorGuardOperator,
@@ -27,8 +28,6 @@ from airflow_provider_kafka_migration.operators.cutover import (
     KafkaMigrationSnapshotGroupsOperator,
     KafkaMigrationSyncGroupsOperator,
 )
-from airflow_provider_kafka_migration.operators.evidence import KafkaMigrationEvidenceOperator
-from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
 from airflow_provider_kafka_migration.operators.plan import KafkaMigrationPlanOperator
 from airflow_provider_kafka_migration.operators.precheck import KafkaMigrationPrecheckOperator
 from airflow_provider_kafka_migration.operators.rollback import KafkaMigrationRollbackOperator
@@ -36,6 +35,7 @@ from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOp
 from airflow_provider_kafka_migration.operators.tail import KafkaMigrationTailOperator
 from airflow_provider_kafka_migration.operators.topology import KafkaMigrationTopologyOperator
 from airflow_provider_kafka_migration.operators.validate import KafkaMigrationValidateOperator
+from airflow_provider_kafka_migration.provider.params import journal_params, migration_params, run_params
 from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
 from airflow_provider_kafka_migration.task_docs import DAG_DOC, ROLLBACK_DOC, TASK_DOCS

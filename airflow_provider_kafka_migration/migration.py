@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
+from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
     CREDENTIALS_REFUSED,
@@ -30,41 +31,36 @@ from airflow_provider_kafka_migration.errors import (
     WaitsForOperator,
     Where,
 )
+from airflow_provider_kafka_migration.freeze import open_freeze
+from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
+from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.entry_log import utc_now
+from airflow_provider_kafka_migration.journal.entries import utc_now
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
 from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
-from airflow_provider_kafka_migration.kafka.cluster import Cluster
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.kafka.known_cluster import KnownCluster
-from airflow_provider_kafka_migration.phases import (
-    answers,
-    freeze_attempt,
-    freeze_limit,
-    lags,
-    one_task,
-    open_freeze,
-    tail_health,
-)
-from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
-from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
-from airflow_provider_kafka_migration.phases.open_freeze import OpenFreeze
-from airflow_provider_kafka_migration.phases.tail_health import HealthWatch
-from airflow_provider_kafka_migration.phases.validate_result import STEP as VALIDATED
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.lanes.claim_watch import publish_claim
+from airflow_provider_kafka_migration.lanes.figures import with_live_figures
+from airflow_provider_kafka_migration.phases import freeze_limit, one_task
+from airflow_provider_kafka_migration.phases.registry import PHASES, PhaseEntry
+from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
+from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
+from airflow_provider_kafka_migration.record.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.known_cluster import KnownCluster
+from airflow_provider_kafka_migration.record.tail_health import HealthWatch
+from airflow_provider_kafka_migration.record.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
-from airflow_provider_kafka_migration.replication.live_figures import with_live_figures
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
-from airflow_provider_kafka_migration.storage.uri import open_store
+from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)
 

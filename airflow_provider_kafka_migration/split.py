@@ -14,16 +14,17 @@ from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
-from airflow_provider_kafka_migration.kafka.cluster import Cluster
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import backup, backup_source, restore
-from airflow_provider_kafka_migration.phases.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.lanes.claim_watch import publish_claim
+from airflow_provider_kafka_migration.phases import backup, restore
+from airflow_provider_kafka_migration.planning import backup_source
+from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record.context import CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
-from airflow_provider_kafka_migration.storage.uri import open_store
 
 Side = Literal["source", "target"]
 

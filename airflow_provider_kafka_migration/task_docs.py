@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.phases import freeze_words
+from airflow_provider_kafka_migration.freeze import words
 
 DAG_DOC = """\
 Moves a live Kafka cluster to another one: topics, records, offsets, consumer groups, ACLs, and signed evidence.
@@ -29,7 +29,7 @@ A red task says in its last log line what failed, where, and what to do next.
 ROLLBACK_DOC = f"""\
 Ends a migration before its cutover: stops the tail, lifts a freeze, puts back what was set for the copy. Topics and
 data on the target stay; `rollback-report.json` lists them. Once the clients may switch it is refused. A freeze is
-lifted first, and the target need not be up: {freeze_words.LIFTED_IN_GENERAL}.
+lifted first, and the target need not be up: {words.LIFTED_IN_GENERAL}.
 
 It takes the migration over from the run that holds it, so use it when that run is gone or hangs. In a run that lives,
 answer `approve_cutover` with *Abort* instead.
@@ -58,12 +58,12 @@ TASK_DOCS: dict[str, str] = {
     "and answer again.",
     "cutover.freeze_limit": "Stands beside the cutover and lifts a freeze that lasts longer than "
     "`max_producer_freeze` when no other task does it. Purple (deferred) is normal.\n\n**Red?** It had to lift a "
-    f"freeze: {freeze_words.LIFTED_IN_GENERAL}. Look at the red task of the cutover, then clear `drain_ready` and "
+    f"freeze: {words.LIFTED_IN_GENERAL}. Look at the red task of the cutover, then clear `drain_ready` and "
     "everything below (`tail`, too, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it cannot "
     "free them: the last line of its error says what a person has to do.",
     "cutover.freeze": "Stops the producers and verifies that they stand still. With `cutover.in_one_task` it runs the "
     "whole cutover, and the tasks below confirm.\n\n**Red?** The freeze is lifted, or did not begin: "
-    f"{freeze_words.LIFTED_IN_GENERAL}. "
+    f"{words.LIFTED_IN_GENERAL}. "
     "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below. Only "
     "with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen until `max_producer_freeze`: stop the "
     "consumer that is named, and clear this task alone.",

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from airflow_provider_kafka_migration.kafka import fetch, produce
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, read_batches, records
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, read_batches, records
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from benchmarks.measure import Content
 from benchmarks.scenarios import Kind, Scenario

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from airflow_provider_kafka_migration.documents.copy_job import (
+from airflow_provider_kafka_migration.documents.copy import (
     CopyJob,
     CopyLane,
     CopyPartition,
@@ -28,23 +28,19 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.kafka.admin_acls import AclListing
-from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
-from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupListing, GroupOffset, GroupOffsets
-from airflow_provider_kafka_migration.kafka.admin_topics import (
-    UNKNOWN_TOPIC_OR_PARTITION,
-    PartitionFacts,
-    TopicFacts,
-)
-from airflow_provider_kafka_migration.kafka.batch_header import HEAD
+from airflow_provider_kafka_migration.kafka.admin.access import AclListing
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin.topics import UNKNOWN_TOPIC_OR_PARTITION, PartitionFacts, TopicFacts
+from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.plan_make import make_plan
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.lanes import add_to_lanes
+from airflow_provider_kafka_migration.planning.make import make_plan
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
-from airflow_provider_kafka_migration.replication.lanes import add_to_lanes
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from benchmarks.peers.base import ROOT

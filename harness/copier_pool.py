@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_kafka_migration.documents.copy_job import PartitionResult
+from airflow_provider_kafka_migration.documents.copy import PartitionResult
 from harness import copy_worker
 from harness.copying import results_of
 from harness.processes import Process, start, wait_for

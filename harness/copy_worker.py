@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Sequence
 
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.slices import run_slice
+from airflow_provider_kafka_migration.lanes.slices import run_slice
 from harness.fault_points import FaultPoint
 from harness.nets import switch_off
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from airflow_provider_kafka_migration.documents.copy_job import (
+from airflow_provider_kafka_migration.copy.clients import Clients, write_references
+from airflow_provider_kafka_migration.copy.holes import fill_log_start
+from airflow_provider_kafka_migration.documents.copy import (
     CopyJob,
     CopyLane,
     CopyPartition,
@@ -22,9 +24,7 @@ from airflow_provider_kafka_migration.documents.copy_job import (
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.replication.clients import Clients, write_references
-from airflow_provider_kafka_migration.replication.holes import fill_log_start
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
 from harness import copy_worker
 from harness.brokers import KafkaCluster
 from harness.compare import Comparison, compare

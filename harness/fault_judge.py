@@ -6,15 +6,15 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.replication.maps import LaneMaps, base_run
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
-from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
-from airflow_provider_kafka_migration.replication.transactional_position import group_name
-from airflow_provider_kafka_migration.replication.transactional_positions import read_positions
+from airflow_provider_kafka_migration.offset_map.maps import LaneMaps, base_run
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
 from harness.compare import PartitionContent, read
 from harness.copying import Copying
 

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.replication.clients import Clients
 from harness.brokers import KafkaCluster
 from harness.copier_pool import Copier, CopierPool
 from harness.copying import Copying

@@ -24,10 +24,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
-from airflow_provider_kafka_migration.replication import resume
-from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
-from airflow_provider_kafka_migration.replication.maps import LaneMaps
+from airflow_provider_kafka_migration.copy import resume
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.lanes.leases import LeaseKeeper
+from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
 from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
 
 _REQUESTS = {PRODUCE: "append", WRITE_TXN_MARKERS: "markers"}

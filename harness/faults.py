@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_kafka_migration.documents.copy_job import PartitionResult
+from airflow_provider_kafka_migration.documents.copy import PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from harness.copier_pool import Copier
 from harness.fault_judge import Damage, judge

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from harness.copier_pool import Copier
 from harness.copying import Copying
 from harness.fault_judge import Damage, judge

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_kafka_migration.copy import append as appending
+from airflow_provider_kafka_migration.copy import resume
+from airflow_provider_kafka_migration.copy.recovery import Troubles
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka import batches, produce
+from airflow_provider_kafka_migration.kafka import ends, produce
+from airflow_provider_kafka_migration.kafka.batches import api
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.replication import appender as appending
-from airflow_provider_kafka_migration.replication import ends, resume
-from airflow_provider_kafka_migration.replication.leases import Lease, LeaseKeeper
-from airflow_provider_kafka_migration.replication.trouble import Troubles
+from airflow_provider_kafka_migration.lanes.leases import Lease, LeaseKeeper
 
 _NEVER_SECONDS = 10_000_000.0
 _MARKER_PRODUCER_ID = 7_000_000_000
@@ -56,7 +57,7 @@ def _without_sequence() -> None:
     own_id = 8_000_000_000 + os.getpid() * 1_000 + time.monotonic_ns() % 1_000
 
     def patched(raw: Any, _producer_id: int, epoch: int, sequence: int, **options: Any) -> Any:
-        return batches.patched_header(raw, own_id, epoch, sequence, **options)
+        return api.patched_header(raw, own_id, epoch, sequence, **options)
 
     appending.patched_header = patched  # type: ignore[assignment, attr-defined]
     resume.Resumer._check_owner = lambda *_: None  # type: ignore[method-assign]

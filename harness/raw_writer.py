@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
 from airflow_provider_kafka_migration.kafka import produce
-from airflow_provider_kafka_migration.kafka.batches import HEAD_BYTES, Record, encode_batch
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.batches.api import HEAD_BYTES, Record, encode_batch
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, Wire, api_version
 from harness.processes import HarnessError, wait_for
 

@@ -27,7 +27,7 @@ from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
-from airflow_provider_kafka_migration.phases.plan_documents import documents
+from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema, load_spec
 from airflow_provider_kafka_migration.spec_types import format_duration
 

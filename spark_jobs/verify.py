@@ -1,10 +1,10 @@
-"""Spark main; see airflow_provider_kafka_migration.spark.verify."""
+"""Spark main; see airflow_provider_kafka_migration.spark.compare."""
 
 from __future__ import annotations
 
 import sys
 
-from airflow_provider_kafka_migration.spark.verify import main
+from airflow_provider_kafka_migration.spark.compare import main
 
 if __name__ == "__main__":
     sys.exit(main())

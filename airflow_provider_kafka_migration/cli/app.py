@@ -10,13 +10,13 @@ from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli import (
     commands_evidence,
     commands_journal,
-    commands_offset_map,
-    commands_plan,
     commands_rates,
     commands_release,
-    commands_run,
     commands_spec,
     commands_split,
+    inspect,
+    migrate,
+    plan,
 )
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
 
@@ -48,11 +48,11 @@ def _main(
 
 
 commands_spec.register_spec(app)
-commands_plan.register(app)
-commands_run.register(app)
+plan.register(app)
+migrate.register(app)
 commands_release.register_release(app)
 commands_split.register_split(app)
 commands_rates.register_rates(app)
 app.add_typer(commands_journal.journal_app, name="journal")
-app.add_typer(commands_offset_map.offset_map_app, name="offset-map")
+app.add_typer(inspect.offset_map_app, name="offset-map")
 commands_evidence.register(app)

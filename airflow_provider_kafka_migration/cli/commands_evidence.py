@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.cli.session import StorageOption, read_document
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 
@@ -40,7 +40,7 @@ def verify_evidence(
     Without --public-key it only shows that the file is unaltered since it was signed by the key inside of it.
     """
     from airflow_provider_kafka_migration.documents.evidence import parse_public_key
-    from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence as verify
+    from airflow_provider_kafka_migration.evidence.verify import verify_evidence as verify
 
     trusted = parse_public_key(_key(public_key), path=str(public_key)) if public_key is not None else None
     found = verify(read_document(place, storage), trusted)

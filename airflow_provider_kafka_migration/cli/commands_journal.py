@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.cli.session import SpecArgument, journal_store, open_journal
 from airflow_provider_kafka_migration.spec import load_spec
 

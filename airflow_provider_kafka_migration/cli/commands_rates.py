@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, journal_store, open_journal
 from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.spec_types import parse_bytes
@@ -43,7 +43,7 @@ def throttle(
     Copiers obey within seconds, in this process, on Spark and in both halves of a split migration. What was set holds
     until it is set again, over restarts and over changes of max_bytes_per_second in the spec.
     """
-    from airflow_provider_kafka_migration.replication.rates import JOBS, read_rates, set_rates
+    from airflow_provider_kafka_migration.lanes.assignment import JOBS, read_rates, set_rates
 
     spec = load_spec(file)
     open_journal(spec)

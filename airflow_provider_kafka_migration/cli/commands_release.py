@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from airflow_provider_kafka_migration.cli.commands_run import TakeoverOption, cli_owner
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.migrate import TakeoverOption, cli_owner
 from airflow_provider_kafka_migration.cli.session import SpecArgument, open_journal
 from airflow_provider_kafka_migration.spec import load_spec
 
@@ -27,7 +27,7 @@ def release(
     Releases what this user holds on this host by a command that has ended. What another owner holds, or a command that
     still runs, needs --takeover: its next write is then refused. No cluster is asked, and the state stays as it is.
     """
-    from airflow_provider_kafka_migration.replication.claim_watch import publish_claim
+    from airflow_provider_kafka_migration.lanes.claim_watch import publish_claim
 
     spec = load_spec(file)
     journal = open_journal(spec)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.cli.session import SpecArgument
 from airflow_provider_kafka_migration.errors import MigrationError, SpecInvalid, Where
 from airflow_provider_kafka_migration.spec import json_schema, load_spec

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from airflow_provider_kafka_migration.cli.commands_run import (
+from airflow_provider_kafka_migration.cli.ending import Stop
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.migrate import (
     MasterOption,
     RunnerKind,
     RunnerOption,
@@ -17,14 +19,12 @@ from airflow_provider_kafka_migration.cli.commands_run import (
     make_runner,
     make_view,
 )
-from airflow_provider_kafka_migration.cli.ending import Stop
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.cli.session import SpecArgument, resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.progress import ProgressView
-    from airflow_provider_kafka_migration.phases.context import PhaseResult
+    from airflow_provider_kafka_migration.record.context import PhaseResult
     from airflow_provider_kafka_migration.split import Side, SplitJob
 
 

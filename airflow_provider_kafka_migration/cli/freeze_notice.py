@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_kafka_migration.cli.output import Notice, say_last
+from airflow_provider_kafka_migration.cli.frame import Notice, say_last
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def end_with_open_freeze(spec: MigrationSpec, file: Path) -> None:
     """However the command ends: if producers are frozen then, its last lines say so, and what to do."""
-    from airflow_provider_kafka_migration.journal.entry_log import utc_now
+    from airflow_provider_kafka_migration.journal.entries import utc_now
 
     began = utc_now()
     say_last(
@@ -44,8 +44,8 @@ def read_notice(spec: MigrationSpec, file: Path, began: datetime) -> Notice | No
 
 def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
     from airflow_provider_kafka_migration.cli.session import identity, resolver
+    from airflow_provider_kafka_migration.freeze import open_freeze
     from airflow_provider_kafka_migration.migration import Migration
-    from airflow_provider_kafka_migration.phases import open_freeze
 
     # A new one that opens only the storage: what the command had open may be the reason why it ends.
     migration = Migration.open(spec, identity(), resolver(), actor="last words", kind="cli")

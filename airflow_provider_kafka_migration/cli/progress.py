@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from airflow_provider_kafka_migration.phases.context import PhaseResult
-from airflow_provider_kafka_migration.phases.context import Progress as PhaseProgress
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.context import Progress as PhaseProgress
 
 _PLAIN_EVERY_SECONDS = 5.0
 

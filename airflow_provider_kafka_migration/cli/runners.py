@@ -17,14 +17,14 @@ from typing import Any
 
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.cli.ending import Stop
+from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
+from airflow_provider_kafka_migration.copy.clients import Clients, write_references
 from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, SparkJobFailed, Terminal, Where
-from airflow_provider_kafka_migration.phases.context import Progress
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.record.context import Progress
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.clients import Clients, write_references
-from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
 

@@ -44,8 +44,8 @@ def resolver() -> Resolver:
 
 def _airflow_resolver() -> Resolver:
     # Airflow takes seconds to import, and a spec with env: and file: references does without it.
-    from airflow_provider_kafka_migration.compat import find_connections_of_the_database
-    from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
+    from airflow_provider_kafka_migration.provider.compat import find_connections_of_the_database
+    from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 
     # Without it Airflow looks only at the environment and at secrets backends, not where `connections add` writes.
     find_connections_of_the_database()
@@ -71,8 +71,8 @@ def open_location(location: str, reference: str | None) -> ObjectStore:
     :param reference: to S3 settings; None: the machine's own identity.
     :raises ConnectionInvalid: the reference cannot be resolved.
     """
+    from airflow_provider_kafka_migration.storage.open import open_store
     from airflow_provider_kafka_migration.storage.s3_config import S3Config
-    from airflow_provider_kafka_migration.storage.uri import open_store
 
     s3_config = None
     if reference and location.startswith("s3://"):

@@ -10,7 +10,7 @@ from pydantic import Field
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts
-from airflow_provider_kafka_migration.documents.validation import PartitionContent
+from airflow_provider_kafka_migration.documents.proof import PartitionContent
 
 
 class BackupConfig(Part):

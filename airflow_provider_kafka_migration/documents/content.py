@@ -9,7 +9,7 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
-from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
 
 #: Kafka's default of ``delete.retention.ms``, where nobody has said what the source's brokers have.
 DEFAULT_DELETE_RETENTION_MS = 86_400_000

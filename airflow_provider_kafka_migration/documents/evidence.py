@@ -22,7 +22,7 @@ from nacl.signing import SigningKey, VerifyKey
 from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.documents.base import Document
-from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, EvidenceInvalid, Where
 
 KEY_BYTES = 32

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.validation import CheckResult, ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent
 
 
 class ProvenRange(Part):

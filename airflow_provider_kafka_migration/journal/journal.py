@@ -26,12 +26,12 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.journal.claim import Claim, Owner, held_by_another, taken_over_before
-from airflow_provider_kafka_migration.journal.entry_log import Clock, Draft, EntryLog, tip_of, utc_now
+from airflow_provider_kafka_migration.journal.entries import Clock, Draft, EntryLog, tip_of, utc_now
 from airflow_provider_kafka_migration.journal.failure import describe_failure
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.ledger import Ledger
-from airflow_provider_kafka_migration.journal.materialised import View
 from airflow_provider_kafka_migration.journal.verify import VerifyReport, verify_journal
+from airflow_provider_kafka_migration.journal.view import View
 from airflow_provider_kafka_migration.state import FORWARD, Resume, State, position, resume_state
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import NO_HASH
 from airflow_provider_kafka_migration.errors import JournalTampered, Where
-from airflow_provider_kafka_migration.journal.entry_log import read_entries
+from airflow_provider_kafka_migration.journal.entries import read_entries
 from airflow_provider_kafka_migration.journal.ledger import (
     Ledger,
     Problem,
     journal_prefix,
     seq_of_key,
 )
-from airflow_provider_kafka_migration.journal.materialised import contradiction, materialised_key
+from airflow_provider_kafka_migration.journal.view import contradiction, materialised_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 

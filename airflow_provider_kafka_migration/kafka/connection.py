@@ -1,263 +1,513 @@
-"""One Airflow ``kafka`` connection (librdkafka keys) -> settings for confluent-kafka and for the raw wire.
+"""One TCP connection to one broker: TLS, SASL, and frames sent and received without blocking.
 
-Both must speak to the cluster in the same way, so a key that only one of them could honour is an error that says
-what to write instead; it is never dropped silently.
+The hot path hands over lists of buffers (header, payload, header, payload ...) that go to the socket as they are, so a
+record batch is never copied between the fetch that brought it and the produce that takes it away.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import select
+import socket
 import ssl
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from airflow_provider_kafka_migration.errors import AuthenticationFailed, ConnectionInvalid, MigrationError, Where
-from airflow_provider_kafka_migration.kafka.connection_keys import MECHANISMS, PROTOCOLS, problems_of_keys
+from kafka.net.sasl import get_sasl_mechanism
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 
-TokenProvider = Callable[[], tuple[str, float]]
+from airflow_provider_kafka_migration.errors import (
+    AuthenticationFailed,
+    BrokerRefused,
+    BrokerUnreachable,
+    ConnectionInvalid,
+    MigrationError,
+    SliceExpired,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import clock, error_codes
+from airflow_provider_kafka_migration.kafka.config import ClientConfig, msk_token_provider
+from airflow_provider_kafka_migration.kafka.messages import response_class
+from airflow_provider_kafka_migration.kafka.receive_buffers import ReceiveBuffers
+
+log = logging.getLogger(__name__)
+
+Buffer = bytes | bytearray | memoryview
+OnResponse = Callable[[memoryview], None]
+
+#: Responses larger than this are a sign of a broken stream (a TLS port spoken to in plain text, for instance).
+MAX_FRAME_BYTES = 512 * 1024 * 1024
+#: What a read-only connection may ask: Fetch, ListOffsets, Metadata, OffsetFetch, FindCoordinator, SaslHandshake,
+#: ApiVersions, OffsetForLeaderEpoch, SaslAuthenticate. No request of these writes anything.
+READING_APIS = frozenset({1, 2, 3, 9, 10, 17, 18, 23, 36})
+_MAX_IOV = 512
+#: Longest wait for a TCP connection: machines that do not answer at all.
+CONNECT_SECONDS = 5.0
+#: A TLS alert's first two bytes: what a TLS port answers to a client without TLS.
+_TLS_ALERT = b"\x15\x03"
+_RECEIVE_BUFFER_BYTES = 2 * 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ClientConfig:
-    """How to reach one cluster. ``repr`` hides secrets.
+class _MskTokens(AbstractTokenProvider):  # type: ignore[misc]
+    def __init__(self, region: str) -> None:
+        self._provide = msk_token_provider(region)
 
-    :param name: ``source`` or ``target``, for messages.
+    def token(self) -> str:
+        return self._provide()[0]
+
+    def extensions(self) -> dict[str, str]:
+        return {}
+
+
+def _sasl_name(name: str, mechanism: str) -> str:
+    """A user name as SCRAM writes it (RFC 5802): a comma or an equals sign would end the attribute."""
+    return name.replace("=", "=3D").replace(",", "=2C") if mechanism.startswith("SCRAM") else name
+
+
+class BrokerConnection:
+    """A connected, authenticated socket. Not thread-safe: one owner.
+
+    :param timeout_seconds: bound of the connect, of the hand-shakes and of each :meth:`call`.
     """
 
-    name: str
-    bootstrap: tuple[tuple[str, int], ...]
-    protocol: str = "PLAINTEXT"
-    mechanism: str | None = None
-    username: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    ca_location: str | None = None
-    ca_pem: str | None = field(default=None, repr=False)
-    certificate_location: str | None = None
-    certificate_pem: str | None = field(default=None, repr=False)
-    key_location: str | None = None
-    key_pem: str | None = field(default=None, repr=False)
-    key_password: str | None = field(default=None, repr=False)
-    check_hostname: bool = True
-    verify_certificate: bool = True
-    client_id: str = "kafka-migration"
-    msk_region: str | None = None
-    #: connections made with this refuse every request that could change something on the cluster
-    read_only: bool = False
-
-    @classmethod
-    def from_librdkafka(cls, keys: Mapping[str, Any], name: str) -> ClientConfig:
-        """Read librdkafka keys.
-
-        :raises ConnectionInvalid: a missing, unknown or unsupported key, with what to write instead.
-        """
-        values = {str(key): value for key, value in keys.items() if value is not None}
-        problems = problems_of_keys(values)
-        bootstrap, bootstrap_problem = _bootstrap(values)
-        problems += [bootstrap_problem] if bootstrap_problem else []
-        protocol = str(values.get("security.protocol", "PLAINTEXT")).upper()
-        if protocol not in PROTOCOLS:
-            problems.append(f"security.protocol is {protocol!r}: use one of {', '.join(PROTOCOLS)}")
-        mechanism = values.get("sasl.mechanism", values.get("sasl.mechanisms"))
-        mechanism = str(mechanism).upper() if mechanism else None
-        region = _msk_region(values.get("msk"), bootstrap) if mechanism == "OAUTHBEARER" else None
-        problems += _sasl_problems(protocol, mechanism, values, region)
-        problems += _tls_problems(protocol, values)
-        if problems:
-            raise ConnectionInvalid(
-                f"the {name} connection has {len(problems)} problem{'s' if len(problems) > 1 else ''}: "
-                + "; ".join(problems),
-                where=Where(cluster=name),
-                next_step="correct the connection's JSON (the extra field of an Airflow kafka connection)",
-                details={"problems": problems},
-            )
-        return cls(
-            name=name,
-            bootstrap=bootstrap,
-            protocol=protocol,
-            mechanism=mechanism if protocol.startswith("SASL") else None,
-            username=_text(values, "sasl.username"),
-            password=_text(values, "sasl.password"),
-            ca_location=None if values.get("ssl.ca.location") == "probe" else _text(values, "ssl.ca.location"),
-            ca_pem=_text(values, "ssl.ca.pem"),
-            certificate_location=_text(values, "ssl.certificate.location"),
-            certificate_pem=_text(values, "ssl.certificate.pem"),
-            key_location=_text(values, "ssl.key.location"),
-            key_pem=_text(values, "ssl.key.pem"),
-            key_password=_text(values, "ssl.key.password"),
-            check_hostname=str(values.get("ssl.endpoint.identification.algorithm", "https")).lower() != "none",
-            verify_certificate=str(values.get("enable.ssl.certificate.verification", "true")).lower() != "false",
-            client_id=str(values.get("client.id", "kafka-migration")),
-            msk_region=region,
-        )
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """``host:port,host:port``."""
-        return ",".join(f"{host}:{port}" for host, port in self.bootstrap)
-
-    @property
-    def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
-        return self.protocol in ("SSL", "SASL_SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        """Whether connections authenticate by SASL."""
-        return self.protocol.startswith("SASL")
-
-    def librdkafka(self) -> dict[str, Any]:
-        """Settings for confluent-kafka clients: bounded waits, quiet logs. Holds secrets: never log it."""
-        config: dict[str, Any] = {
-            "bootstrap.servers": self.bootstrap_servers,
-            "client.id": self.client_id,
-            "security.protocol": self.protocol,
-            "socket.timeout.ms": 30_000,
-            "socket.connection.setup.timeout.ms": 10_000,
-            "log_level": 0,
-        }
-        if self.mechanism:
-            config["sasl.mechanism"] = self.mechanism
-        optional = {
-            "sasl.username": self.username,
-            "sasl.password": self.password,
-            "ssl.ca.location": self.ca_location,
-            "ssl.ca.pem": self.ca_pem,
-            "ssl.certificate.location": self.certificate_location,
-            "ssl.certificate.pem": self.certificate_pem,
-            "ssl.key.location": self.key_location,
-            "ssl.key.pem": self.key_pem,
-            "ssl.key.password": self.key_password,
-        }
-        config.update({key: value for key, value in optional.items() if value is not None})
-        if self.uses_tls:
-            config["ssl.endpoint.identification.algorithm"] = "https" if self.check_hostname else "none"
-            config["enable.ssl.certificate.verification"] = self.verify_certificate
-        if self.msk_region:
-            provider = msk_token_provider(self.msk_region)
-            config["oauth_cb"] = lambda _config: provider()
-        return config
-
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """TLS settings for the raw wire; None without TLS.
-
-        :raises ConnectionInvalid: a certificate or key file that cannot be loaded.
-        """
-        if not self.uses_tls:
-            return None
+    def __init__(
+        self, config: ClientConfig, host: str, port: int, *, broker_id: int = -1, timeout_seconds: float = 30.0
+    ) -> None:
+        self.config = config
+        self.host = host
+        self.port = port
+        self.broker_id = broker_id
+        self.timeout_seconds = timeout_seconds
+        #: Nothing is sent after this moment of the monotonic clock (the end of a copier's slice).
+        self.send_deadline: float | None = None
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        self.finalized_features: dict[str, int] = {}
+        self._client_id = config.client_id.encode()
+        self._correlation = 0
+        self._out: deque[memoryview] = deque()
+        #: correlation id, callback, and when it was asked (monotonic clock)
+        self._waiting: deque[tuple[int, OnResponse, float]] = deque()
+        self._head = bytearray(4)
+        self._buffers = ReceiveBuffers()
+        self._body: memoryview | None = None
+        self._received = 0
+        self._is_set_up = False
+        #: whether a request beside those of the set-up was answered
+        self._is_served = False
+        self._sock: socket.socket = self._connect()
         try:
-            context = ssl.create_default_context(cafile=self.ca_location, cadata=self.ca_pem)
-            context.check_hostname = self.check_hostname and self.verify_certificate
-            context.verify_mode = ssl.CERT_REQUIRED if self.verify_certificate else ssl.CERT_NONE
-            self._load_client_certificate(context)
-        except (OSError, ssl.SSLError) as error:
-            raise ConnectionInvalid(
-                f"the TLS files of the {self.name} connection cannot be loaded: {error}",
-                where=Where(cluster=self.name),
-                next_step="check ssl.ca.location, ssl.certificate.location, ssl.key.location and ssl.key.password",
-            ) from None
-        return context
-
-    def _load_client_certificate(self, context: ssl.SSLContext) -> None:
-        if self.certificate_location:
-            # Never None: OpenSSL would ask for the pass phrase of an encrypted key on the terminal, and wait.
-            context.load_cert_chain(self.certificate_location, self.key_location, self.key_password or "")
-        elif self.certificate_pem:
-            import tempfile
-
-            # ssl loads certificates from files only; the file lives for this call and only its owner may read it.
-            with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-                file.write(self.certificate_pem + "\n" + (self.key_pem or ""))
-                file.flush()
-                context.load_cert_chain(file.name, None, self.key_password or "")
-
-
-def _text(values: Mapping[str, Any], key: str) -> str | None:
-    value = values.get(key)
-    return None if value is None else str(value)
-
-
-def _bootstrap(values: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], str | None]:
-    text = values.get("bootstrap.servers", values.get("metadata.broker.list"))
-    if not text:
-        return (), "bootstrap.servers is missing: write host:port,host:port"
-    servers = []
-    for part in str(text).split(","):
-        host, _, port = part.strip().rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            return (), f"bootstrap.servers has {part.strip()!r}: write host:port"
-        servers.append((host.split("//")[-1].strip("[]"), int(port)))
-    return tuple(servers), None
-
-
-def _msk_region(msk: Any, bootstrap: tuple[tuple[str, int], ...]) -> str | None:
-    if isinstance(msk, Mapping) and msk.get("region"):
-        return str(msk["region"])
-    for host, _ in bootstrap:
-        parts = host.split(".")
-        for index, part in enumerate(parts):
-            if part in ("kafka", "kafka-serverless") and "amazonaws" in parts[index + 1 :]:
-                return parts[index + 1]
-    return None
-
-
-def _sasl_problems(
-    protocol: str, mechanism: str | None, values: Mapping[str, Any], msk_region: str | None
-) -> list[str]:
-    if not protocol.startswith("SASL"):
-        # Credentials that nobody would use: the broker would be spoken to without them, or not at all.
-        given = [key for key in ("sasl.username", "sasl.password") if values.get(key)]
-        if not given or protocol not in PROTOCOLS:
-            return []
-        return [f"{given[0]} is given, but security.protocol is {protocol}: write SASL_SSL or SASL_PLAINTEXT"]
-    if mechanism is None:
-        return ["sasl.mechanism is missing: use one of " + ", ".join(MECHANISMS)]
-    if mechanism not in MECHANISMS:
-        return [f"sasl.mechanism is {mechanism!r}: use one of {', '.join(MECHANISMS)}"]
-    if mechanism == "OAUTHBEARER":
-        problems = [] if msk_region else ['OAUTHBEARER is supported for MSK IAM: add "msk": {"region": "..."}']
-        return problems if protocol == "SASL_SSL" else [*problems, "OAUTHBEARER needs security.protocol SASL_SSL"]
-    return [f"{key} is missing" for key in ("sasl.username", "sasl.password") if not values.get(key)]
-
-
-def _tls_problems(protocol: str, values: Mapping[str, Any]) -> list[str]:
-    if protocol in ("PLAINTEXT", "SASL_PLAINTEXT"):
-        given = sorted(
-            key for key in values if key.startswith("ssl.") and key.split(".")[1] in ("ca", "certificate", "key")
-        )
-        secure = "SASL_SSL" if protocol == "SASL_PLAINTEXT" else "SSL (or SASL_SSL)"
-        return [f"{given[0]} is given, but security.protocol is {protocol}: write {secure}"] if given else []
-    problems = []
-    for kind in ("location", "pem"):
-        pair = (f"ssl.certificate.{kind}", f"ssl.key.{kind}")
-        missing = [key for key in pair if not values.get(key)]
-        if len(missing) == 1:
-            problems.append(f"{missing[0]} is missing: a client certificate and its key go together")
-    return problems
-
-
-def msk_token_provider(region: str) -> TokenProvider:
-    """Tokens for MSK IAM by AWS' signer library: ``() -> (token, expiry as seconds since 1970)``."""
-
-    def provide() -> tuple[str, float]:
-        try:
-            from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
-        except ImportError:
-            raise ConnectionInvalid(
-                "MSK IAM needs the package aws-msk-iam-sasl-signer-python",
-                next_step="pip install 'airflow-provider-kafka-migration[msk]' on every machine that copies",
-            ) from None
-        try:
-            token, expiry_ms = MSKAuthTokenProvider.generate_auth_token(region)
-        except MigrationError:
+            self._negotiate()
+            if config.uses_sasl:
+                self._authenticate()
+            self._is_set_up = True
+        except BaseException:
+            self.close()
             raise
-        except Exception as error:
-            # Whatever the library met: its text may name credentials, its kind does not.
-            raise AuthenticationFailed(
-                f"no token for MSK IAM could be signed: {type(error).__name__}",
-                where=Where(path=f"msk region {region}"),
-                next_step="give this machine AWS credentials (environment, profile or role) that allow "
-                "kafka-cluster:Connect",
-            ) from None
-        return str(token), float(expiry_ms) / 1000
 
-    return provide
+    # -- set-up ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _where(self) -> Where:
+        return Where(cluster=self.config.name, broker=f"{self.host}:{self.port}")
+
+    def _unreachable(self, reason: object) -> BrokerUnreachable:
+        next_step = "check bootstrap.servers, the network and that the broker runs; then clear the task"
+        if self._is_set_up and not self._is_served and not self.config.uses_sasl:
+            # Brokers hang up on a client that asks for more than their versions before it has logged in.
+            next_step = "if this listener demands a login, write security.protocol SASL_SSL or SASL_PLAINTEXT; else "
+            next_step += "check that the broker runs, and clear the task"
+        return BrokerUnreachable(f"the broker does not answer: {reason}", where=self._where, next_step=next_step)
+
+    def _connect(self) -> socket.socket:
+        # The context first: files that cannot be loaded are the connection's mistake, not the broker's.
+        context = self.config.ssl_context()
+        try:
+            raw = socket.create_connection((self.host, self.port), timeout=min(CONNECT_SECONDS, self.timeout_seconds))
+        except OSError as error:
+            raise self._unreachable(error) from None
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        with contextlib.suppress(OSError):
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+        sock = raw
+        if context is not None:
+            sock = self._handshake(context, raw)
+        sock.setblocking(False)
+        return sock
+
+    def _handshake(self, context: ssl.SSLContext, raw: socket.socket) -> socket.socket:
+        try:
+            return context.wrap_socket(raw, server_hostname=self.host)
+        except ssl.SSLCertVerificationError as error:
+            raw.close()
+            raise self._certificate_refused(error) from None
+        except ssl.SSLError as error:
+            raw.close()
+            raise self._tls_failed(error) from None
+        except OSError as error:
+            raw.close()
+            raise self._unreachable(f"closed during the TLS hand-shake ({error})") from None
+
+    def _certificate_refused(self, error: ssl.SSLCertVerificationError) -> AuthenticationFailed:
+        hints = {
+            10: "renew the broker's certificate; if it was renewed, restart or update the brokers' key stores",
+            9: "correct the clock of this machine, or wait until the broker's certificate is valid",
+            18: "give the broker's own certificate or its authority in ssl.ca.location",
+            62: f"use a name in bootstrap.servers and advertised.listeners that the certificate has (it has not "
+            f"{self.host}), or set ssl.endpoint.identification.algorithm to none",
+            64: f"use a name in bootstrap.servers and advertised.listeners that the certificate has (it has not "
+            f"{self.host}), or set ssl.endpoint.identification.algorithm to none",
+        }
+        return AuthenticationFailed(
+            f"the broker's certificate is not accepted: {error.verify_message.rstrip('.')}",
+            where=self._where,
+            next_step=hints.get(
+                error.verify_code, "give the authority that signed the broker's certificate in ssl.ca.location"
+            ),
+        )
+
+    def _tls_failed(self, error: ssl.SSLError) -> AuthenticationFailed:
+        reason = (error.reason or str(error)).replace("_", " ").lower()
+        if self.config.certificate_location or self.config.certificate_pem:
+            next_step = (
+                "check ssl.certificate.location and its key: dates, and that the broker's trust store knows its "
+            )
+            next_step += "authority; check that the port belongs to this security.protocol"
+        else:
+            next_step = "check that the port belongs to this security.protocol; if the listener demands client "
+            next_step += "certificates, write ssl.certificate.location and ssl.key.location"
+        return AuthenticationFailed(f"the TLS hand-shake failed: {reason}", where=self._where, next_step=next_step)
+
+    def _negotiate(self) -> None:
+        # v3 carries the finalized features; a broker that does not know it answers in v0 with UNSUPPORTED_VERSION.
+        request = ApiVersionsRequest(client_software_name="kafka-migration", client_software_version="1")
+        body = self._call_message(request, 3)
+        answer = ApiVersionsResponse.decode(bytes(body), version=3, header=True)
+        if answer.error_code == error_codes.UNSUPPORTED_VERSION:
+            body = self._call_message(ApiVersionsRequest(), 0)
+            answer = ApiVersionsResponse.decode(bytes(body), version=0, header=True)
+        if answer.error_code:
+            raise error_codes.error_for(answer.error_code, "ApiVersions was refused", where=self._where)
+        self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+        features = getattr(answer, "finalized_features", None) or []
+        self.finalized_features = {feature.name: feature.max_version_level for feature in features}
+
+    def _mechanism(self) -> Any:
+        options: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": self.config.mechanism}
+        if self.config.mechanism == "OAUTHBEARER":
+            assert self.config.msk_region is not None
+            options["sasl_oauth_token_provider"] = _MskTokens(self.config.msk_region)
+        else:
+            options["sasl_plain_username"] = _sasl_name(self.config.username or "", self.config.mechanism or "")
+            options["sasl_plain_password"] = self.config.password
+        return get_sasl_mechanism(self.config.mechanism)(**options)
+
+    def _authenticate(self) -> None:
+        try:
+            self._sasl_dialogue()
+        except MigrationError as error:
+            if isinstance(error, BrokerUnreachable):
+                # Brokers close the connection after a failed login (some without an answer).
+                raise AuthenticationFailed(
+                    "the broker closed the connection during the SASL login",
+                    where=self._where,
+                    next_step="check sasl.mechanism, sasl.username and sasl.password of the connection",
+                ) from None
+            raise
+
+    def _sasl_dialogue(self) -> None:
+        handshake = self.call(SaslHandshakeRequest(mechanism=self.config.mechanism), SaslHandshakeResponse, version=1)
+        if handshake.error_code:
+            raise AuthenticationFailed(
+                f"the broker does not offer {self.config.mechanism}; it offers {', '.join(handshake.mechanisms)}",
+                where=self._where,
+                next_step="correct sasl.mechanism of the connection",
+            )
+        mechanism = self._mechanism()
+        try:
+            while not mechanism.is_done():
+                request = SaslAuthenticateRequest(auth_bytes=mechanism.auth_bytes())
+                answer = self.call(request, SaslAuthenticateResponse, version=1)
+                if answer.error_code:
+                    raise self._login_refused(answer.error_message)
+                mechanism.receive(answer.auth_bytes)
+        except (ValueError, RuntimeError, AssertionError) as error:
+            raise self._login_refused(str(error)) from None
+        if not mechanism.is_authenticated():
+            raise self._login_refused("not authenticated")
+
+    def _login_refused(self, reason: str | None) -> AuthenticationFailed:
+        return AuthenticationFailed(
+            f"the broker refused the SASL login of {self.config.username or self.config.mechanism}: {reason or ''}",
+            where=self._where,
+            next_step="check sasl.username, sasl.password and sasl.mechanism of the connection",
+        )
+
+    # -- frames without blocking -------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """For selectors."""
+        return self._sock.fileno()
+
+    @property
+    def wants_write(self) -> bool:
+        """Whether bytes wait to be sent."""
+        return bool(self._out)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent or queued whose answer is not here yet."""
+        return len(self._waiting)
+
+    def waiting_seconds(self, now: float) -> float:
+        """For how long the oldest request waits for its answer; 0 if none does."""
+        return now - self._waiting[0][2] if self._waiting else 0.0
+
+    def no_answer(self) -> BrokerUnreachable:
+        """Close the connection to a broker that keeps us waiting: the outcome of what was asked is unknown."""
+        self.close()
+        return self._unreachable("no answer within the bounded wait")
+
+    def submit(
+        self,
+        api_key: int,
+        version: int,
+        parts: Sequence[Buffer],
+        on_response: OnResponse,
+        *,
+        flexible: bool = False,
+    ) -> None:
+        """Queue a request and send what fits now.
+
+        :param parts: the body as buffers; they must not change until the answer is here.
+        :param on_response: called with the answer, its header included (4 bytes, 5 for flexible versions).
+        :param flexible: the version has a header with tagged fields (KIP-482).
+        """
+        self._check_may_send(api_key)
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        tags = b"\0" if flexible else b""
+        size = 10 + len(self._client_id) + len(tags) + sum(len(part) for part in parts)
+        head = struct.pack(">ihhih", size, api_key, version, self._correlation, len(self._client_id))
+        self._out.append(memoryview(head + self._client_id + tags))
+        self._out.extend(memoryview(part) for part in parts if len(part))
+        self._waiting.append((self._correlation, on_response, time.monotonic()))
+        self.on_writable()
+
+    def on_writable(self) -> None:
+        """Send as much as the socket takes. Nothing is sent after the deadline."""
+        while self._out:
+            if self.send_deadline is not None and clock.is_over(self.send_deadline):
+                self.close()
+                raise SliceExpired(
+                    "the slice ended while bytes were waiting to be sent",
+                    where=self._where,
+                    next_step="none: the next slice goes on from the target's log end",
+                )
+            try:
+                sent = self._send_some()
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                return
+            except OSError as error:
+                raise self._broken(error) from None
+            self._drop_sent(sent)
+
+    def _send_some(self) -> int:
+        if isinstance(self._sock, ssl.SSLSocket):
+            return self._sock.send(self._out[0])
+        buffers = [self._out[index] for index in range(min(len(self._out), _MAX_IOV))]
+        return self._sock.sendmsg(buffers)
+
+    def _drop_sent(self, sent: int) -> None:
+        while self._out and sent >= len(self._out[0]):
+            sent -= len(self._out.popleft())
+        if sent:
+            self._out[0] = self._out[0][sent:]
+
+    def on_readable(self) -> None:
+        """Receive what is there and hand complete answers to their callbacks, in order."""
+        if not self._waiting:
+            self._look_for_end()
+        while self._waiting:
+            try:
+                frame = self._receive_some()
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as error:
+                raise self._broken(error) from None
+            if frame is not None:
+                self._dispatch(frame)
+                del frame  # else its buffer would not be free for the next answer
+
+    def _look_for_end(self) -> None:
+        """Nothing was asked for, so only the connection's end can have come (or TLS's own messages).
+
+        Without this look an idle connection that is gone would wake its poller for ever.
+        """
+        try:
+            data = self._sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError as error:
+            raise self._broken(error) from None
+        raise self._broken("bytes came that nobody has asked for" if data else "the broker closed the connection")
+
+    def _receive_some(self) -> memoryview | None:
+        if self._body is None:
+            count = self._sock.recv_into(memoryview(self._head)[self._received :])
+            self._check_open(count)
+            self._received += count
+            if self._received == 4:
+                (size,) = struct.unpack(">i", self._head)
+                if self._head[:2] == _TLS_ALERT and not self.config.uses_tls:
+                    raise self._wrong_protocol()
+                if not 4 <= size <= MAX_FRAME_BYTES:
+                    raise self._broken(f"an answer of {size} bytes: is this a Kafka port, with the right protocol?")
+                self._body, self._received = self._buffers.take(size), 0
+            return None
+        count = self._sock.recv_into(self._body[self._received :])
+        self._check_open(count)
+        self._received += count
+        if self._received < len(self._body):
+            return None
+        body, self._body, self._received = self._body, None, 0
+        return body
+
+    def _check_open(self, count: int) -> None:
+        if count == 0:
+            raise self._broken("the broker closed the connection")
+
+    def _dispatch(self, frame: memoryview) -> None:
+        (correlation,) = struct.unpack_from(">i", frame)
+        expected, on_response, _ = self._waiting.popleft()
+        if correlation != expected:
+            raise self._broken(f"answer {correlation} came where {expected} was expected")
+        self._is_served = self._is_set_up
+        try:
+            on_response(frame)
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            log.exception("an answer of %s:%s cannot be read", self.host, self.port)
+            raise self._broken(f"its answer cannot be read ({error})") from error
+
+    def _broken(self, reason: object) -> BrokerUnreachable | AuthenticationFailed:
+        self.close()
+        if isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "") and not self._is_set_up:
+            # With TLS 1.3 the broker judges the client's certificate after the client's hand-shake has ended.
+            return self._tls_failed(reason)
+        return self._unreachable(reason)
+
+    def _wrong_protocol(self) -> ConnectionInvalid:
+        self.close()
+        return ConnectionInvalid(
+            f"the port speaks TLS, and security.protocol is {self.config.protocol}",
+            where=self._where,
+            next_step="write security.protocol SSL or SASL_SSL, or use the port of the other listener",
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection is gone; all its unanswered requests have an unknown outcome."""
+        return self._sock.fileno() < 0
+
+    def close(self) -> None:
+        """Close at once; queued bytes are dropped."""
+        self._out.clear()
+        self._waiting.clear()
+        with contextlib.suppress(OSError, AttributeError):
+            self._sock.close()
+
+    # -- blocking calls ----------------------------------------------------------------------------------------------
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait until something can be read or written, and do it."""
+        pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        if not pending:
+            # poll, not select: processes with more than 1,024 open files are common.
+            poller = select.poll()
+            poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
+            events = dict(poller.poll(max(0.0, timeout_seconds) * 1000)).get(self._sock.fileno(), 0)
+            if events & select.POLLOUT:
+                self.on_writable()
+            if not events & ~select.POLLOUT:
+                return
+        self.on_readable()
+
+    def call_raw(
+        self, api_key: int, version: int, parts: Sequence[Buffer], timeout_seconds: float | None = None
+    ) -> memoryview:
+        """Send one request and wait for its answer; answers of earlier requests go to their callbacks."""
+        box: list[memoryview] = []
+        self.submit(api_key, version, parts, box.append)
+        self._wait_for(box, timeout_seconds)
+        return box[0][4:]
+
+    def _wait_for(self, box: list[memoryview], timeout_seconds: float | None) -> None:
+        deadline = time.monotonic() + (timeout_seconds or self.timeout_seconds)
+        while not box:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self.no_answer()
+            self.wait(left)
+
+    def _check_may_send(self, api_key: int) -> None:
+        if self.config.read_only and api_key not in READING_APIS:
+            raise BrokerRefused(
+                f"request {api_key} is not sent: this connection may only read",
+                where=self._where,
+                next_step="report this: a comparison has tried to write",
+            )
+
+    def _call_message(self, request: Any, version: int, timeout_seconds: float | None = None) -> memoryview:
+        self._check_may_send(request.API_KEY)
+        self._correlation = (self._correlation + 1) & 0x7FFFFFFF
+        request.API_VERSION = version
+        request.with_header(correlation_id=self._correlation, client_id=self.config.client_id)
+        box: list[memoryview] = []
+        self._out.append(memoryview(bytes(request.encode(header=True, framed=True))))
+        self._waiting.append((self._correlation, box.append, time.monotonic()))
+        self.on_writable()
+        self._wait_for(box, timeout_seconds)
+        return box[0]
+
+    def call(
+        self,
+        request: Any,
+        response_type: Any = None,
+        *,
+        version: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Any:
+        """Send a kafka-python message and wait for its answer.
+
+        :param version: default: the highest that both sides know.
+        :raises BrokerRefused: the broker does not know the request at all.
+        """
+        chosen = self.version_for(request, version)
+        body = self._call_message(request, chosen, timeout_seconds)
+        kind = response_type or response_class(type(request))  # type: ignore[arg-type]
+        return kind.decode(bytes(body), version=chosen, header=True)
+
+    def version_for(self, request: Any, wanted: int | None = None) -> int:
+        """The version to use for a message: the wanted one, or the highest of both sides."""
+        if wanted is not None and not self.api_versions:
+            return wanted
+        known = self.api_versions.get(request.API_KEY)
+        top = request.max_version if wanted is None else wanted
+        if known is None or top < known[0]:
+            raise BrokerRefused(
+                f"the broker does not support {type(request).__name__}"
+                + (f" version {wanted}" if known is not None and wanted is not None else ""),
+                where=self._where,
+                next_step="see docs/compatibility.md for the versions of Kafka that are supported",
+            )
+        return int(min(top, known[1]))

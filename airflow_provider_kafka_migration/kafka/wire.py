@@ -25,8 +25,8 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
-from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 
 TopicPartition = tuple[str, int]
 Which = Literal["earliest", "latest", "stable", "log_end"]

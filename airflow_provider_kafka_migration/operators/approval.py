@@ -15,22 +15,22 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperatorLink, Param
 from airflow.sdk.exceptions import TaskAwaitingInput
 
-from airflow_provider_kafka_migration.compat import put_question
 from airflow_provider_kafka_migration.documents.approval import (
     ApprovalAnswer,
     ApprovalFacts,
     ApprovalKind,
     Responder,
 )
-from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
-from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.links.storage import JournalLink, PlanLink
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.provider.compat import put_question
+from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
+from airflow_provider_kafka_migration.record.timing import iso
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_kafka_migration.phases.context import PhaseContext
+    from airflow_provider_kafka_migration.record.context import PhaseContext
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 APPROVE = "Approve"
@@ -98,11 +98,11 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     def execute(self, context: Context) -> Any:
         """Ask, unless the journal says that the migration has gone on."""
-        from airflow_provider_kafka_migration.phases import approvals
+        from airflow_provider_kafka_migration.approvals import request
 
         with self.open_migration(context) as migration:
             decision = self._earlier_decision(migration.context) or self._first_aborted(context)
-            facts = None if decision else approvals.show(migration.context, self.kind)
+            facts = None if decision else request.show(migration.context, self.kind)
         if facts is not None:
             self._ask(context, facts)
         self.log.info("already answered: %s", decision)
@@ -168,10 +168,10 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     def _take(self, core: PhaseContext, answer: ApprovalAnswer) -> ApprovalFacts | None:
         """Hand the answer to the core. Returns the facts with which to ask again."""
-        from airflow_provider_kafka_migration.phases import answers, approvals
+        from airflow_provider_kafka_migration.approvals import answers, request
 
         self.log.info(answers.answer(core, answer).summary)
-        return approvals.show(core, self.kind) if answer.decision == "not_yet" else None
+        return request.show(core, self.kind) if answer.decision == "not_yet" else None
 
     def _answer(
         self, core: PhaseContext, event: Mapping[str, Any], body_shown: str, facts_digest: str
@@ -200,7 +200,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
     def _earlier_decision(self, core: PhaseContext) -> str | None:
         """What was decided before, if the migration has acted on it since."""
-        from airflow_provider_kafka_migration.phases import answers
+        from airflow_provider_kafka_migration.approvals import answers
         from airflow_provider_kafka_migration.state import State
 
         core.journal.refresh()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator, BaseOperatorLink
 
-from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
-from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
 from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_kafka_migration.hooks.recorded import recorded_run_spec
 from airflow_provider_kafka_migration.operators.base import MigrationOperator
+from airflow_provider_kafka_migration.provider.recorded import recorded_run_spec
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.operators.lineage import TellsLineage
-from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+from airflow_provider_kafka_migration.provider.lineage import TellsLineage
+from airflow_provider_kafka_migration.provider.spark_job import SparkMigrationOperator
 
 
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):

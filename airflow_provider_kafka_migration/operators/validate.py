@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.operators.spark_job import SparkMigrationOperator
+from airflow_provider_kafka_migration.provider.spark_job import SparkMigrationOperator
 
 
 class KafkaMigrationValidateOperator(SparkMigrationOperator):

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, build_manifest
+from airflow_provider_kafka_migration.copy.gap_log import joined, read_gaps
 from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupRange, BackupSource
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, StopAt
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds, StopAt
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Transient
-from airflow_provider_kafka_migration.phases import copy_jobs, freeze_attempt, frozen, group_commit, plan_look
-from airflow_provider_kafka_migration.phases.backup_source import (
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.lanes.lanes import assign_lanes
+from airflow_provider_kafka_migration.planning import source_snapshot
+from airflow_provider_kafka_migration.planning.backup_source import (
     BACKUP_END,
     BACKUP_GROUPS,
     BACKUP_SOURCE,
@@ -22,11 +27,9 @@ from airflow_provider_kafka_migration.phases.backup_source import (
     load_end,
     load_source,
 )
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.migrated import by_name, load_job
-from airflow_provider_kafka_migration.replication.gap_log import joined, read_gaps
-from airflow_provider_kafka_migration.replication.lanes import assign_lanes
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, build_manifest
+from airflow_provider_kafka_migration.record import freeze_attempt, jobs
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import by_name, load_job
 
 PHASE: Final = "backup"
 #: A backup writes to no cluster, so it takes no producer id.
@@ -49,7 +52,7 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     if finish:
         _stop_here(context, source)
     job = _job(context, source, follow=follow or finish)
-    progress = copy_jobs.run_job(context, PHASE)
+    progress = jobs.run_job(context, PHASE)
     ends = _check(context, job)
     end = _write_end(context, job, ends)
     records = int(progress.get("records", 0))
@@ -73,7 +76,7 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
 def _write_source(context: PhaseContext) -> BackupSource:
     """Look at the source once; of two backups that begin at the same time one look counts."""
     context.progress(Progress(PHASE, "looking at the source"))
-    document = archived(context.migration_id, plan_look.look(context))
+    document = archived(context.migration_id, source_snapshot.look(context))
     try:
         context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
     except ObjectExists:
@@ -153,7 +156,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
         stop_key=context.key(freeze_attempt.TAIL_STOP) if follow else None,
     )
-    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
     return job
 
 
@@ -187,7 +190,7 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
 
 
 def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
-    snapshot = group_commit.take_snapshot(context)
+    snapshot = commit.take_snapshot(context)
     context.archive_store.put(context.key(BACKUP_GROUPS), snapshot.canonical())
     manifest = build_manifest(context.archive_store, context.migration_id)
     manifest_key = context.key("manifest.json")

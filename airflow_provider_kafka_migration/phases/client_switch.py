@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.switch import switch_clients
+from airflow_provider_kafka_migration.approvals.switch import switch_clients
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 
 
 def run(context: PhaseContext) -> PhaseResult:

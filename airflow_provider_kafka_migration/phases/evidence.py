@@ -11,9 +11,9 @@ import hashlib
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, Terminal
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.publish import ALIAS, publish
-from airflow_provider_kafka_migration.phases.validate_result import passed_result
+from airflow_provider_kafka_migration.evidence.publish import ALIAS, publish
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.validate_result import passed_result
 
 PHASE = "evidence"
 STEP = "evidence_uploaded"

@@ -10,27 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_kafka_migration.access import write_grants
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
+from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.phases import (
-    fence,
-    freeze_attempt,
-    freeze_words,
-    frozen,
-    stand_still,
-    topology_log_starts,
-    topology_settings,
-    write_grants,
-)
-from airflow_provider_kafka_migration.phases.boundary import boundary_ends, load_boundary
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.freeze_attempt import READY_MESSAGE, FreezeAttempt
-from airflow_provider_kafka_migration.phases.migrated import put_result
-from airflow_provider_kafka_migration.phases.offset_maps import load_document
-from airflow_provider_kafka_migration.phases.timing import iso, parse_iso
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.boundary import boundary_ends, load_boundary
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record.freeze_attempt import READY_MESSAGE, FreezeAttempt
+from airflow_provider_kafka_migration.record.offset_maps import load_document
+from airflow_provider_kafka_migration.record.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts
 
 PHASE = "cutover"
 STEP = "floor_guard"
@@ -127,7 +122,7 @@ def run(context: PhaseContext) -> PhaseResult:
         document = _document(context)
         # Before compaction comes back: compacted topics refuse DeleteRecords.
         topology_log_starts.restore_log_starts(context, document)
-        restored = topology_settings.restore_producer_visible(context)
+        restored = copy_settings.restore_producer_visible(context)
         violations = look(context, document)
         if violations:
             raise violated(context, violations)
@@ -249,7 +244,7 @@ def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[B
             next_step="stop these producers again: the freeze is not lifted and nothing can be rolled back any more. "
             "The records named here are on the source only: have them sent again to the target after the switch, then "
             "set cutover.on_bypass: continue and clear cutover.floor_guard, which names them and goes on; "
-            f"{freeze_words.IF_PARAMS}",
+            f"{words.IF_PARAMS}",
             details=error.details,
         ) from error
 

@@ -18,10 +18,11 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_by_hand, freeze_words, frozen
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
@@ -108,7 +109,7 @@ def run(context: PhaseContext) -> PhaseResult:
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step=f"{freeze_words.lifted(attempt.method)}. Look at the red task of the cutover; then clear drain_ready "
+        next_step=f"{words.lifted(attempt.method)}. Look at the red task of the cutover; then clear drain_ready "
         "and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
         details={"attempt": attempt.number, **details},
     )
@@ -116,7 +117,7 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
     """The error of a watch that cannot open the journal: it knows of no freeze, and of no end of one either."""
-    error = freeze_by_hand.still_frozen(
+    error = by_hand.still_frozen(
         spec,
         "the journal cannot be opened, so it is not known whether producers are frozen, and nothing can be lifted",
         cause,

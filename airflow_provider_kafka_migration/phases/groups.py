@@ -19,9 +19,8 @@ from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
     FreezeFailed,
 )
-from airflow_provider_kafka_migration.phases import freeze_attempt, frozen
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.group_commit import (
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.groups.commit import (
     ACKNOWLEDGED,
     RESULT,
     Translator,
@@ -33,11 +32,10 @@ from airflow_provider_kafka_migration.phases.group_commit import (
     sync_groups,
     take_snapshot,
 )
-from airflow_provider_kafka_migration.phases.group_translation import count_translations
-from airflow_provider_kafka_migration.phases.migrated import (
-    get_result,
-    put_result,
-)
+from airflow_provider_kafka_migration.groups.group_translation import count_translations
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import get_result, put_result
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"

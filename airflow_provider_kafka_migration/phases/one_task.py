@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from airflow_provider_kafka_migration.phases import freeze_attempt, frozen, tail_health
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"

@@ -6,8 +6,8 @@ precheck makes findings of it.
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.plan_make import write_plan
+from airflow_provider_kafka_migration.planning.make import write_plan
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 
 
 def run(context: PhaseContext) -> PhaseResult:

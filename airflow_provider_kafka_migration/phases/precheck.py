@@ -6,6 +6,15 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from airflow_provider_kafka_migration.checks import (
+    access,
+    precheck_source,
+    precheck_storage,
+    precheck_webhook,
+    source,
+    target,
+    topics,
+)
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.findings import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
@@ -20,21 +29,12 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from airflow_provider_kafka_migration.phases import (
-    precheck_access,
-    precheck_compaction,
-    precheck_source,
-    precheck_storage,
-    precheck_target,
-    precheck_topics,
-    precheck_webhook,
-    probe,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.migrated import put_result
-from airflow_provider_kafka_migration.phases.plan_growth import PRECHECK_RESULT
-from airflow_provider_kafka_migration.phases.plan_make import write_plan
-from airflow_provider_kafka_migration.phases.precheck_codes import CODES, finding
+from airflow_provider_kafka_migration.planning.growth import PRECHECK_RESULT
+from airflow_provider_kafka_migration.planning.make import write_plan
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record.finding_codes import CODES, finding
+from airflow_provider_kafka_migration.topics import probe
 
 log = logging.getLogger(__name__)
 
@@ -177,30 +177,30 @@ def _clusters(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 CHECKS: dict[str, Check] = {
     "clusters": _clusters,
-    "selection": precheck_topics.check_selection,
-    "what could not be looked at": precheck_access.check_unknown,
+    "selection": topics.check_selection,
+    "what could not be looked at": access.check_unknown,
     "storage": precheck_storage.check_storage,
     "signing key": precheck_storage.check_signing,
     "freeze webhook": precheck_webhook.check_receiver,
-    "permissions": precheck_access.check_permissions,
-    "topics on the target": precheck_topics.check_present,
-    "replication": precheck_topics.check_replication,
-    "configs": precheck_topics.check_configs,
-    "topics to be created": precheck_topics.check_creatable,
-    "offsets": precheck_topics.check_verdicts,
-    "message sizes": precheck_target.check_message_sizes,
-    "timestamps": precheck_target.check_timestamps,
-    "transaction timeouts": precheck_target.check_transaction_timeouts,
-    "disk": precheck_target.check_disk,
+    "permissions": access.check_permissions,
+    "topics on the target": topics.check_present,
+    "replication": topics.check_replication,
+    "configs": topics.check_configs,
+    "topics to be created": topics.check_creatable,
+    "offsets": topics.check_verdicts,
+    "message sizes": target.check_message_sizes,
+    "timestamps": target.check_timestamps,
+    "transaction timeouts": target.check_transaction_timeouts,
+    "disk": target.check_disk,
     "transactions": precheck_source.check_transactions,
     "coupled topics": precheck_source.check_coupled_topics,
     "retention": precheck_source.check_retention,
-    "control markers": precheck_compaction.check_markers,
-    "tombstones": precheck_compaction.check_tombstones,
-    "groups": precheck_access.check_groups,
-    "groups that are left out": precheck_access.check_left_out_groups,
-    "ACLs": precheck_access.check_acls,
-    "users": precheck_access.check_users,
-    "quotas and group configs": precheck_access.check_quotas,
-    "probe of the target": precheck_target.check_probe,
+    "control markers": source.check_markers,
+    "tombstones": source.check_tombstones,
+    "groups": access.check_groups,
+    "groups that are left out": access.check_left_out_groups,
+    "ACLs": access.check_acls,
+    "users": access.check_users,
+    "quotas and group configs": access.check_quotas,
+    "probe of the target": target.check_probe,
 }

@@ -8,31 +8,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from airflow_provider_kafka_migration.compare.runner import ContentResults
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupSource, RestoreResult
 from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, StopAt
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, StopAt
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
-from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import (
-    backup_source,
-    bring,
-    copy_jobs,
-    freeze_attempt,
-    group_commit,
-    offset_maps,
-    topology_settings,
-)
-from airflow_provider_kafka_migration.phases.backup_source import look_of
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.migrated import migrated_partitions, put_result, target_key
-from airflow_provider_kafka_migration.phases.plan_make import plan_of_look
-from airflow_provider_kafka_migration.phases.plan_store import put_plan
-from airflow_provider_kafka_migration.phases.timing import iso
-from airflow_provider_kafka_migration.replication.content_verifier import ContentResults
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex
+from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.planning import backup_source
+from airflow_provider_kafka_migration.planning.backup_source import look_of
+from airflow_provider_kafka_migration.planning.make import plan_of_look
+from airflow_provider_kafka_migration.planning.plan_store import put_plan
+from airflow_provider_kafka_migration.record import freeze_attempt, jobs, offset_maps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import migrated_partitions, put_result, target_key
+from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.topics import bring, copy_settings
 
 PHASE: Final = "restore"
 DONE = "restored"
@@ -58,15 +53,15 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     plan = _plan(context, source)
     bring.bring(context, plan)
     job = _job(context, plan, follow=follow)
-    progress = copy_jobs.run_job(context, PHASE)
+    progress = jobs.run_job(context, PHASE)
     end = backup_source.load_end(context)
     ends = _ends(context, job)
     contents = _verify(context, job, ends)
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
     results: list[GroupResult] = []
     if complete and end is not None:
-        topology_settings.restore_producer_visible(context)
-        topology_settings.restore_deleting(context)
+        copy_settings.restore_producer_visible(context)
+        copy_settings.restore_deleting(context)
         results = _commit_groups(context, end, ends) if commit_groups else []
     result = RestoreResult(
         migration_id=context.migration_id,
@@ -117,14 +112,14 @@ def _plan(context: PhaseContext, source: BackupSource) -> Plan:
 
 def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
     spec, end = context.spec, backup_source.load_end(context)
-    partitions = copy_jobs.planned_partitions(context, plan)
+    partitions = jobs.planned_partitions(context, plan)
     if not follow:
         partitions = {
             key: item.model_copy(update={"until_offset": max(_archived(context, item, end), item.source_start_offset)})
             for key, item in partitions.items()
         }
-    lanes = copy_jobs.lanes_of(context, plan, partitions)
-    job = copy_jobs.build_job(context, "tail", lanes).model_copy(
+    lanes = jobs.lanes_of(context, plan, partitions)
+    job = jobs.build_job(context, "tail", lanes).model_copy(
         update={
             "name": PHASE,
             "lanes": lanes,
@@ -136,7 +131,7 @@ def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
         }
     )
     context.journal.check_holds()
-    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
     return job
 
 
@@ -194,7 +189,7 @@ def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int
         topics={item.topic: rules for item in ranges},
         ranges=ranges,
     )
-    key = copy_jobs.job_key(context, JOB)
+    key = jobs.job_key(context, JOB)
     context.journal_store.put(key, content_job.canonical())
     results = ContentResults(content_job, context.journal_store)
     assert context.runner is not None
@@ -230,7 +225,7 @@ def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, 
     context.evidence_store.put(context.key(offset_maps.OFFSET_MAP), document.canonical())
     snapshot = backup_source.load_groups(context, end)
     context.journal.check_holds()
-    translator = group_commit.Translator(partitions, offset_maps.closed_maps(document))
-    results = group_commit.commit(context, snapshot.groups, translator)
-    put_result(context, group_commit.RESULT, group_commit.make_result(context, results, snapshot.groups))
+    translator = commit.Translator(partitions, offset_maps.closed_maps(document))
+    results = commit.commit(context, snapshot.groups, translator)
+    put_result(context, commit.RESULT, commit.make_result(context, results, snapshot.groups))
     return results

@@ -11,13 +11,15 @@ from typing import Any
 from pydantic import Field
 
 from airflow_provider_kafka_migration.documents.base import Document
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
-from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_words, frozen, topology_settings
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.migrated import by_name, migrated_partitions, partition_name, target_key
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import frozen, words
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, target_key
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
+from airflow_provider_kafka_migration.topics import copy_settings
 
 PHASE = "rollback"
 STEP = "rolled_back"
@@ -99,7 +101,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         # their copy-time settings, whether the rollback is run again or the cutover.
         "freeze": _unfreeze(context),
         "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
-        "topics": _attempt("topics", problems, lambda: topology_settings.restore_for_rollback(context)),
+        "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(context)),
     }
     left = _attempt("inventory", problems, lambda: _left_on_target(context)) or []
     report = RollbackReport(
@@ -117,7 +119,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f"; {len(problems)} parts could NOT be put back" if problems else ""
     lifted = freeze_attempt.current_attempt(context) if undone["freeze"]["lifted"] else None
-    summary += f"; {freeze_words.lifted(lifted.method)}" if lifted else ""
+    summary += f"; {words.lifted(lifted.method)}" if lifted else ""
     details = {
         "report": f"{context.evidence_store.uri}/{key}",
         "digest": report.digest(),

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob
+from airflow_provider_kafka_migration.copy.archive import build_manifest
+from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.phases import copy_jobs
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.copy_totals import job_figures
-from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
-from airflow_provider_kafka_migration.phases.migrated import load_job
-from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings
-from airflow_provider_kafka_migration.phases.recopy import recopy
-from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
-from airflow_provider_kafka_migration.phases.topology_missing import make_missing
-from airflow_provider_kafka_migration.replication.segments import build_manifest
+from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.copy_totals import job_figures
+from airflow_provider_kafka_migration.record.facts import load_job
+from airflow_provider_kafka_migration.record.live_offset_map import write_open_map
+from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones, tombstone_settings
+from airflow_provider_kafka_migration.record.source_gaps import source_gaps
+from airflow_provider_kafka_migration.topics.recopy import recopy
+from airflow_provider_kafka_migration.topics.topology_missing import make_missing
 
 PHASE: Final = "seed"
 DONE = "seed_done"
@@ -38,8 +38,8 @@ def run(context: PhaseContext) -> PhaseResult:
     renewed = _renewed(context, job)
     if renewed != job:
         job = renewed
-        context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
-    progress = copy_jobs.run_job(context, PHASE)
+        context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+    progress = jobs.run_job(context, PHASE)
     _check(context, job)
     details = _details(context, job, progress)
     write_open_map(context)
@@ -66,15 +66,15 @@ def _renewed(context: PhaseContext, job: CopyJob) -> CopyJob:
 
 def _write_job(context: PhaseContext) -> CopyJob:
     plan = context.load_plan()
-    partitions = copy_jobs.planned_partitions(context, plan)
+    partitions = jobs.planned_partitions(context, plan)
     stable = context.source.wire.list_offsets(list(partitions), "stable")
     partitions = {
         key: item.model_copy(update={"until_offset": max(stable[key], item.source_start_offset)})
         for key, item in partitions.items()
     }
-    job = copy_jobs.build_job(context, "seed", copy_jobs.lanes_of(context, plan, partitions))
+    job = jobs.build_job(context, "seed", jobs.lanes_of(context, plan, partitions))
     context.journal.check_holds()
-    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
     return job
 
 
@@ -83,7 +83,7 @@ def _until(job: CopyJob) -> dict[tuple[str, int], int]:
 
 
 def _behind(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], tuple[int, int]]:
-    return copy_jobs.behind(context, job, _until(job))
+    return jobs.behind(context, job, _until(job))
 
 
 def _check(context: PhaseContext, job: CopyJob) -> None:

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, StopAt
+from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
+from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
-from airflow_provider_kafka_migration.phases import copy_jobs, freeze_attempt, take_over_drift
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.copy_totals import job_figures
-from airflow_provider_kafka_migration.phases.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.phases.live_offset_map import MapWriter
-from airflow_provider_kafka_migration.phases.migrated import load_job
-from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
-from airflow_provider_kafka_migration.phases.recopy import recopy
-from airflow_provider_kafka_migration.phases.source_gaps import source_gaps
-from airflow_provider_kafka_migration.phases.tail_health import TAIL_DONE, has_ended
-from airflow_provider_kafka_migration.phases.topology_missing import make_missing
+from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
+from airflow_provider_kafka_migration.record import freeze_attempt, jobs
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.copy_totals import job_figures
+from airflow_provider_kafka_migration.record.facts import load_job
+from airflow_provider_kafka_migration.record.live_offset_map import MapWriter
+from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.record.source_gaps import source_gaps
+from airflow_provider_kafka_migration.record.tail_health import TAIL_DONE, has_ended
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics.recopy import recopy
+from airflow_provider_kafka_migration.topics.topology_missing import make_missing
 
 PHASE: Final = "tail"
 
@@ -37,7 +38,7 @@ def run(context: PhaseContext) -> PhaseResult:
     if job is not None and stop is not None and _is_copied(context, job, stop):
         if not has_ended(context) and context.journal.tip_state is not State.ROLLED_BACK:
             # Killed between the last record and its journal entry: the copy is done, and is told now.
-            _journal_done(context, job, copy_jobs.progress_document(context, PHASE))
+            _journal_done(context, job, jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     written = _write_job(context, job)
@@ -71,9 +72,7 @@ def _is_copied(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
     """Nothing is left to copy, and the last driver has told its figures: else a short run of the job tells them."""
     if _is_over(context):
         return True
-    told = context.journal.find_step(TAIL_DONE) is not None or copy_jobs.progress_document(context, PHASE).get(
-        "finished"
-    )
+    told = context.journal.find_step(TAIL_DONE) is not None or jobs.progress_document(context, PHASE).get("finished")
     return bool(told) and not _behind(context, job, stop)
 
 
@@ -93,8 +92,8 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
     while True:
         lifted = len(context.journal.steps(freeze_attempt.LIFTED))
-        with Follower(context, take_over_drift.follow), MapWriter(context):
-            progress = copy_jobs.run_job(context, "tail")
+        with Follower(context, take_over.follow), MapWriter(context):
+            progress = jobs.run_job(context, "tail")
         stop = _stop(context)
         context.journal.refresh()
         if stop is not None or len(context.journal.steps(freeze_attempt.LIFTED)) == lifted:
@@ -127,15 +126,15 @@ def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
         for lane in base.lanes
         if lane.half != "backup"
     ]
-    job = copy_jobs.build_job(context, "tail", lanes, base)
-    planned = copy_jobs.planned_partitions(context, context.load_plan())
+    job = jobs.build_job(context, "tail", lanes, base)
+    planned = jobs.planned_partitions(context, context.load_plan())
     # What was dropped from the plan is not copied any more; what came to it is taken up by the follower.
     job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})
     context.journal.check_holds()
-    context.journal_store.put(copy_jobs.job_key(context, PHASE), job.canonical())
+    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
     return job
 
 
 def _behind(context: PhaseContext, job: CopyJob, stop: StopAt) -> dict[tuple[str, int], tuple[int, int]]:
     until = {item.key: stop.offset(*item.key) for item in job.partitions}
-    return copy_jobs.behind(context, job, {key: 0 if value is None else value for key, value in until.items()})
+    return jobs.behind(context, job, {key: 0 if value is None else value for key, value in until.items()})

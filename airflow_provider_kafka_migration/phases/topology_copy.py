@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.phases import acls, bring, plan_growth
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.access import apply
+from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.topics import bring
 
 PHASE = "topology_copy"
 
@@ -16,9 +18,9 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises ForeignData: a target topic holds data that is not of this migration.
     :raises TopicRecreated: a source topic is not the planned one any more.
     """
-    plan_growth.check_is_of(context, context.load_plan())
+    growth.check_is_of(context, context.load_plan())
     topics = copy_topics(context)
-    access = acls.run(context)
+    access = apply.run(context)
     return PhaseResult(
         PHASE,
         f"{topics.summary}; {access.summary}",
@@ -30,4 +32,4 @@ def run(context: PhaseContext) -> PhaseResult:
 def copy_topics(context: PhaseContext) -> PhaseResult:
     """The first part. Errors as of :func:`run`."""
     context.journal.check_holds()
-    return bring.bring(context, plan_growth.follow(context, context.load_plan()))
+    return bring.bring(context, growth.follow(context, context.load_plan()))

@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.documents.groups import GroupsResult
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.validation import (
+from airflow_provider_kafka_migration.documents.proof import (
     CheckResult,
     Outcome,
     PartitionContent,
@@ -18,29 +18,26 @@ from airflow_provider_kafka_migration.documents.validation import (
     worst,
 )
 from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Transient, ValidationFailed
+from airflow_provider_kafka_migration.evidence.publish import publish_failure
+from airflow_provider_kafka_migration.freeze.late_writes import read_late_writes
+from airflow_provider_kafka_migration.freeze.sentinel_records import sentinels_between
+from airflow_provider_kafka_migration.groups import commit, offsets
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.phases import (
-    follow,
-    group_commit,
-    group_offsets,
-    passed_content,
-    topology_settings,
-    validate_drift,
-)
 from airflow_provider_kafka_migration.phases import validate_checks as checks
-from airflow_provider_kafka_migration.phases.boundary import boundary_ends, load_boundary
-from airflow_provider_kafka_migration.phases.content_ranges import content_ranges
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.late_writes import read_late_writes
-from airflow_provider_kafka_migration.phases.migrated import get_result, partition_name, put_result
-from airflow_provider_kafka_migration.phases.offset_maps import closed_maps, load_document
-from airflow_provider_kafka_migration.phases.overtaken import with_overtaken
-from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
-from airflow_provider_kafka_migration.phases.publish import publish_failure
-from airflow_provider_kafka_migration.phases.sentinel_records import sentinels_between
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases import validate_drift
 from airflow_provider_kafka_migration.phases.validate_late import with_late_partitions
-from airflow_provider_kafka_migration.phases.validate_result import RESULT, STEP, passed_result
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import passed_content
+from airflow_provider_kafka_migration.record.boundary import boundary_ends, load_boundary
+from airflow_provider_kafka_migration.record.content_ranges import content_ranges
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.facts import get_result, partition_name, put_result
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document
+from airflow_provider_kafka_migration.record.overtaken import with_overtaken
+from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
+from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.validate_result import RESULT, STEP, passed_result
+from airflow_provider_kafka_migration.topics import copy_settings
 
 PHASE = "validating"
 #: A KRaft broker describes configs as of the metadata that it has applied, which may lag behind the controller that
@@ -226,7 +223,7 @@ def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
             summary="not checked: retention is not put back before the content is proven",
             findings=["the copy-time configs that keep data are still set, because the content is not proven"],
         )
-    topology_settings.restore_deleting(context)
+    copy_settings.restore_deleting(context)
     plan = context.load_plan()
     source = context.source.admin.describe_topics([topic.name for topic in plan.topics])
     late = follow.born_late(context)
@@ -277,13 +274,13 @@ def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Bou
 
 
 def _groups(context: PhaseContext) -> CheckResult:
-    data = get_result(context, group_commit.FINAL_GROUPS) or get_result(context, group_commit.RESULT)
+    data = get_result(context, commit.FINAL_GROUPS) or get_result(context, commit.RESULT)
     if data is None:
         return CheckResult(
             name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no result of groups"]
         )
     result = GroupsResult.parse(data)
-    states = group_offsets.target_states(context, {item.group: item.type for item in result.groups})
+    states = offsets.target_states(context, {item.group: item.type for item in result.groups})
     commits = {
         name: checks.TargetCommits(
             state=state.state,

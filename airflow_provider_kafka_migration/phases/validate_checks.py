@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.documents.groups import GroupResult, TranslatedOffset
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import TopicPlan, Verdict
-from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, PartitionContent, worst
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, PartitionContent, worst
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
 

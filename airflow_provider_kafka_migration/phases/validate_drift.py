@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, worst
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, worst
+from airflow_provider_kafka_migration.drift import source_drift, write_withdrawals
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.phases import source_drift, write_withdrawals
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext
 
 _FIX = "make both clusters equal, or set topology.on_source_drift: ignore"
 _WITHDRAWN = "it takes write access away on the source; if it is meant for the target, too, change that by hand"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, worst
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, worst
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.phases import follow
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import partition_name
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import partition_name
 
 
 def with_late_partitions(context: PhaseContext, check: CheckResult) -> CheckResult:

@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-from airflow_provider_kafka_migration.hooks import preload
 from airflow_provider_kafka_migration.links.storage import EvidenceLink, JournalLink, PlanLink
+from airflow_provider_kafka_migration.provider import preload
 
 
 class KafkaMigrationPlugin(AirflowPlugin):

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperatorLink, BaseSensorOperator
 
-from airflow_provider_kafka_migration.hooks.retry import migration_retry_policy
-from airflow_provider_kafka_migration.hooks.task import MigrationTask, SpecSource, plain_spec
-from airflow_provider_kafka_migration.hooks.trouble import Callback, as_callbacks, call_all
 from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
+from airflow_provider_kafka_migration.provider.trouble import Callback, as_callbacks, call_all
 from airflow_provider_kafka_migration.triggers.drain import TROUBLE_EVENT, DrainTrigger, event_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.migration import Migration
-    from airflow_provider_kafka_migration.phases.context import PhaseContext
+    from airflow_provider_kafka_migration.record.context import PhaseContext
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 

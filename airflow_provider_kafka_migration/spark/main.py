@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
-from airflow_provider_kafka_migration.spark.job_pointer import JobPointer, JobReferences
+from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
 from airflow_provider_kafka_migration.spark.worker_process import ParentWatch
 
 log = logging.getLogger(__name__)

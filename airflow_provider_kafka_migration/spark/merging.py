@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
-from airflow_provider_kafka_migration.replication.slices import lane_failed
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.slices import lane_failed
+from airflow_provider_kafka_migration.spark.drivers import ProgressLines
 from airflow_provider_kafka_migration.spark.pauses import Pauses
-from airflow_provider_kafka_migration.spark.progress_lines import ProgressLines
 from airflow_provider_kafka_migration.spark.rows import SliceOutcome
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
 from airflow_provider_kafka_migration.spark.main import JobArguments
 from airflow_provider_kafka_migration.spark.session import build_session
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.replication.lane_pauses import LanePauses
+from airflow_provider_kafka_migration.lanes.lane_pauses import LanePauses
 
 Pauses = LanePauses

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_provider_kafka_migration.documents.copy_job import PartitionResult
+from airflow_provider_kafka_migration.documents.copy import PartitionResult
 from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
 
 #: A lane and the number of the slice, which only people read.

@@ -13,18 +13,18 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane
 from airflow_provider_kafka_migration.errors import SparkJobFailed
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
-from airflow_provider_kafka_migration.spark.data_source import NAME, lanes_option
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
 from airflow_provider_kafka_migration.spark.job_errors import MAX_SPARK_FAILURES, spark_errors
-from airflow_provider_kafka_migration.spark.job_pointer import JobPointer
 from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
 from airflow_provider_kafka_migration.spark.merging import Merger
 from airflow_provider_kafka_migration.spark.open_job import copy_job
 from airflow_provider_kafka_migration.spark.rows import RESULT_SCHEMA, SliceOutcome, read_rows
 from airflow_provider_kafka_migration.spark.session import job_group, slots
 from airflow_provider_kafka_migration.spark.slice_function import RunLane, make_copy_slice, run_lane
+from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
+from airflow_provider_kafka_migration.spark.worker import JobPointer
 
 log = logging.getLogger(__name__)
 

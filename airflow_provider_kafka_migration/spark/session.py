@@ -14,7 +14,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
-from airflow_provider_kafka_migration.spark.data_source import KafkaLanes
+from airflow_provider_kafka_migration.spark.source import KafkaLanes
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.slices import run_slice
-from airflow_provider_kafka_migration.spark.job_pointer import JobPointer
+from airflow_provider_kafka_migration.lanes.slices import run_slice
 from airflow_provider_kafka_migration.spark.rows import error_batch, result_batch
+from airflow_provider_kafka_migration.spark.worker import JobPointer
 from airflow_provider_kafka_migration.spark.worker_process import ParentWatch, die_with_parent
 
 #: (job, lane, secrets, attempt, stop) -> a result per partition; blocks for one slice.

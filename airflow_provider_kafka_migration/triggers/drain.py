@@ -16,8 +16,8 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
     error_from_dict,
 )
-from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
 
 if TYPE_CHECKING:

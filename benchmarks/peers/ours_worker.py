@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_kafka_migration.replication import local_runner
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.lanes import local_runner
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
 from benchmarks.peers.base import note_idle_size
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from crc32c import crc32c
 
 from airflow_provider_kafka_migration.kafka import fetch, produce
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from benchmarks.peers.base import note_idle_size
 

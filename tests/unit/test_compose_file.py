@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.spec import load_spec
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration import phases
 from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
-from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.record.context import PhaseResult
 
 FOLDER = Path(os.environ["APPROVALS_FOLDER"])
 SPEC = {

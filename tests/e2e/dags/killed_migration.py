@@ -23,11 +23,11 @@ from typing import Any
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
-from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
+from airflow_provider_kafka_migration.freeze.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator
-from airflow_provider_kafka_migration.operators.spark_job import SparkSubmitRunner
-from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.provider.spark_job import SparkSubmitRunner
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
 KILLS = Path(os.environ["KILLS"])

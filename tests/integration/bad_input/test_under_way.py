@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from airflow_provider_kafka_migration.spec import load_spec
 from harness.brokers import KafkaCluster
 from tests.integration.bad_input.world import World

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
 )
 from typer.testing import CliRunner
 
-from airflow_provider_kafka_migration.cli import commands_run
+from airflow_provider_kafka_migration.cli import migrate
 from airflow_provider_kafka_migration.cli.app import app
 from harness.brokers import KafkaCluster
 from harness.s3 import DATA_BUCKET, EVIDENCE_BUCKET, S3Server
@@ -121,14 +121,14 @@ class World:
         """``kafka-migration run FILE ...`` with JSON as its answer."""
         file = self.write_spec(**sections)
         began = time.monotonic()
-        identity = commands_run.identity
+        identity = migrate.identity
         try:
             if as_user is not None:
-                commands_run.identity = lambda: f"{as_user}@elsewhere"
+                migrate.identity = lambda: f"{as_user}@elsewhere"
             words = [*command.split(), str(file), *arguments, "--json"]
             result = CliRunner().invoke(app, words, env={"COLUMNS": "200", "TERM": "dumb"})
         finally:
-            commands_run.identity = identity
+            migrate.identity = identity
         seconds = time.monotonic() - began
         try:
             answer = json.loads(result.stdout)

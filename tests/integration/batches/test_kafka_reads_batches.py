@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch, rebuild, records
-from airflow_provider_kafka_migration.kafka.codecs import CODEC_NAMES
-from airflow_provider_kafka_migration.replication.segments import SegmentWriter
+from airflow_provider_kafka_migration.copy.archive import SegmentWriter
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, rebuild, records
+from airflow_provider_kafka_migration.kafka.batches.codecs import CODEC_NAMES
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness import kafka_jars
 

@@ -13,15 +13,15 @@ from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.kafka.cluster import Cluster
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-from airflow_provider_kafka_migration.storage.uri import open_store
+from airflow_provider_kafka_migration.storage.open import open_store
 from harness.brokers import KafkaCluster
 
 

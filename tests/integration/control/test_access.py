@@ -12,18 +12,19 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from airflow_provider_kafka_migration.documents.access import AccessMap
+from airflow_provider_kafka_migration.access import apply, write_grants
+from airflow_provider_kafka_migration.documents.target import AccessMap
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin import Admin
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl
-from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
-from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.phases import acls, topology_copy, write_grants
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import result_data
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigResource
+from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential
+from airflow_provider_kafka_migration.kafka.admin.client import Admin
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.phases import topology_copy
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import result_data
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
 
@@ -90,14 +91,14 @@ def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., C
     topology_copy.copy_topics(context)
     target = _user(control.target_cluster, user)
     assert _may(target, topic) == frozenset()
-    result = acls.run(context)
+    result = apply.run(context)
     mine = {acl for acl in context.target.admin.describe_acls().acls if acl.principal == principal}
     assert mine == set(bindings)
     assert _may(target, topic) == {"READ", "WRITE", "DESCRIBE"}
     assert result.details["created"] == len(bindings)
     left = {item["name"] for item in result_data(context, "acls")["left"]}
     assert {str(acl) for acl in filtered} <= left
-    assert acls.run(control.context()).already_done
+    assert apply.run(control.context()).already_done
 
 
 def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Control], stem: str) -> None:
@@ -115,7 +116,7 @@ def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Cont
     assert set(context.source.admin.create_acls(bindings).values()) == {None}
     context, _ = control.planned()
     topology_copy.copy_topics(context)
-    assert acls.run(context).details["deferred"] == 2
+    assert apply.run(context).details["deferred"] == 2
     assert _may(_user(control.target_cluster, writer), topic) == {"DESCRIBE"}
     assert _may(_user(control.target_cluster, owner), topic) == {"READ", "DESCRIBE"}
     write_grants.grant(context)
@@ -132,7 +133,7 @@ def test_refuse_stops_before_anything_is_changed(make_control: Callable[..., Con
     assert context.source.admin.create_acls([binding]) == {binding: None}
     context, _ = control.planned()
     with pytest.raises(TopologyRefused) as caught:
-        acls.run(context)
+        apply.run(context)
     assert caught.value.details == {"source_only": [str(binding)], "target_only": []}
     assert binding not in context.target.admin.describe_acls().acls
 
@@ -149,7 +150,7 @@ def test_not_allowed_to_list_is_never_read_as_none(
     weak = control.context()
     weak.source.config = _user(source_cluster, user)
     with pytest.raises(PermissionMissing, match="ACLs cannot be listed"):
-        acls.run(weak)
+        apply.run(weak)
 
 
 def test_users_with_a_secret_are_created_once(
@@ -166,7 +167,7 @@ def test_users_with_a_secret_are_created_once(
     context, plan = control.planned()
     actions = {user.name: user.action for user in plan.users}
     assert (actions[app], actions[other]) == ("create", "report")
-    assert acls.run(context).details["users_created"] == [app]
+    assert apply.run(context).details["users_created"] == [app]
     with Admin(_user(control.target_cluster, app)) as admin:
         assert admin.brokers()
     with pytest.raises(AuthenticationFailed), Admin(_user(control.target_cluster, app, "wrong")) as admin:
@@ -174,7 +175,7 @@ def test_users_with_a_secret_are_created_once(
     assert other in {item["name"] for item in result_data(context, "acls")["users_left"]}
     everything = b"".join(entry.model_dump_json().encode() for entry in context.journal.entries())
     assert PASSWORD.encode() not in everything
-    assert acls.run(control.context()).already_done
+    assert apply.run(control.context()).already_done
 
 
 def test_quota_policies(make_control: Callable[..., Control], stem: str) -> None:
@@ -194,16 +195,16 @@ def test_quota_policies(make_control: Callable[..., Control], stem: str) -> None
     assert set(context.target.admin.alter_quotas(target).values()) == {None}
     control.planned()
     with pytest.raises(TopologyRefused, match="quotas"):
-        acls.run(control.context(acls={**_only(stem), "quotas": "refuse"}))
-    acls.run(control.context(acls={**_only(stem), "quotas": "keep_target"}))
+        apply.run(control.context(acls={**_only(stem), "quotas": "refuse"}))
+    apply.run(control.context(acls={**_only(stem), "quotas": "keep_target"}))
     kept = _quotas(control.context().target.admin)
     assert kept[fresh] == {"producer_byte_rate": 1000.0}
     assert kept[address] == {"connection_creation_rate": 50.0}
     assert kept[both] == {"consumer_byte_rate": 5.0, "producer_byte_rate": 7.0}
-    acls.run(control.context())
+    apply.run(control.context())
     copied = _quotas(control.context().target.admin)
     assert copied[both] == {"consumer_byte_rate": 2000.0, "producer_byte_rate": 7.0}
-    assert acls.run(control.context()).already_done
+    assert apply.run(control.context()).already_done
 
 
 def test_an_iam_target_gets_a_map_and_no_acls(make_control: Callable[..., Control], stem: str) -> None:
@@ -218,7 +219,7 @@ def test_an_iam_target_gets_a_map_and_no_acls(make_control: Callable[..., Contro
     ]
     assert set(context.source.admin.create_acls(bindings).values()) == {None}
     context, _ = control.planned()
-    acls.run(context)
+    apply.run(context)
     assert not {acl for acl in context.target.admin.describe_acls().acls if acl.principal == principal}
     data = context.evidence_store.get(context.key("access-map.json"))
     assert data is not None
@@ -244,7 +245,7 @@ def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem
     assert set(context.source.admin.create_acls([read, write]).values()) == {None}
     context, _ = control.planned()
     topology_copy.copy_topics(context)
-    acls.run(context)
+    apply.run(context)
     mine = {acl for acl in context.target.admin.describe_acls().acls if acl.principal == f"User:{user}"}
     assert mine == {
         replace(read, resource_name=f"new.{orders}"),
@@ -255,7 +256,7 @@ def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem
     assert _may(app, f"new.{orders}") == {"READ", "WRITE", "DESCRIBE"}
     assert _may(app, own) == {"WRITE", "DESCRIBE"}
     assert {item["name"] for item in result_data(context, "acls")["renamed"]} == {str(acl) for acl in mine}
-    assert acls.run(control.context()).already_done
+    assert apply.run(control.context()).already_done
 
 
 # -- clients, not only what brokers say of rights ----------------------------------------------------------------------
@@ -322,7 +323,7 @@ def test_clients_are_refused_before_and_work_after(make_control: Callable[..., C
     control.produce(topic, 3, cluster=target)
     assert _write(target, writer, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
     assert _read(target, reader, topic, group) in ("TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED")
-    acls.run(context)
+    apply.run(context)
     assert _read(target, reader, topic, group) == ""
     assert _write(target, writer, topic, tx) == "TOPIC_AUTHORIZATION_FAILED"
     write_grants.grant(context)
@@ -357,12 +358,12 @@ def test_group_configs_are_copied_and_drift_is_put_right(
             context = _configured_group(target_cluster, control, group)
             (planned,) = context.load_plan().group_configs
             assert (planned.group, planned.configs, planned.action) == (group, GROUP_CONFIGS, "create")
-            assert acls.run(context).details["group_configs_set"] == [group]
+            assert apply.run(context).details["group_configs_set"] == [group]
             assert context.target.admin.group_configs([group])[group].overrides == GROUP_CONFIGS
-            assert acls.run(control.context()).already_done
+            assert apply.run(control.context()).already_done
             drifted = {group: {"consumer.session.timeout.ms": "55000"}}
             assert context.target.admin.alter_configs(ConfigResource.GROUP, drifted) == {group: None}
-            assert acls.run(control.context()).details["group_configs_set"] == [group]
+            assert apply.run(control.context()).details["group_configs_set"] == [group]
             assert context.target.admin.group_configs([group])[group].overrides == GROUP_CONFIGS
         finally:
             control.close()
@@ -377,7 +378,7 @@ def test_group_configs_that_the_target_cannot_have_are_named(
         group = f"{stem}.readers"
         context = _configured_group(target_cluster, control, group)
         assert [item.action for item in context.load_plan().group_configs] == ["unsupported"]
-        assert acls.run(context).details["group_configs_set"] == []
+        assert apply.run(context).details["group_configs_set"] == []
         (left,) = result_data(context, "acls")["group_configs_left"]
         assert left["name"] == group
     finally:

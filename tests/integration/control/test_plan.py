@@ -15,11 +15,11 @@ from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.documents.measured_rates import MeasuredRates
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck
-from airflow_provider_kafka_migration.phases.plan_make import make_plan
+from airflow_provider_kafka_migration.planning.make import make_plan
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
 

@@ -9,13 +9,14 @@ import pytest
 
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.errors import PrecheckBlocked
-from airflow_provider_kafka_migration.kafka.admin_configs import ConfigResource
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigResource
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck, topology_configs, topology_copy, topology_settings
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import result_data
-from airflow_provider_kafka_migration.phases.probe import scratch_topic
+from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import result_data
+from airflow_provider_kafka_migration.topics import configs, copy_settings
+from airflow_provider_kafka_migration.topics.probe import scratch_topic
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
@@ -180,8 +181,8 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         refused = [item for item in precheck.look(context, plan) if item.code == "B019"]
         assert refused == []
         topology_copy.copy_topics(context)
-        topology_settings.restore_producer_visible(context)
-        topology_settings.restore_deleting(context)
+        copy_settings.restore_producer_visible(context)
+        copy_settings.restore_deleting(context)
         assert control.overrides(name) == {"cleanup.policy": "compact"}
 
 
@@ -197,7 +198,7 @@ def test_configs_that_would_be_refused_at_the_cutover_are_found_by_the_precheck(
     context = control.context()
     plan_phase.run(context)
     held = {"min.compaction.lag.ms": "7200000", "max.compaction.lag.ms": "3600000"}
-    monkeypatch.setattr(topology_configs, "HELD_BACK", held)
+    monkeypatch.setattr(configs, "HELD_BACK", held)
     (found,) = [item for item in precheck.look(context, context.load_plan()) if item.code == "B019"]
     assert "producer-visible configs" in found.seen
     assert found.subject == name

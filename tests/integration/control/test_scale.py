@@ -11,11 +11,13 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
+from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.errors import TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin_topics import NewTopic
-from airflow_provider_kafka_migration.phases import acls, precheck, topology_copy, topology_settings
-from airflow_provider_kafka_migration.phases.migrated import result_data
-from airflow_provider_kafka_migration.phases.plan_make import make_plan
+from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
+from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.planning.make import make_plan
+from airflow_provider_kafka_migration.record.facts import result_data
+from airflow_provider_kafka_migration.topics import copy_settings
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.conftest import USERS
@@ -98,13 +100,13 @@ def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
     assert topology_copy.copy_topics(control.context()).already_done
     seconds["topology again"] = time.monotonic() - started
     for name, restore in (
-        ("first step back", topology_settings.restore_producer_visible),
-        ("second", topology_settings.restore_deleting),
+        ("first step back", copy_settings.restore_producer_visible),
+        ("second", copy_settings.restore_deleting),
     ):
         started = time.monotonic()
         restore(context)
         seconds[name] = time.monotonic() - started
-    assert acls.run(context).summary
+    assert apply.run(context).summary
     entries = len(context.journal.entries())
     assert entries < 60 + TOPICS
     assert any("topics created" in str(line) for line in control.progress)

@@ -7,25 +7,19 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.access import apply
+from airflow_provider_kafka_migration.documents.proof import Outcome
+from airflow_provider_kafka_migration.drift import source_drift, take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
-from airflow_provider_kafka_migration.kafka.admin_quotas import QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
-from airflow_provider_kafka_migration.phases import (
-    acls,
-    copy_jobs,
-    follow,
-    producer_ids,
-    source_drift,
-    tail,
-    take_over_drift,
-    topology_copy,
-    topology_settings,
-    validate_drift,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential
+from airflow_provider_kafka_migration.phases import tail, topology_copy, validate_drift
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import jobs, producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import copy_settings
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
 
@@ -63,7 +57,7 @@ def to_tail(control: Control) -> PhaseContext:
     """Plan, topology, access; the migration stands in ``tail``."""
     context, _ = control.planned()
     topology_copy.copy_topics(context)
-    acls.run(context)
+    apply.run(context)
     for state in (State.SEED, State.TAIL):
         context.journal.transition(state, "test")
     return control.context()
@@ -115,13 +109,13 @@ def test_acls_are_followed_and_only_what_the_migration_created_is_removed(
     assert mine(context, stem) == {copied, deny, theirs, kept}
     new = right(stem, topic, "WRITE", who="late")
     change_acls(context, add=(new,), remove=(copied, deny, theirs))
-    lines = take_over_drift.follow(context)
+    lines = take_over.follow(context)
     assert len(lines) == 3, lines
     wait_for("the target's brokers to know", lambda: mine(context, stem) == {new, theirs, kept}, 60)
-    followed = context.journal.find_step(take_over_drift.FOLLOWED)
+    followed = context.journal.find_step(take_over.FOLLOWED)
     assert followed is not None
     assert sorted(followed.details["changes"]) == sorted(lines)
-    assert take_over_drift.follow(control.context()) == []
+    assert take_over.follow(control.context()) == []
 
 
 def test_topics_that_the_tail_takes_up_get_their_acls(
@@ -133,15 +127,15 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
     context = to_tail(control)
     producer_ids.take_producer_ids(context)
     plan = context.load_plan()
-    partitions = copy_jobs.planned_partitions(context, plan)
-    job = copy_jobs.build_job(context, "seed", copy_jobs.lanes_of(context, plan, partitions))
-    context.journal_store.put(copy_jobs.job_key(context, "seed"), job.canonical())
+    partitions = jobs.planned_partitions(context, plan)
+    job = jobs.build_job(context, "seed", jobs.lanes_of(context, plan, partitions))
+    context.journal_store.put(jobs.job_key(context, "seed"), job.canonical())
     tail._write_job(context, None)
     assert mine(context, stem) == set(), "the topic is not there yet"
     control.source_cluster.create_topic(late, 1)
     wait_for("the new topic", lambda: late in context.source.admin.describe_topics(), 60)
     assert follow.follow(context) == [(late, 0)]
-    take_over_drift.follow(context)
+    take_over.follow(context)
     wait_for("its ACL on the target", lambda: mine(context, stem) == {right(stem, late)}, 60)
 
 
@@ -154,20 +148,20 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     before = context.load_plan().digest()
     set_config(context, topic, retention_ms="172800000", max_message_bytes="20000000", cleanup_policy="compact")
     with pytest.raises(FreezeFailed, match=r"retention.ms 86400000 -> 172800000"):
-        take_over_drift.check_before_freeze(context)
-    assert any("not on the target yet" in row for row in take_over_drift.facts(context))
-    (line,) = take_over_drift.follow(context)
+        take_over.check_before_freeze(context)
+    assert any("not on the target yet" in row for row in take_over.facts(context))
+    (line,) = take_over.follow(context)
     assert "max.message.bytes (default) -> 20000000" in line
-    take_over_drift.check_before_freeze(control.context())
+    take_over.check_before_freeze(control.context())
     plan = context.load_plan()
     assert plan.digest() != before, "an approval that was given before has to be given again"
     wanted = {"cleanup.policy": "compact", "max.message.bytes": "20000000", "retention.ms": "172800000"}
     assert plan.topic(topic).source_configs == plan.topic(topic).target_configs == wanted
     assert control.overrides(topic)["max.message.bytes"] == "20000000", "larger batches have room while copying"
     assert control.overrides(topic)["retention.ms"] == "-1"
-    assert take_over_drift.follow(control.context()) == []
-    topology_settings.restore_producer_visible(context)
-    topology_settings.restore_deleting(context)
+    assert take_over.follow(control.context()) == []
+    copy_settings.restore_producer_visible(context)
+    copy_settings.restore_deleting(context)
     assert control.overrides(topic) == wanted
     assert validate_drift.check(context).outcome is Outcome.PASSED
 
@@ -188,16 +182,16 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
-    for place in ((topology_settings, "apply_configs"), (type(context.target.admin), "create_acls")):
+    for place in ((copy_settings, "apply_configs"), (type(context.target.admin), "create_acls")):
         with monkeypatch.context() as patch:
             patch.setattr(*place, killed)
             with pytest.raises(Killed):
-                take_over_drift.follow(control.context())
-    take_over_drift.follow(control.context())
+                take_over.follow(control.context())
+    take_over.follow(control.context())
     assert control.overrides(topic)["max.message.bytes"] == "20000000"
     wait_for("the ACL", lambda: mine(context, stem) == {new}, 60)
     change_acls(context, add=(right(stem, topic, who="kept"),), remove=(new,))
-    take_over_drift.follow(control.context())
+    take_over.follow(control.context())
     wait_for("its removal", lambda: mine(context, stem) == {right(stem, topic, who="kept")}, 60)
 
 
@@ -231,7 +225,7 @@ def test_quotas_and_users_are_followed(
         ) and gone_entity not in quotas
 
     wait_for("the source to have it", seen, 60)
-    take_over_drift.follow(context)
+    take_over.follow(context)
 
     def taken() -> bool:
         users = {user.name for user in context.target.admin.scram_users() or []}
@@ -239,7 +233,7 @@ def test_quotas_and_users_are_followed(
         return app not in users and quotas.get(set_entity) == changed[set_entity] and gone_entity not in quotas
 
     wait_for("the target to have it", taken, 60)
-    named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(take_over_drift.NAMED)}
+    named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(take_over.NAMED)}
     assert "its secret cannot be read" in named[f"user {other}"]
     check = validate_drift.check(context)
     assert check.outcome is Outcome.WARNING
@@ -259,15 +253,15 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     set_config(context, topic, retention_ms="172800000")
     digest = context.load_plan().digest()
     if policy == "refuse":
-        assert take_over_drift.follow(context) == []
+        assert take_over.follow(context) == []
         with pytest.raises(FreezeFailed, match="2 things have changed on the source") as caught:
-            take_over_drift.check_before_freeze(context)
+            take_over.check_before_freeze(context)
         assert str(copied) in " ".join(caught.value.details["changes"])
     else:
-        take_over_drift.check_before_freeze(context)
+        take_over.check_before_freeze(context)
     assert copied in mine(context, stem)
     assert context.load_plan().digest() == digest
-    assert len(context.journal.steps(take_over_drift.NAMED)) == 2
+    assert len(context.journal.steps(take_over.NAMED)) == 2
     check = validate_drift.check(context)
     assert check.outcome is (Outcome.FAILED if policy == "refuse" else Outcome.WARNING)
     assert len(check.findings) == 2
@@ -282,7 +276,7 @@ def test_nothing_is_changed_while_producers_are_frozen(
     change_acls(context, add=(new,))
     details = {"method": "manual", "requested_at": "2026-01-01T00:00:00.000Z", "deadline": "2036-01-01T00:00:00.000Z"}
     context.journal.step("freeze_requested", key="1", details=details)
-    assert take_over_drift.follow(control.context()) == []
+    assert take_over.follow(control.context()) == []
     assert mine(context, stem) == set()
 
 
@@ -296,9 +290,9 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
     weak = control.context(user="alice")
     weak.target = context.target
     with pytest.raises(PermissionMissing):
-        take_over_drift.check_before_freeze(weak)
+        take_over.check_before_freeze(weak)
     assert validate_drift.check(weak).outcome is Outcome.FAILED
-    (row,) = [row for row in take_over_drift.facts(weak) if row[0] == "could not be looked at"]
+    (row,) = [row for row in take_over.facts(weak) if row[0] == "could not be looked at"]
     assert row[1]
     # A broker that has just started may know no ACL yet; one with a half of them must not cost rights, either.
     half = control.context()
@@ -313,5 +307,5 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
         assert source_drift.look(half, half.load_plan()).surplus_acls == ()
         patch.setattr(half.source.admin, "describe_acls", lambda **_: AclListing(True))
         with pytest.raises(TopologyRefused, match="no ACLs at all"):
-            take_over_drift.follow(half)
+            take_over.follow(half)
     assert copied in mine(context, stem)

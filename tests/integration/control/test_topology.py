@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_kafka_migration.errors import ForeignData, Terminal, TopicRecreated, TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin_topics import TOPIC_ALREADY_EXISTS, NewTopic
-from airflow_provider_kafka_migration.phases import plan_growth, topology_copy, topology_settings, topology_topics
-from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME, LONG_MAX
+from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, NewTopic
+from airflow_provider_kafka_migration.phases import topology_copy
+from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.topics import copy_settings, target_topics
+from airflow_provider_kafka_migration.topics.configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
 from tests.integration.control.control_support import Control
 
@@ -43,19 +45,19 @@ def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(con
     assert again.already_done
     assert again.details["summary"] == result.details["summary"]
 
-    topology_settings.restore_producer_visible(control.context())
+    copy_settings.restore_producer_visible(control.context())
     visible = control.overrides(name)
     assert visible["cleanup.policy"] == "compact"
     assert visible["max.message.bytes"] == "2000000"
     assert visible["retention.ms"] == "-1"
     assert visible["min.compaction.lag.ms"] == LONG_MAX
     assert "message.timestamp.after.max.ms" not in visible
-    assert topology_settings.restore_producer_visible(control.context()).already_done
+    assert copy_settings.restore_producer_visible(control.context()).already_done
 
-    topology_settings.restore_deleting(control.context())
-    assert control.overrides(name) == SOURCE_CONFIGS == topology_settings.expected_configs(context)[name]
+    copy_settings.restore_deleting(control.context())
+    assert control.overrides(name) == SOURCE_CONFIGS == copy_settings.expected_configs(context)[name]
     # A cleared floor guard must not hold the cleaner back again.
-    assert topology_settings.restore_producer_visible(control.context()).already_done
+    assert copy_settings.restore_producer_visible(control.context()).already_done
     assert control.overrides(name) == SOURCE_CONFIGS
 
 
@@ -102,13 +104,13 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     assert result.details["adopted"] == 1
     assert result.details["widened"] == 1
     assert len(context.target.admin.describe_topics([name])[name].partitions) == 4
-    settings = topology_settings.load(control.context())
+    settings = copy_settings.load(control.context())
     assert settings is not None
     assert settings.topics[name].before == {"segment.ms": "3600000", "retention.ms": "1000000"}
     # What is written down at the second run must not be our own settings.
     topology_copy.copy_topics(control.context())
-    assert topology_settings.load(control.context()) == settings
-    topology_settings.restore_for_rollback(control.context())
+    assert copy_settings.load(control.context()) == settings
+    copy_settings.restore_for_rollback(control.context())
     assert control.overrides(name) == {"segment.ms": "3600000", "retention.ms": "1000000"}
 
 
@@ -153,7 +155,7 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
     assert result.details["adopted"] == 2
     assert topology_copy.copy_topics(control.context()).already_done
     # They were ours by intention, so a rollback puts the plan's configs on them, not what was found.
-    settings = topology_settings.load(other)
+    settings = copy_settings.load(other)
     assert settings is not None
     assert {item.before is None for item in settings.topics.values()} == {True}
 
@@ -177,7 +179,7 @@ def test_a_lost_answer_to_a_creation_is_no_foreign_topic(control: Control, monke
     with pytest.raises(ForeignData) as caught:
         topology_copy.copy_topics(context)
     assert list(caught.value.details["topics"]) == [names[2]], "only what really is somebody else's"
-    journaled = topology_topics.journaled_ids(control.context())
+    journaled = target_topics.journaled_ids(control.context())
     facts = admin.describe_topics(names)
     assert journaled == {name: facts[name].topic_id for name in names[:2]}
 
@@ -203,7 +205,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     after = {key for lane in amended.lanes for key in lane.partitions}
     assert after - before == {(names[0], 2), (names[0], 3)}
     assert all(set(lane.partitions) <= set(amended.lanes[lane.lane].partitions) for lane in plan.lanes)
-    (followed,) = context.journal.steps(plan_growth.STEP)
+    (followed,) = context.journal.steps(growth.STEP)
     assert followed.details["topics"] == {names[0]: [2, 4]}
     assert followed.details["former_digest"] == plan.digest()
     assert followed.details["digest"] == amended.digest()
@@ -249,7 +251,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
     plan = other.load_plan()
     kept = plan.model_copy(update={"topics": [plan.topic(names[1])]})
     with pytest.raises(Terminal, match="not on the source any more"):
-        plan_growth.follow(other, kept)
+        growth.follow(other, kept)
 
 
 # -- scenarios of MirrorMaker 2's own tests (MirrorConnectorsIntegrationBaseTest) --------------------------------------
@@ -266,8 +268,8 @@ def test_excluded_configs_keep_the_target_s_and_the_others_follow_the_source(
     control.target_cluster.create_topic(name, 1, target)
     context, _ = control.planned()
     topology_copy.copy_topics(context)
-    topology_settings.restore_producer_visible(control.context())
-    topology_settings.restore_deleting(control.context())
+    copy_settings.restore_producer_visible(control.context())
+    copy_settings.restore_deleting(control.context())
     assert control.overrides(name) == {"delete.retention.ms": "7000", "retention.bytes": "1000000"}
 
 
@@ -282,6 +284,6 @@ def test_defaults_come_from_the_side_that_is_asked_for(
     context, plan = control.planned()
     assert {item["config"] for item in plan.defaults_drift} >= {"message.timestamp.after.max.ms"}
     topology_copy.copy_topics(context)
-    topology_settings.restore_producer_visible(control.context())
-    topology_settings.restore_deleting(control.context())
+    copy_settings.restore_producer_visible(control.context())
+    copy_settings.restore_deleting(control.context())
     assert control.overrides(name).get("message.timestamp.after.max.ms") == expected

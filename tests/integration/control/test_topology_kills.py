@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl
-from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential
-from airflow_provider_kafka_migration.phases import (
-    acls,
-    producer_ids,
-    topology_copy,
-    topology_log_starts,
-    topology_settings,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.topology_configs import COPY_TIME
+from airflow_provider_kafka_migration.access import apply
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential
+from airflow_provider_kafka_migration.phases import topology_copy
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.topics import copy_settings, log_starts
+from airflow_provider_kafka_migration.topics.configs import COPY_TIME
 from tests.integration.control.control_support import Control
 
 pytestmark = pytest.mark.integration
@@ -50,7 +47,7 @@ class Killer:
             self._wrap(patch, admin, "create_topics", "create_partitions", "alter_topic_configs")
             self._wrap(patch, admin, "create_acls", "create_scram_credentials", "alter_quotas", "alter_configs")
             self._wrap(patch, context.target.wire, "init_producer_id")
-            self._wrap(patch, topology_log_starts, "fill_log_start")
+            self._wrap(patch, log_starts, "fill_log_start")
 
             def watched_clone() -> Any:
                 cluster = clone()
@@ -107,7 +104,7 @@ def _check(control: Control, names: dict[str, str]) -> None:
         assert len(context.load_plan().topic(name).partitions) == wanted
     assert context.target.wire.list_offsets([(names["cut"], 0)], "earliest") == {(names["cut"], 0): 20}
     assert context.target.wire.list_offsets([(names["cut"], 0)], "log_end") == {(names["cut"], 0): 20}
-    settings = topology_settings.load(context)
+    settings = copy_settings.load(context)
     assert settings is not None
     assert settings.topics[names["there"]].before == {"segment.ms": "3600000"}
     assert settings.topics[names["new"]].before is None
@@ -175,8 +172,8 @@ def test_killed_in_the_middle_of_a_rollback_it_is_put_back_by_the_next(control: 
     topology_copy.copy_topics(control.context())
     dying, killer = control.context(), Killer(1, after=True)
     with pytest.raises(KilledError), killer.watching(dying):
-        topology_settings.restore_for_rollback(dying)
-    topology_settings.restore_for_rollback(control.context())
+        copy_settings.restore_for_rollback(dying)
+    copy_settings.restore_for_rollback(control.context())
     assert control.overrides(names["new"]) == FINAL
     assert control.overrides(names["cut"]) == {}
     assert control.overrides(names["there"]) == {"segment.ms": "3600000"}
@@ -210,17 +207,17 @@ def test_access_killed_at_each_write_ends_the_same(
         killer = Killer(killed + 1, after=bool(killed % 2))
         try:
             with killer.watching(context):
-                acls.run(context)
+                apply.run(context)
         except KilledError:
             killed += 1
-            acls.run(control.context())
+            apply.run(control.context())
         admin = control.context().target.admin
         assert {acl for acl in admin.describe_acls().acls if acl.principal == f"User:{user}"} == set(bindings)
         assert {item.entity: dict(item.values) for item in admin.quotas() or []}[quota] == {"producer_byte_rate": 1e6}
         assert [item.credentials for item in admin.scram_users() or [] if item.name == user] == [
             (("SCRAM-SHA-256", 4096),)
         ]
-        assert acls.run(control.context()).already_done
+        assert apply.run(control.context()).already_done
         if not killer.fired:
             break
     assert killed >= 6

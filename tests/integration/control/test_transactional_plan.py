@@ -9,8 +9,9 @@ import pytest
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.phases import precheck, probe, topology_copy, topology_settings, topology_topics
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.topics import copy_settings, probe, target_topics
 from tests.integration.control.control_support import Control
 
 pytestmark = pytest.mark.integration
@@ -38,7 +39,7 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
     context, plan = plain.planned()
     assert _verdicts(plan) == {shared: {Verdict.EQUAL}, own: {Verdict.EQUAL}}
     with pytest.raises(ForeignData, match="on_foreign_writer"):
-        topology_topics.refuse(context, plan, topology_topics.look(context, plan))
+        target_topics.refuse(context, plan, target_topics.look(context, plan))
 
     context, plan = control.planned()
     assert _verdicts(plan) == {shared: {Verdict.TRANSACTIONAL}, own: {Verdict.EQUAL}}
@@ -50,14 +51,14 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
 
     topology_copy.copy_topics(context)
     assert [entry.details["topics"].keys() for entry in context.journal.steps("topic_shared")] == [{shared}]
-    assert shared not in topology_topics.journaled_ids(context)
+    assert shared not in target_topics.journaled_ids(context)
     assert _configs(context, shared)["cleanup.policy"] == "delete"
     # A plan that is made again says the same: the copy-time settings are not taken for the topic's own.
     plan_phase.run(context)
     assert context.load_plan().topic(shared) == plan.topic(shared)
     assert topology_copy.copy_topics(context).already_done
-    topology_settings.restore_producer_visible(context)
-    topology_settings.restore_deleting(context)
+    copy_settings.restore_producer_visible(context)
+    copy_settings.restore_deleting(context)
     assert _configs(context, shared) == before
 
 

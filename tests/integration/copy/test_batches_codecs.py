@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_kafka_migration.kafka.batch_records import encode_body, encode_varint
-from airflow_provider_kafka_migration.kafka.batches import build_batch
+from airflow_provider_kafka_migration.kafka.batches.api import build_batch
+from airflow_provider_kafka_migration.kafka.batches.records import encode_body, encode_varint
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
 from harness.load import write

@@ -15,7 +15,7 @@ from confluent_kafka import (
 )
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.kafka.batches import Record as RawRecord
+from airflow_provider_kafka_migration.kafka.batches.api import Record as RawRecord
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
 from harness.load import wait_cleaned, write

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_kafka_migration.replication import feed
+from airflow_provider_kafka_migration.copy import read_ahead
 from harness.brokers import KafkaCluster
 from harness.compare import bounds, read_records
 from harness.copying import results_of
@@ -84,7 +84,7 @@ def test_random_interleavings_by_small_fetches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Fetches end within transactions, and begin within them: nothing is remembered from one to the next."""
-    monkeypatch.setattr(feed, "PARTITION_FETCH_BYTES", 300)
+    monkeypatch.setattr(read_ahead, "PARTITION_FETCH_BYTES", 300)
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     rng = random.Random(seed)

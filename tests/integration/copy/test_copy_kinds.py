@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from kafka.protocol.admin import UpdateFeaturesRequest
 
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from harness.brokers import KafkaCluster
 from harness.load import load, tiny_topics

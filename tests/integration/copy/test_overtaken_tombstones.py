@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
+from airflow_provider_kafka_migration.copy.overtaken_log import read_overtaken
 from airflow_provider_kafka_migration.documents.content import TopicRules
-from airflow_provider_kafka_migration.documents.copy_job import TombstoneSettings
-from airflow_provider_kafka_migration.documents.validation import PartitionContent
+from airflow_provider_kafka_migration.documents.copy import TombstoneSettings
+from airflow_provider_kafka_migration.documents.proof import PartitionContent
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, records
-from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.overtaken_log import read_overtaken
-from airflow_provider_kafka_migration.replication.reading import read_span
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, records
+from airflow_provider_kafka_migration.kafka.logs import read_span
 from harness.brokers import KafkaCluster
 from harness.load import Record, write
 from harness.processes import wait_for

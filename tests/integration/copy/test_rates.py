@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from airflow_provider_kafka_migration.kafka.admin import Admin
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
-from airflow_provider_kafka_migration.replication.rates import set_rates
+from airflow_provider_kafka_migration.kafka.admin.client import Admin
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.lanes.assignment import set_rates
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.copy.conftest import MakeCopying

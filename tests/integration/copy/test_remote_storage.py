@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from airflow_provider_kafka_migration.replication import ends
+from airflow_provider_kafka_migration.kafka import ends
 from harness import kafka_jars
 from harness.brokers import KafkaCluster
 from harness.fetch_faults import Answered, Asked, FetchFaults

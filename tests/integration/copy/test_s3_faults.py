@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled
-from airflow_provider_kafka_migration.replication import coordinator
-from airflow_provider_kafka_migration.replication.segments import build_manifest
+from airflow_provider_kafka_migration.lanes import job_progress
 from harness.brokers import KafkaCluster
 from harness.load import load, tiny_topics
 from harness.s3 import S3Server
@@ -90,8 +90,8 @@ def test_a_throttled_copy_stops_as_transient_and_goes_on_later(
     unique_name: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coordinator, "MAX_TRANSIENT_ROUNDS", 1)
-    monkeypatch.setattr("airflow_provider_kafka_migration.replication.trouble.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(job_progress, "MAX_TRANSIENT_ROUNDS", 1)
+    monkeypatch.setattr("airflow_provider_kafka_migration.copy.recovery.PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("airflow_provider_kafka_migration.storage.s3.MAX_ATTEMPTS", 3)
     topics = tiny_topics(unique_name("k") + ".")[:2]
     load(source_cluster, topics, seed=22)

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from cutover_support import Lab, closing
 
-from airflow_provider_kafka_migration.replication import coordinator
+from airflow_provider_kafka_migration.lanes import job_progress
 from harness.brokers import KafkaCluster
 
 
 @pytest.fixture(autouse=True)
 def _tails_write_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every drain waits until it has heard from the tail."""
-    monkeypatch.setattr(coordinator, "_PROGRESS_SECONDS", 0.2)
+    monkeypatch.setattr(job_progress, "_PROGRESS_SECONDS", 0.2)
 
 
 @pytest.fixture

@@ -12,6 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_kafka_migration.approvals import answers, request
+from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalKind, Responder
 from airflow_provider_kafka_migration.documents.plan import (
     ClusterFacts,
@@ -23,39 +26,36 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.kafka.cluster import Cluster
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
 from airflow_provider_kafka_migration.phases import (
-    answers,
-    approvals,
-    cutover_final_drain,
-    cutover_freeze,
-    cutover_sentinels,
     drain,
     evidence,
-    fence,
+    final_drain,
     floor_guard,
-    freeze_attempt,
+    freeze,
     groups,
-    producer_ids,
     seed,
     tail,
     validate,
 )
-from airflow_provider_kafka_migration.phases.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases import (
+    sentinels as cutover_sentinels,
+)
+from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
+from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-from airflow_provider_kafka_migration.storage.uri import open_store
+from airflow_provider_kafka_migration.storage.open import open_store
 from harness import compare
 from harness.brokers import KafkaCluster
 
@@ -299,7 +299,7 @@ class Lab:
 
     def approve(self, context: PhaseContext, kind: ApprovalKind = "cutover", *, user: str = "ann") -> PhaseResult:
         """A person reads, types the code, approves."""
-        facts = approvals.make_facts(context, kind)
+        facts = request.make_facts(context, kind)
         answer = ApprovalAnswer(
             migration_id=self.migration_id,
             kind=kind,
@@ -361,9 +361,9 @@ class Lab:
 
 #: The tasks of the group ``cutover``, in order.
 CUTOVER_STEPS: tuple[Callable[[PhaseContext], PhaseResult], ...] = (
-    cutover_freeze.run,
+    freeze.run,
     cutover_sentinels.run,
-    cutover_final_drain.run,
+    final_drain.run,
     groups.snapshot_groups,
     groups.commit_groups,
     floor_guard.run,

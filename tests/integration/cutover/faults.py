@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import pytest
 
-from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
-from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 #: Requests that change something: Produce, OffsetCommit, CreateTopics, DeleteTopics, DeleteRecords, InitProducerId,

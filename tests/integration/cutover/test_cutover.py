@@ -8,17 +8,17 @@ import pytest
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.phases import (
     client_switch,
-    cutover_final_drain,
-    cutover_freeze,
-    cutover_sentinels,
     evidence,
+    final_drain,
     floor_guard,
+    freeze,
     groups,
+    sentinels,
     validate,
 )
-from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.load import Kind, TopicLoad, load
@@ -60,9 +60,9 @@ def test_cutover_of_all_kinds_and_verdicts_ends_with_signed_evidence(
     clients.commit_offsets(source_config, f"{lab.migration_id}.end", clients.positions(source_config, topics, 1.0))
     lab.enter_cutover(context)
 
-    assert not cutover_freeze.run(context).already_done
-    assert "sentinels written" in cutover_sentinels.run(context).summary
-    cutover_final_drain.run(context)
+    assert not freeze.run(context).already_done
+    assert "sentinels written" in sentinels.run(context).summary
+    final_drain.run(context)
     lab.join_tail()
     groups.snapshot_groups(context)
     committed = groups.commit_groups(context)

@@ -10,15 +10,15 @@ from cutover_support import Lab
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.phases import (
-    cutover_final_drain,
-    cutover_freeze,
-    cutover_sentinels,
     evidence,
+    final_drain,
     floor_guard,
+    freeze,
     groups,
-    offset_maps,
+    sentinels,
     validate,
 )
+from airflow_provider_kafka_migration.record import offset_maps
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.compare import read_records
@@ -50,9 +50,9 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
         clients.commit_offsets(source_config, f"{lab.migration_id}.middle", half)
         clients.commit_offsets(source_config, f"{lab.migration_id}.end", clients.positions(source_config, topics, 1.0))
         lab.enter_cutover(context)
-        cutover_freeze.run(context)
-        cutover_sentinels.run(context)
-        drained = cutover_final_drain.run(context)
+        freeze.run(context)
+        sentinels.run(context)
+        drained = final_drain.run(context)
         assert drained.details["verdicts"] == {"transactional": len(drained.details["partitions"])}
         lab.join_tail()
         groups.snapshot_groups(context)

@@ -9,25 +9,21 @@ import pytest
 from cutover_support import CUTOVER_STEPS, Lab
 from faults import Effects, Killed, counting
 
+from airflow_provider_kafka_migration.copy.partition import advance_sequence
 from airflow_provider_kafka_migration.errors import PermissionMissing, Where
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batch
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.evidence import bundle
+from airflow_provider_kafka_migration.freeze import fence
+from airflow_provider_kafka_migration.freeze import fence_producer as replication_fence
+from airflow_provider_kafka_migration.freeze.fence_producer import fence_producer
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
+from airflow_provider_kafka_migration.kafka.logs import read_span
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases import (
-    evidence_bundle,
-    fence,
-    floor_guard,
-    freeze_attempt,
-    groups,
-    producer_ids,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.producer_ids import load_producer_ids
-from airflow_provider_kafka_migration.replication import fence_producer as replication_fence
-from airflow_provider_kafka_migration.replication.fence_producer import fence_producer
-from airflow_provider_kafka_migration.replication.partition_copy import advance_sequence
-from airflow_provider_kafka_migration.replication.reading import read_span
+from airflow_provider_kafka_migration.phases import floor_guard, groups
+from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from harness.raw_writer import RawWriter, plain
@@ -116,7 +112,7 @@ def test_a_copier_that_wakes_up_after_the_switch_is_refused(make_lab: MakeLab, f
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
     lab.advance(context)
     assert context.journal.tip_state is State.FINALIZED
-    assert evidence_bundle._cutover(context)["fence"]["markers"] == ready.details["fence"]["markers"]
+    assert bundle._cutover(context)["fence"]["markers"] == ready.details["fence"]["markers"]
 
 
 def test_without_the_fence_it_is_accepted(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:

@@ -12,10 +12,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from cutover_support import CUTOVER_STEPS, Lab
 
 from airflow_provider_kafka_migration.errors import FloorViolated, ForeignData, ValidationFailed
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.phases import floor_guard, groups, validate
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
-from airflow_provider_kafka_migration.phases.validate_result import load_result
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.validate_result import load_result
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.brokers import KafkaCluster

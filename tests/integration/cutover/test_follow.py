@@ -13,11 +13,13 @@ from confluent_kafka.admin import ConfigResource, NewPartitions
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated, ValidationFailed
-from airflow_provider_kafka_migration.phases import cutover_freeze, follow, lags, tail, topics_gone
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import migrated_partitions
-from airflow_provider_kafka_migration.phases.validate_result import load_result
+from airflow_provider_kafka_migration.phases import freeze, tail
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record.validate_result import load_result
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import lags, topics_gone
 from harness import clients
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -214,12 +216,12 @@ def test_nothing_is_followed_while_producers_are_frozen(
     fill({early: 1}, 5)
     lab.enter_cutover(context)
     with pytest.raises(FreezeFailed, match=r"1 partitions appeared on the source and are not copied yet.*early"):
-        cutover_freeze.run(context)
+        freeze.run(context)
     assert context.journal.tip_state is State.TAIL, "nothing was frozen"
     assert follow.follow(lab.context()) == [(early, 0)]
     wait_for("the early topic to be copied", lambda: copied(context, early, 0, 5), 30)
     lab.enter_cutover(context)
-    cutover_freeze.run(context)
+    freeze.run(context)
     fill({late: 1}, 5)
     assert follow.follow(lab.context()) == []
     assert follow.name_born_late(context, "2") == [f"{late}-0"]
@@ -249,7 +251,7 @@ def test_partitions_that_nobody_follows_stop_the_cutover_until_they_are_taken_up
     write(lab.source_cluster, old, 2, 25)
     lab.enter_cutover(context)
     with pytest.raises(FreezeFailed, match=rf"2 partitions .* not copied.*{old}-1") as caught:
-        cutover_freeze.run(context)
+        freeze.run(context)
     assert "topology.follow_new: true" in caught.value.next_step
     assert context.journal.tip_state is State.TAIL, "nothing was frozen"
     lab.kill_tail()
@@ -272,7 +274,7 @@ def test_partitions_born_in_the_freeze_are_never_passed_over(following: Callable
     context = begin(lab)
     lab.start_tail()
     lab.enter_cutover(context)
-    cutover_freeze.run(context)
+    freeze.run(context)
     grow(lab, context, old, 3)
     assert follow.name_born_late(context, "1") == [f"{old}-1", f"{old}-2"]
     write(lab.source_cluster, old, 2, 5)

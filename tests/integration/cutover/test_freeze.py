@@ -20,22 +20,16 @@ from confluent_kafka.admin import (
 from cutover_support import CUTOVER_STEPS, Lab
 from faults import Effects, Killed, counting
 
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.access import apply
+from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, DrainTimeout, FreezeFailed
+from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.phases import (
-    acls,
-    cutover_final_drain,
-    cutover_freeze,
-    cutover_sentinels,
-    evidence_bundle,
-    freeze_attempt,
-    freeze_limit,
-    frozen,
-    group_commit,
-    validate_drift,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels, validate_drift
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.brokers import KafkaCluster
@@ -70,7 +64,7 @@ def test_a_producer_that_goes_on_is_named_and_everything_is_lifted(
         with LiveProducer(lab.source_cluster.client_config(), {topic: [1]}, records_per_second=100) as producer:
             lab.enter_cutover(context)
             with pytest.raises(FreezeFailed) as caught:
-                cutover_freeze.run(context)
+                freeze.run(context)
         bypass = caught.value.details["bypasses"][0]
         assert (bypass["topic"], bypass["partition"]) == (topic, 1)
         assert [item["producer_id"] for item in bypass["producers"]], "an idempotent producer is known to the broker"
@@ -83,7 +77,7 @@ def test_a_producer_that_goes_on_is_named_and_everything_is_lifted(
         context.journal.transition(State.DRAIN_READY, "lab")
         context.journal.transition(State.CUTOVER, "lab")
         with pytest.raises(ApprovalRefused):
-            cutover_freeze.run(context)
+            freeze.run(context)
         assert context.journal.tip_state is State.TAIL
 
         lab.enter_cutover(context)
@@ -109,7 +103,7 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
         lab.enter_cutover(context)
         lab.advance(context)
-    acknowledged = context.journal.find_step(group_commit.ACKNOWLEDGED)
+    acknowledged = context.journal.find_step(commit.ACKNOWLEDGED)
     assert acknowledged is not None
     behind = acknowledged.details["behind_boundary"]
     assert list(behind["late"]) == [f"{topic}-0"]
@@ -148,11 +142,11 @@ def test_on_bypass_wait_waits_for_the_producer_but_not_for_ever(
             if stops:
                 # Longer than any policy but "wait" bears it.
                 Timer(5.0, producer.freeze).start()
-                assert not cutover_freeze.run(context).already_done
+                assert not freeze.run(context).already_done
                 assert time.monotonic() - begun >= 5.0
             else:
                 with pytest.raises(FreezeFailed, match="max_producer_freeze"):
-                    cutover_freeze.run(context)
+                    freeze.run(context)
         if not stops:
             assert actions(webhook) == ["freeze", "unfreeze"]
             assert context.journal.tip_state is State.TAIL
@@ -180,12 +174,12 @@ def test_an_open_transaction_is_named(make_lab: MakeLab, fill: Fill, unique_name
     producer.flush(10)
     lab.enter_cutover(context)
     with pytest.raises(FreezeFailed, match=transactional_id) as caught:
-        cutover_freeze.run(context)
+        freeze.run(context)
     assert caught.value.details["partitions"] == [f"{topic}-0"]
     assert context.journal.tip_state is State.TAIL
     producer.abort_transaction(10)
     lab.enter_cutover(context)
-    cutover_freeze.run(context)
+    freeze.run(context)
 
 
 def test_a_freeze_that_lasts_too_long_is_lifted_and_the_next_attempt_ends_well(
@@ -202,15 +196,15 @@ def test_a_freeze_that_lasts_too_long_is_lifted_and_the_next_attempt_ends_well(
         lab.start_tail()
         lab.enter_cutover(context)
         lab.kill_tail()
-        cutover_freeze.run(context)
-        cutover_sentinels.run(context)
+        freeze.run(context)
+        sentinels.run(context)
         with pytest.raises(FreezeFailed, match="max_producer_freeze"):
-            cutover_final_drain.run(context)
+            final_drain.run(context)
         assert actions(webhook) == ["freeze", "unfreeze"]
         assert context.journal.tip_state is State.TAIL
         assert stop_offsets(context) is None
         with pytest.raises(FreezeFailed, match="was lifted"):
-            cutover_final_drain.run(context)
+            final_drain.run(context)
 
         lab.start_tail()
         # Between the attempts one partition goes on, the other one does not.
@@ -233,10 +227,10 @@ def test_a_drain_that_takes_too_long_is_lifted(make_lab: MakeLab, fill: Fill, un
     lab.start_tail()
     lab.enter_cutover(context)
     lab.kill_tail()
-    cutover_freeze.run(context)
-    cutover_sentinels.run(context)
+    freeze.run(context)
+    sentinels.run(context)
     with pytest.raises(DrainTimeout, match=topic):
-        cutover_final_drain.run(context)
+        final_drain.run(context)
     assert context.journal.tip_state is State.TAIL
 
 
@@ -248,11 +242,11 @@ def test_who_lost_the_migration_touches_nothing(make_lab: MakeLab, fill: Fill, u
         context = lab.begin()
         lab.start_tail()
         lab.enter_cutover(context)
-        cutover_freeze.run(context)
+        freeze.run(context)
         other = lab.context()
         other.journal.claim(Owner("cli", "somebody else", "else"), takeover=True)
         with pytest.raises(ClaimLost):
-            cutover_sentinels.run(context)
+            sentinels.run(context)
         assert actions(webhook) == ["freeze"], "the new owner decides about the freeze"
         assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
 
@@ -319,10 +313,10 @@ def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
     context = lab.begin()
     lab.start_tail()
     lab.enter_cutover(context)
-    cutover_freeze.run(context)
+    freeze.run(context)
     assert not may_write(lab.source_cluster, "alice", topic)
     assert denials(lab.source_cluster, context, topic) == ["User:alice"]
-    cutover_sentinels.run(context)  # our own principal may write
+    sentinels.run(context)  # our own principal may write
     attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
@@ -339,7 +333,7 @@ def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
     lab.start_tail()
     lab.enter_cutover(context)
     with counting(Effects(name="create_acls", when=when)), pytest.raises(Killed):
-        cutover_freeze.run(context)
+        freeze.run(context)
     assert denials(lab.source_cluster, context, topic) == (["User:alice"] if when == "after" else [])
     context = lab.context()
     attempt = freeze_attempt.current_attempt(context)
@@ -356,7 +350,7 @@ def test_a_freeze_that_nobody_keeps_is_lifted_by_the_watch_on_its_limit(acl_lab:
     context = lab.begin()
     lab.start_tail()
     lab.enter_cutover(context)
-    cutover_freeze.run(context)
+    freeze.run(context)
     wait_for(lambda: not may_write(lab.source_cluster, "alice", topic))
     watch = lab.context(actor="watch")
     assert freeze_limit.run(watch).details["watch"] is True
@@ -369,7 +363,7 @@ def test_a_freeze_that_nobody_keeps_is_lifted_by_the_watch_on_its_limit(acl_lab:
     context.journal.refresh()
     assert context.journal.tip_state is State.TAIL
     with pytest.raises(FreezeFailed, match="was lifted"):
-        cutover_sentinels.run(context)
+        sentinels.run(context)
     assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
 
     lab.enter_cutover(context)
@@ -397,7 +391,7 @@ def test_acls_cannot_stop_everybody(acl_lab: Lab) -> None:
     lab.enter_cutover(context)
     try:
         with pytest.raises(FreezeFailed, match="everybody"):
-            cutover_freeze.run(context)
+            freeze.run(context)
     finally:
         lab.source_cluster.forget_rights("*")  # other tests look at what their users may not see
     assert denials(lab.source_cluster, context, topic) == []
@@ -413,12 +407,12 @@ def test_the_deadline_counts_from_the_request(make_lab: MakeLab, fill: Fill, uni
         context = lab.begin()
         lab.start_tail()
         lab.enter_cutover(context)
-        cutover_freeze.run(context)
+        freeze.run(context)
         late = lab.context()
         now = late.now
         late.now = lambda: now() + timedelta(seconds=61)
         with pytest.raises(FreezeFailed, match="max_producer_freeze"):
-            cutover_sentinels.run(late)
+            sentinels.run(late)
         assert actions(webhook) == ["freeze", "unfreeze"]
         assert lab.sentinels(lab.source_cluster) == {(topic, 0): []}
 
@@ -432,7 +426,7 @@ def test_write_is_granted_when_clients_may_switch_and_our_denials_stay_on_the_so
     )
     lab.spec = lab.spec.model_copy(update={"acls": section})
     context = lab.begin()
-    acls.run(context)
+    apply.run(context)
     lab.start_tail()
     assert not may_write(lab.target_cluster, "alice", topic)
     lab.enter_cutover(context)

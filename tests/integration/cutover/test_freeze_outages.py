@@ -23,8 +23,9 @@ from airflow_provider_kafka_migration.errors import (
     StillFrozen,
 )
 from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
-from airflow_provider_kafka_migration.phases import cutover_freeze, cutover_sentinels
-from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.phases import freeze as cutover_freeze
+from airflow_provider_kafka_migration.phases import sentinels
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
@@ -146,7 +147,7 @@ def test_a_step_lifts_when_its_cluster_stays_away_until_the_limit(lab: Lab, webh
     context = lab.begin()
     lab.start_tail()
     freeze(lab, context)
-    cutover_sentinels.run(context)
+    sentinels.run(context)
     with opened(lab, "target", later=True) as migration, pytest.raises(FreezeFailed, match="was lifted") as caught:
         migration.run("cutover.final_drain")
     assert caught.value.details["cause"]["code"] == BrokerUnreachable.code
@@ -162,7 +163,7 @@ def test_a_target_that_comes_back_within_the_limit_costs_no_second_freeze(lab: L
     context = lab.begin()
     lab.start_tail()
     freeze(lab, context)
-    cutover_sentinels.run(context)
+    sentinels.run(context)
     lab.kill_tail()
     tries: list[Progress] = []
     ended: list[Any] = []

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cutover_support import CUTOVER_STEPS, Lab
 
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import groups
-from airflow_provider_kafka_migration.phases.migrated import result_data
+from airflow_provider_kafka_migration.record.facts import result_data
 
 pytestmark = pytest.mark.integration
 

@@ -12,11 +12,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from cutover_support import Lab
 
+from airflow_provider_kafka_migration.approvals import answers
 from airflow_provider_kafka_migration.documents.groups import GroupResult, Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, WaitsForOperator
-from airflow_provider_kafka_migration.phases import answers, client_switch, floor_guard, group_commit, groups
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.phases import client_switch, floor_guard, groups
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import clients, compare
 from harness.brokers import KafkaCluster
@@ -41,7 +43,7 @@ def to_commit(lab: Lab, context: PhaseContext) -> None:
 
 
 def results(context: PhaseContext) -> dict[str, GroupResult]:
-    found = group_commit.load_result(context)
+    found = commit.load_result(context)
     assert found is not None
     return {item.group: item for item in found.groups}
 
@@ -181,7 +183,7 @@ def test_each_committed_offset_of_a_mapped_partition(make_lab: MakeLab, unique_n
     end = compare.bounds(config, [topic])[topic][0].end
     records = compare.read_records(config, topic)[0]
     copied = compare.read_records(lab.target_cluster.client_config(), topic)[0]
-    translator = group_commit.Translator.final(context)
+    translator = commit.Translator.final(context)
     from airflow_provider_kafka_migration.documents.groups import CommittedOffset, GroupSnapshot
 
     for offset in range(end + 1):
@@ -268,7 +270,7 @@ def test_a_commit_that_is_refused_is_reported_with_all_the_others_done(
     original = context.target.admin.alter_group_offsets
 
     def refusing(group: str, offsets: Any) -> Any:
-        from airflow_provider_kafka_migration.kafka.admin_base import ItemError
+        from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 
         if group == bad:
             return dict.fromkeys(offsets, ItemError(12, "OFFSET_METADATA_TOO_LARGE"))
@@ -316,10 +318,10 @@ def test_consumers_that_read_on_are_followed_until_the_switch(make_lab: MakeLab,
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
     assert clients.committed_offsets(target, lab.group, [topic]) == {(topic, 0): 10}
     clients.commit_offsets(source, lab.group, {(topic, 0): 50})
-    group_commit.sync_groups(context)
+    commit.sync_groups(context)
     assert clients.committed_offsets(target, lab.group, [topic]) == {(topic, 0): 50}
     clients.commit_offsets(source, lab.group, {(topic, 0): 40})
-    group_commit.sync_groups(context)
+    commit.sync_groups(context)
     assert clients.committed_offsets(target, lab.group, [topic]) == {(topic, 0): 50}, "forward only"
     clients.commit_offsets(source, lab.group, {(topic, 0): 201})
     lab.approve(context, "client_switch")

@@ -10,8 +10,9 @@ from cutover_support import Lab
 
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import freeze_attempt, one_task, tail_health
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.phases import one_task
+from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 from harness import clients

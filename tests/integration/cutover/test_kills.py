@@ -9,8 +9,8 @@ import pytest
 from cutover_support import Lab
 from faults import Effects, Killed, counting
 
-from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
-from airflow_provider_kafka_migration.phases.migrated import result_data
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
+from airflow_provider_kafka_migration.record.facts import result_data
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.webhook import FreezeWebhook

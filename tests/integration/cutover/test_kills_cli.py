@@ -21,8 +21,8 @@ import pytest
 import yaml
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.journal.verify import verify_journal
-from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness import compare
 from harness.brokers import KafkaCluster

@@ -14,18 +14,14 @@ import streams_schemas
 from cutover_support import Lab, closing
 from kafka.protocol.api_message import ApiMessage
 
+from airflow_provider_kafka_migration.checks import access
 from airflow_provider_kafka_migration.documents.groups import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupOffset
-from airflow_provider_kafka_migration.phases import (
-    floor_guard,
-    group_commit,
-    group_offsets,
-    groups,
-    plan_groups,
-    precheck_access,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.groups import commit, plan_groups
+from airflow_provider_kafka_migration.groups import offsets as group_offsets
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
+from airflow_provider_kafka_migration.phases import floor_guard, groups
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 
@@ -105,7 +101,7 @@ def commit_groups(lab: Lab, context: PhaseContext) -> dict[str, GroupResult]:
     lab.join_tail()
     groups.commit_groups(context)
     floor_guard.run(context)
-    found = group_commit.load_result(context)
+    found = commit.load_result(context)
     assert found is not None
     return {item.group: item for item in found.groups}
 
@@ -145,10 +141,10 @@ def test_share_groups_go_on_with_what_they_had_not_finished(
         assert start_of(context, "target", lab.group, topic) == 30
 
         # Again: nothing to do; and it is never set back.
-        assert group_commit.sync_groups(context).groups[0].unchanged == 1
+        assert commit.sync_groups(context).groups[0].unchanged == 1
         context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
         assert share_read(new_target, lab.group, topic, 50) == [f"value-{n}" for n in range(30, 80)]
-        again = group_commit.sync_groups(context).groups[0]
+        again = commit.sync_groups(context).groups[0]
         assert again.committed == 0
         assert "never set back" in again.offsets[0].reason
         assert share_read(new_target, lab.group, topic, 20) == [f"value-{n}" for n in range(80, 100)]
@@ -167,7 +163,7 @@ def test_share_groups_are_reported_where_the_target_has_none(
         plan = lab.plan(context).model_copy(
             update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 10}, {})}
         )
-        found = [item for item in precheck_access.check_groups(context, plan) if item.code == "W071"]
+        found = [item for item in access.check_groups(context, plan) if item.code == "W071"]
         assert [item.subject for item in found] == [lab.group]
         assert "does not offer start offsets of share groups" in found[0].seen
         result = commit_groups(lab, context)[lab.group]
@@ -251,7 +247,7 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
         plan = lab.plan(context).model_copy(
             update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 100}, {})}
         )
-        told = [item for item in precheck_access.check_groups(context, plan) if item.code == "W071"]
+        told = [item for item in access.check_groups(context, plan) if item.code == "W071"]
         assert [item.subject for item in told] == [lab.group]
         result = commit_groups(lab, context)[lab.group]
         assert (result.type, result.committed, result.failures) == ("streams", 0, [])
@@ -260,9 +256,9 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
         assert lab.group not in context.target.admin.list_groups(), "the application could not join another kind"
 
         with StreamsMember(context, "target", lab.group, topic):
-            refused = group_commit.sync_groups(context).groups[0]
+            refused = commit.sync_groups(context).groups[0]
             assert "members on the target" in refused.skipped_reason
-        done = group_commit.sync_groups(context).groups[0]
+        done = commit.sync_groups(context).groups[0]
         assert (done.committed, done.failures, done.skipped_reason) == (1, [], "")
         with StreamsMember(context, "target", lab.group, topic):
             state = group_offsets.target_states(context, {lab.group: "streams"})[lab.group]

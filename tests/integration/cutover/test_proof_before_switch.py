@@ -10,10 +10,11 @@ from confluent_kafka import Producer
 from cutover_support import CUTOVER_STEPS, Lab
 from test_uncompared import check, delete_records
 
+from airflow_provider_kafka_migration.approvals import request
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import approvals, groups, validate
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases import groups, validate
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -69,7 +70,7 @@ def test_all_content_is_proven_before_a_client_moves(make_lab: MakeLab, fill: Fi
         assert (last.content.compared, last.content.source_digest) == (70, last.content.target_digest)
 
     lab.drain_ready(context)
-    facts = approvals.show(context, "cutover")
+    facts = request.show(context, "cutover")
     assert (facts.facts["proof"]["proven_offsets"], facts.facts["proof"]["copied_offsets"]) == (140, 140)
     assert "Proven equal: **100 %** of what is copied so far" in facts.body
     lab.approve(context)
@@ -80,7 +81,7 @@ def test_all_content_is_proven_before_a_client_moves(make_lab: MakeLab, fill: Fi
         step(context)
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
     # The sentinels came last: they are compared now, while producers are stopped.
-    facts = approvals.show(context, "client_switch")
+    facts = request.show(context, "client_switch")
     assert "**All content up to the boundary is proven**: 142 records are equal." in facts.body
     entry = context.journal.find_step("content_proven", "client_switch")
     assert entry is not None
@@ -105,7 +106,7 @@ def test_a_difference_blocks_the_approval(make_lab: MakeLab, fill: Fill, unique_
     wait_for(lambda: 1 in proven(context) and proven(context)[1].differing is not None, "nothing was found")
     wait_for(lambda: proven_until(context).get(0) == 50, "the other partition was not compared")
     lab.drain_ready(context)
-    facts = approvals.show(context, "cutover")
+    facts = request.show(context, "cutover")
     assert f"{topic}-1" in facts.facts["proof"]["differing"]
     assert "1 partitions DIFFER" in facts.body
     assert "Proven equal: **50 %**" in facts.body
@@ -114,7 +115,7 @@ def test_a_difference_blocks_the_approval(make_lab: MakeLab, fill: Fill, unique_
     changed = {**lab.spec.model_dump(mode="json"), "validation": {"on_difference": "warn"}}
     lab.spec = parse_spec(changed)
     again = lab.context()
-    assert "this is only shown" in approvals.show(again, "cutover").body
+    assert "this is only shown" in request.show(again, "cutover").body
     lab.approve(again)
 
 
@@ -125,6 +126,6 @@ def test_nothing_is_compared_when_it_is_switched_off(make_lab: MakeLab, fill: Fi
     context = lab.begin()
     lab.start_tail()
     lab.drain_ready(context)
-    assert "Nothing is compared before the cutover" in approvals.show(context, "cutover").body
+    assert "Nothing is compared before the cutover" in request.show(context, "cutover").body
     lab.approve(context)
     assert proven(context) == {}

@@ -8,8 +8,10 @@ import pytest
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.phases import overtaken, recopy, seed, topology_topics
-from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.phases import seed
+from airflow_provider_kafka_migration.record import overtaken
+from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.topics import recopy, target_topics
 from harness.brokers import KafkaCluster
 from harness.load import wait_cleaned
 from tests.integration.copy.test_overtaken_tombstones import CLEANED, Segments
@@ -41,7 +43,7 @@ def test_a_seed_that_was_overtaken_copies_the_topic_again(
     with pytest.raises(CopyFailed, match=r"\[TOMBSTONES_OVERTAKEN\]"):
         seed.run(context)
     assert target_id() == before
-    context.journal.step(topology_topics.CREATED, details={"topics": {topic: before}})
+    context.journal.step(target_topics.CREATED, details={"topics": {topic: before}})
     source_cluster.alter_topic_configs({topic: {"delete.retention.ms": "86400000"}})
     seed.run(context)
     assert target_id() not in ("", before)

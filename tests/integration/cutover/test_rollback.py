@@ -11,9 +11,12 @@ from cutover_support import Lab
 from faults import Effects, Killed, counting
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, IllegalTransition
-from airflow_provider_kafka_migration.phases import cutover_freeze, freeze_attempt, frozen, rollback, topology_settings
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.phases import freeze, rollback
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import FORWARD, ROLLBACK_FROM, State
+from airflow_provider_kafka_migration.topics import copy_settings
 from harness import compare
 from harness.webhook import FreezeWebhook
 
@@ -100,7 +103,7 @@ def test_after_a_lifted_freeze_nothing_of_it_is_left(make_lab: MakeLab, fill: Fi
         context = lab.begin()
         lab.start_tail()
         lab.enter_cutover(context)
-        cutover_freeze.run(context)
+        freeze.run(context)
         attempt = freeze_attempt.current_attempt(context)
         assert attempt is not None
         frozen.lift(context, attempt, reason="test")
@@ -120,7 +123,7 @@ def test_a_part_that_cannot_be_undone_is_reported_and_stops_nothing(
     def unreachable(_: PhaseContext) -> None:
         raise BrokerUnreachable("the target is gone", next_step="look for it")
 
-    monkeypatch.setattr(topology_settings, "restore_for_rollback", unreachable)
+    monkeypatch.setattr(copy_settings, "restore_for_rollback", unreachable)
     result = rollback.run(context)
     assert [item["part"] for item in report(context)["problems"]] == ["topics"]
     assert "could NOT be put back" in result.summary

@@ -13,15 +13,18 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from cutover_support import Lab
 
-from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
+from airflow_provider_kafka_migration.copy import recovery
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import CopyFailed, DrainTimeout, TopicRecreated
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases import bring, drain, overtaken, seed, tail_health, topology_missing
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.topology_log_starts import set_log_starts
-from airflow_provider_kafka_migration.replication import coordinator, trouble
-from airflow_provider_kafka_migration.replication.clients import Clients
+from airflow_provider_kafka_migration.lanes import job_progress
+from airflow_provider_kafka_migration.phases import drain, seed
+from airflow_provider_kafka_migration.record import overtaken, tail_health
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.topics import bring, topology_missing
+from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 
@@ -34,8 +37,8 @@ _SECONDS = 120
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """All budgets are used up after a moment, so that a broker that is away for seconds outlasts them."""
-    monkeypatch.setattr(coordinator, "MAX_TRANSIENT_ROUNDS", 1)
-    monkeypatch.setattr(trouble, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(job_progress, "MAX_TRANSIENT_ROUNDS", 1)
+    monkeypatch.setattr(recovery, "PATIENCE_SECONDS", 0.2)
     original = Clients.wire
 
     def wire(self: Clients, name: str, **options: Any) -> Wire:

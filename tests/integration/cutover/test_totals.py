@@ -12,8 +12,9 @@ from confluent_kafka import Producer
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.phases import copy_jobs, seed
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases import seed
+from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import compare
 from harness.brokers import KafkaCluster
@@ -105,7 +106,7 @@ def _tail_in_two_runs(lab: Lab, topic: str) -> None:
         wait_for("the copy", lambda: look.target.wire.list_offsets([(topic, 0)], "log_end")[topic, 0] == end, 90)
 
     def shown() -> str:
-        progress = copy_jobs.read_progress(look, "tail")
+        progress = jobs.read_progress(look, "tail")
         return "" if progress is None else progress.message
 
     lab.start_tail()

@@ -10,11 +10,12 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from cutover_support import CUTOVER_STEPS, Lab
 
-from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ValidationFailed
-from airflow_provider_kafka_migration.phases import behind_boundary, groups, validate
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.validate_result import load_result
+from airflow_provider_kafka_migration.freeze import behind_boundary
+from airflow_provider_kafka_migration.phases import groups, validate
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.validate_result import load_result
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster

@@ -10,10 +10,11 @@ from cutover_support import Lab
 from test_proof_before_switch import proven
 from test_uncompared import check, delete_records, switched
 
-from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import MigrationError, Transient, ValidationFailed
-from airflow_provider_kafka_migration.phases import topology_settings, validate
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases import validate
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.topics import copy_settings
 from harness import clients
 
 pytestmark = pytest.mark.integration
@@ -68,13 +69,13 @@ def test_a_group_that_failed_does_not_make_the_content_fail_later(lab: Lab) -> N
 
 def test_a_run_that_dies_while_retention_is_put_back_is_completed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     context = switched(lab)
-    put_back = topology_settings.restore_deleting
+    put_back = copy_settings.restore_deleting
 
     def die(of: PhaseContext) -> Any:
         put_back(of)
         raise Transient("the worker is gone", next_step="-")
 
-    monkeypatch.setattr(topology_settings, "restore_deleting", die)
+    monkeypatch.setattr(copy_settings, "restore_deleting", die)
     with pytest.raises(MigrationError, match="the worker is gone"):
         validate.run(context)
     monkeypatch.undo()

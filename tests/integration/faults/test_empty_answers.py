@@ -12,18 +12,19 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
+from airflow_provider_kafka_migration.copy import backup, recovery, source
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import BrokerBusy, CopyStalled, RecordsWithheld
 from airflow_provider_kafka_migration.kafka import fetch
+from airflow_provider_kafka_migration.kafka.ends import local_log_start
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.offset_maps import only_holes
-from airflow_provider_kafka_migration.replication import backup, coordinator, sources, trouble
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_verifier import LocalContentRunner
-from airflow_provider_kafka_migration.replication.ends import local_log_start
-from airflow_provider_kafka_migration.replication.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes import job_progress
+from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.offset_maps import only_holes
 from harness.fault_lab import FaultLab
 from harness.fetch_faults import REDIRECTS_FROM, Fault, FetchFaults, cut_short, empty, redirected, torn
 from harness.net_scenarios import Stage
@@ -45,7 +46,7 @@ class Scene:
     def __init__(self, lab: FaultLab, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lab = lab
         self.monkeypatch = monkeypatch
-        monkeypatch.setattr(sources, "WITHHELD_PAUSES", (0.05, 0.05, 0.1, 0.1))
+        monkeypatch.setattr(source, "WITHHELD_PAUSES", (0.05, 0.05, 0.1, 0.1))
         stage = Stage(lab, []).batches(30).hole(HOLE).batches(30)
         stage.writer.wire.close()
         self.topic = stage.topic
@@ -69,8 +70,8 @@ class Scene:
 
     def hurry(self) -> None:
         """What stays as it is has its name soon."""
-        self.monkeypatch.setattr(coordinator, "MAX_TRANSIENT_ROUNDS", 2)
-        self.monkeypatch.setattr(trouble, "PATIENCE_SECONDS", 0.5)
+        self.monkeypatch.setattr(job_progress, "MAX_TRANSIENT_ROUNDS", 2)
+        self.monkeypatch.setattr(recovery, "PATIENCE_SECONDS", 0.5)
         self.monkeypatch.setattr(backup, "PATIENCE_SECONDS", 0.5)
         self.monkeypatch.setitem(cast(Any, Wire.__init__).__kwdefaults__, "patience_seconds", 0.5)
 

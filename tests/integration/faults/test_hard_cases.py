@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from harness.compare import read_records
 from harness.fault_lab import FaultLab
 from harness.fault_writers import THREE_YEARS_SECONDS

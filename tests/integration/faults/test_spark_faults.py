@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.documents.copy import StopAt
 from harness.fault_judge import judge
 from harness.fault_lab import FaultLab
 from harness.fault_writers import Writers

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.errors import PermissionMissing, SliceExpired
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.replication import appender, empty_transactions
-from airflow_provider_kafka_migration.replication.empty_transactions import (
+from airflow_provider_kafka_migration.copy import append, empty_transactions
+from airflow_provider_kafka_migration.copy.empty_transactions import (
     EmptyTransactions,
     Fill,
     Filled,
     markers_are_refused,
 )
+from airflow_provider_kafka_migration.errors import PermissionMissing, SliceExpired
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from harness.brokers import KafkaCluster
 from harness.load import Kind, TopicLoad, load
 from tests.integration.copy.copying import Copying, wait_for
@@ -79,7 +79,7 @@ def test_a_copy_without_cluster_rights_ends_equal(
         assert feature(target, "transaction.version") == 1
     topics = logs_with_holes(unique_name("k"))
     load(source, topics, seed=11)
-    appender._said.clear()
+    append._said.clear()
     with caplog.at_level(logging.WARNING):
         copy = copy_without_cluster_rights(source, target, tmp_path, topics, unique_name("m").lower(), lanes=2)
         progress = copy.run()

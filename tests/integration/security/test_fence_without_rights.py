@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import pytest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
+from airflow_provider_kafka_migration.copy.empty_transactions import Fill, fill_and_wait, markers_are_refused
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batch
+from airflow_provider_kafka_migration.freeze.fence_producer import Fenced, fence_producer
+from airflow_provider_kafka_migration.freeze.fence_transaction import TransactionFence
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
+from airflow_provider_kafka_migration.kafka.logs import read_span
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
-from airflow_provider_kafka_migration.replication.empty_transactions import Fill, fill_and_wait, markers_are_refused
-from airflow_provider_kafka_migration.replication.fence_producer import Fenced, fence_producer
-from airflow_provider_kafka_migration.replication.fence_transaction import TransactionFence
-from airflow_provider_kafka_migration.replication.reading import read_span
 from harness.brokers import KafkaCluster
 from harness.raw_writer import RawWriter, plain
 from tests.integration.security.support import grant_copying, wire_of

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError, PermissionMissing
-from airflow_provider_kafka_migration.phases import plan_make, precheck
+from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.planning import make
 from harness.brokers import KafkaCluster
 from harness.load import Kind, TopicLoad, load
 from tests.integration.control.control_support import Control
@@ -189,7 +190,7 @@ def test_precheck_says_that_empty_transactions_will_be_used(
     control = Control(tmp_path, source_cluster, target_cluster, prefix, user=USER, **sections)
     try:
         context = control.context(user=USER, **sections)
-        plan = plan_make.make_plan(context)
+        plan = make.make_plan(context)
         found = {item.code: item for item in precheck.look(context, plan)}
         assert "W025" in found, sorted((item.code, item.seen) for item in found.values())
         assert "empty transactions" in found["W025"].title

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     ConnectionInvalid,
@@ -22,11 +22,11 @@ from airflow_provider_kafka_migration.errors import (
     SparkSettingsRefused,
     Terminal,
 )
-from airflow_provider_kafka_migration.replication import coordinator as coordinator_module
-from airflow_provider_kafka_migration.spark.data_source import NAME, lanes_option
+from airflow_provider_kafka_migration.lanes import job_progress as coordinator_module
 from airflow_provider_kafka_migration.spark.seed import SeedDriver
 from airflow_provider_kafka_migration.spark.session import build_session, job_group
 from airflow_provider_kafka_migration.spark.slice_function import RunLane
+from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
 from airflow_provider_kafka_migration.spark.tail import TailDriver
 from tests.spark_support import StoredJob, store_job
 

@@ -15,15 +15,15 @@ import pytest
 from airflow.sdk import Connection
 
 from airflow_provider_kafka_migration import migration as core
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, StorageUnavailable, Transient
-from airflow_provider_kafka_migration.hooks.references_file import (
+from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver
+from airflow_provider_kafka_migration.provider.references_file import (
     references_document,
     references_file,
     storage_renewal,
 )
-from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver
-from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
-from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage import s3_credentials
 from airflow_provider_kafka_migration.storage.s3 import S3Store

@@ -17,7 +17,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from packaging.requirements import Requirement
 
 import airflow_provider_kafka_migration
-from airflow_provider_kafka_migration import compat
+from airflow_provider_kafka_migration.provider import compat
 
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
 

@@ -19,16 +19,16 @@ from airflow.triggers.base import TriggerEvent
 from airflow_provider_kafka_migration import migration as core
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, ForeignData, error_from_dict
-from airflow_provider_kafka_migration.hooks.trouble import TROUBLE
 from airflow_provider_kafka_migration.notifications.migration import message
-from airflow_provider_kafka_migration.phases import tail_health
-from airflow_provider_kafka_migration.phases.context import PhaseResult
-from airflow_provider_kafka_migration.phases.lags import DrainStatus
+from airflow_provider_kafka_migration.provider.trouble import TROUBLE
+from airflow_provider_kafka_migration.record import tail_health
+from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.sensors import drain as sensor_module
 from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.topics.lags import DrainStatus
 from airflow_provider_kafka_migration.triggers import drain
 
 NOT_READY = {"ready": False, "summary": "lag 7", "stable_since": None}

@@ -14,7 +14,7 @@ import airflow_provider_kafka_migration.migration as core
 from airflow_provider_kafka_migration.dag import FREEZE_LIMIT_RETRIES, build_migration_dag
 from airflow_provider_kafka_migration.errors import FreezeFailed, StillFrozen, StorageUnavailable
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
-from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.triggers.drain import failed
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 

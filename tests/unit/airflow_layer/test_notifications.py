@@ -12,9 +12,9 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid
-from airflow_provider_kafka_migration.hooks.params import params_from_spec
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier, load_notifier
-from airflow_provider_kafka_migration.operators.cutover import KafkaMigrationFreezeOperator
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationFreezeOperator
+from airflow_provider_kafka_migration.provider.params import params_from_spec
 from airflow_provider_kafka_migration.spec import parse_spec
 
 SENT: list[dict[str, str]] = []

@@ -13,25 +13,25 @@ from airflow.sdk import AssetAlias, BaseNotifier
 from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_provider_kafka_migration import migration as core
+from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.dag import build_migration_dag
 from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.errors import SpecInvalid
-from airflow_provider_kafka_migration.hooks.task import plain_spec
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
-from airflow_provider_kafka_migration.operators.cutover import (
+from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
+from airflow_provider_kafka_migration.operators.migration import (
     CUTOVER_ALIAS,
     KafkaMigrationFloorGuardOperator,
     KafkaMigrationFreezeOperator,
     cutover_asset,
 )
-from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
-from airflow_provider_kafka_migration.operators.lineage import CopyLineage
 from airflow_provider_kafka_migration.operators.plan import KafkaMigrationPlanOperator
 from airflow_provider_kafka_migration.operators.rollback import KafkaMigrationRollbackOperator
 from airflow_provider_kafka_migration.operators.seed import KafkaMigrationSeedOperator
 from airflow_provider_kafka_migration.operators.tail import KafkaMigrationTailOperator
-from airflow_provider_kafka_migration.phases import answers, approvals
-from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.provider.lineage import CopyLineage
+from airflow_provider_kafka_migration.provider.task import plain_spec
+from airflow_provider_kafka_migration.record.context import PhaseResult
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger
 
@@ -278,7 +278,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, fake: FakeMigration) -> Asked:
 
     monkeypatch.setattr(CutoverApprovalOperator, "_show", show)
     monkeypatch.setattr(ClientSwitchApprovalOperator, "_show", show)
-    monkeypatch.setattr(approvals, "show", lambda _core, _kind: FACTS)
+    monkeypatch.setattr(request, "show", lambda _core, _kind: FACTS)
     monkeypatch.setattr(answers, "answered", lambda *_args, **_options: None)
     return found
 

@@ -8,13 +8,13 @@ import pytest
 from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_provider_kafka_migration.errors import SpecInvalid
-from airflow_provider_kafka_migration.hooks.params import (
+from airflow_provider_kafka_migration.provider.params import (
     FIELDS,
     migration_params,
     params_from_spec,
     spec_from_params,
 )
-from airflow_provider_kafka_migration.hooks.task import run_spec
+from airflow_provider_kafka_migration.provider.task import run_spec
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
 REQUIRED = {"migration_id": "orders", "source": "kafka_a", "target": "kafka_b", "journal": "s3://bucket/prefix"}

@@ -8,8 +8,8 @@ import sys
 import pytest
 from airflow.configuration import conf
 
-from airflow_provider_kafka_migration.hooks import preload
 from airflow_provider_kafka_migration.plugins.kafka_migration import KafkaMigrationPlugin
+from airflow_provider_kafka_migration.provider import preload
 
 
 def test_default_is_off() -> None:
@@ -35,7 +35,7 @@ def test_preloaded_modules_are_what_a_task_imports() -> None:
     """In a fresh process: after the preload, opening a migration imports nothing large."""
     code = (
         "import sys\n"
-        "from airflow_provider_kafka_migration.hooks.preload import TASK_MODULES, preload\n"
+        "from airflow_provider_kafka_migration.provider.preload import TASK_MODULES, preload\n"
         "assert preload() == list(TASK_MODULES)\n"
         "for name in ('boto3', 'kafka.protocol', 'pydantic',\n"
         "             'airflow_provider_kafka_migration.phases.floor_guard'):\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from airflow_provider_kafka_migration.hooks.progress import ProgressSink, ProgressWatcher, line
-from airflow_provider_kafka_migration.phases.context import Progress
+from airflow_provider_kafka_migration.provider.progress import ProgressSink, ProgressWatcher, line
+from airflow_provider_kafka_migration.record.context import Progress
 
 
 class Store:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid
-from airflow_provider_kafka_migration.hooks.references_file import (
+from airflow_provider_kafka_migration.provider.references_file import (
     private_directory,
     references_document,
     references_file,

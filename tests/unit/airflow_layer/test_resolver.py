@@ -12,8 +12,8 @@ import pytest
 from airflow_provider_kafka_migration.errors import ConnectionInvalid
 from airflow_provider_kafka_migration.hooks import kafka_cluster
 from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
-from airflow_provider_kafka_migration.hooks.resolver import airflow_resolver, prefetch
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.s3_config import S3Config
 

@@ -9,12 +9,12 @@ import pytest
 
 from airflow_provider_kafka_migration.dag import build_rollback_dag
 from airflow_provider_kafka_migration.errors import IllegalTransition, SpecInvalid
-from airflow_provider_kafka_migration.hooks.params import params_from_spec
-from airflow_provider_kafka_migration.hooks.recorded import recorded_run_spec
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.operators.rollback import KafkaMigrationRollbackOperator
+from airflow_provider_kafka_migration.provider.params import params_from_spec
+from airflow_provider_kafka_migration.provider.recorded import recorded_run_spec
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 

@@ -23,9 +23,9 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
-from airflow_provider_kafka_migration.phases.context import PhaseResult
-from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.phases.freeze_limit import journal_unreachable
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.triggers import drain
 from airflow_provider_kafka_migration.triggers.freeze_limit import FreezeLimitTrigger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch
 
 TIMES = st.one_of(
     st.integers(-1, 2**41),

@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches import (
+from airflow_provider_kafka_migration.kafka.batches.api import (
     HEAD_BYTES,
     AnyBatch,
     LegacyBatch,

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batch_header import HEAD
-from airflow_provider_kafka_migration.kafka.batches import (
+from airflow_provider_kafka_migration.kafka.batches.api import (
     HEAD_BYTES,
     RawBatch,
     Record,
@@ -22,6 +21,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
     read_batches,
     records,
 )
+from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 
 SAMPLE = encode_batch([plain(10), plain(11), plain(13)], 3, producer_id=5, producer_epoch=1, base_sequence=9)
 

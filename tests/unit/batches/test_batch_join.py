@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches import (
+from airflow_provider_kafka_migration.kafka.batches.api import (
     RawBatch,
     Record,
     build_batch,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from airflow_provider_kafka_migration.kafka.batches import Record, records
+from airflow_provider_kafka_migration.kafka.batches.api import Record, records
 
 NONE, GZIP, LZ4 = 0, 1, 3
 CONTENT = st.one_of(st.none(), st.binary(max_size=60))

@@ -11,10 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge
-from airflow_provider_kafka_migration.kafka import codecs
-from airflow_provider_kafka_migration.kafka.batch_header import build_batch
-from airflow_provider_kafka_migration.kafka.batch_records import _long_varint, encode_varint
-from airflow_provider_kafka_migration.kafka.batches import (
+from airflow_provider_kafka_migration.kafka.batches import codecs
+from airflow_provider_kafka_migration.kafka.batches.api import (
     RawBatch,
     Record,
     encode_batch,
@@ -24,6 +22,8 @@ from airflow_provider_kafka_migration.kafka.batches import (
     rebuild,
     records,
 )
+from airflow_provider_kafka_migration.kafka.batches.header import build_batch
+from airflow_provider_kafka_migration.kafka.batches.records import _long_varint, encode_varint
 
 
 def runs_of(found: list[Record]) -> list[list[Record]]:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka import codecs
-from airflow_provider_kafka_migration.kafka.codecs import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
+from airflow_provider_kafka_migration.kafka.batches import codecs
+from airflow_provider_kafka_migration.kafka.batches.codecs import GZIP, LZ4, SNAPPY, ZSTD, compress, decompress
 
 ALL = [codecs.NONE, GZIP, SNAPPY, LZ4, ZSTD]
 SAMPLES = [

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_kafka_migration.kafka.crc import patched_crc, shift_crc
+from airflow_provider_kafka_migration.kafka.batches.crc import patched_crc, shift_crc
 
 
 @given(st.binary(min_size=40, max_size=40), st.binary(min_size=40, max_size=40), st.binary(max_size=300))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches import LegacyBatch, Record, read_batches
-from airflow_provider_kafka_migration.kafka.codecs import compress
+from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch, Record, read_batches
+from airflow_provider_kafka_migration.kafka.batches.codecs import compress
 
 GZIP, LZ4 = 1, 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, Record, encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch
 from benchmarks.fixtures import values, visible_records
 from benchmarks.groups import table
 from benchmarks.groups_fixtures import Content as GroupContent

@@ -14,15 +14,10 @@ from nacl.signing import SigningKey
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, sign_bundle
-from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.replication.offset_map import (
-    MapEntry,
-    PartitionMap,
-    Run,
-    build_offset_map_document,
-)
-from airflow_provider_kafka_migration.replication.rates import rates_key
+from airflow_provider_kafka_migration.lanes.assignment import rates_key
+from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
 
 KEY = SigningKey(bytes(range(32)))
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.cli import drive
-from airflow_provider_kafka_migration.cli.drive import Tail
+from airflow_provider_kafka_migration.cli import runner
 from airflow_provider_kafka_migration.cli.ending import Stop
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
 from airflow_provider_kafka_migration.cli.progress import ProgressView
+from airflow_provider_kafka_migration.cli.runner import Tail
 from airflow_provider_kafka_migration.cli.runners import SparkRunner, references
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
@@ -29,7 +29,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases.context import PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import load_spec
 from airflow_provider_kafka_migration.state import State
@@ -97,8 +97,8 @@ def test_a_tail_that_is_interrupted_by_somebody_else_is_an_error() -> None:
 
 def test_a_tail_whose_failure_may_pass_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Storage that throttles for long, a Spark that goes away: whoever waits for the drain waits on."""
-    monkeypatch.setattr(drive, "_FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(drive, "_LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(runner, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "_LONGEST_PAUSE_SECONDS", 0.05)
     tries: list[int] = []
     result = PhaseResult("tail", "tail complete")
 

@@ -22,7 +22,7 @@ _PROGRAM = """
 import sys, time
 import typer
 from airflow_provider_kafka_migration.cli.ending import Stop
-from airflow_provider_kafka_migration.cli.output import Answer, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, answering
 from airflow_provider_kafka_migration.errors import Interrupted
 
 app = typer.Typer()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS, ExitCode, exit_code
-from airflow_provider_kafka_migration.cli.output import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid, WaitsForOperator, Where
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.cli import drive
-from airflow_provider_kafka_migration.cli.drive import Driver, Outcome, Tail
+from airflow_provider_kafka_migration.cli import runner
 from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.runner import Driver, Outcome, Tail
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     CopyFailed,
@@ -24,9 +24,9 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.phases import freeze_attempt
-from airflow_provider_kafka_migration.phases.context import PhaseResult
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -317,8 +317,8 @@ def test_until_a_phase_before_the_freeze_runs_nothing_behind_it(journal: Journal
 def test_a_tail_that_fails_for_a_moment_does_not_end_the_command_in_a_freeze(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drive, "_FIRST_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(drive, "_LONGEST_PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(runner, "_FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "_LONGEST_PAUSE_SECONDS", 0.02)
     freeze(journal)
     tries: list[int] = []
 
@@ -344,10 +344,10 @@ def test_a_tail_that_failed_for_good_ends_it(journal: Journal) -> None:
 
 
 def test_in_a_freeze_a_long_pause_of_the_tail_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "_FIRST_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(drive, "_LONGEST_PAUSE_SECONDS", 3600.0)
-    monkeypatch.setattr(drive, "_HURRIED_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(drive, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "_FIRST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(runner, "_LONGEST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(runner, "_HURRIED_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(runner, "_LOOK_SECONDS", 0.01)
     failed = threading.Event()
     result = PhaseResult("tail", "tail complete")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.cli.commands_plan import PlanFormat, diff_answer, write_document
+from airflow_provider_kafka_migration.cli.plan import PlanFormat, diff_answer, write_document
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import DocumentUnreadable
 

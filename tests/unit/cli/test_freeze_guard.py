@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
 from airflow_provider_kafka_migration.errors import ClaimLost, FreezeFailed, StillFrozen
-from airflow_provider_kafka_migration.phases.context import PhaseResult
+from airflow_provider_kafka_migration.record.context import PhaseResult
 
 PATIENCE_SECONDS = 60.0
 

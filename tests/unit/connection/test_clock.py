@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_kafka_migration.errors import SliceExpired, Where
-from airflow_provider_kafka_migration.kafka import broker_connection, clock
-from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection
-from airflow_provider_kafka_migration.replication.leases import LeaseKeeper
+from airflow_provider_kafka_migration.kafka import clock
+from airflow_provider_kafka_migration.kafka import connection as broker_connection
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.lanes.leases import LeaseKeeper
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 

@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.connection_keys import HINTS, HONOURED_KEYS, KEYS_WITHOUT_EFFECT
 
 SASL_SSL = {

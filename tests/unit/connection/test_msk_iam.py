@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, ConnectionInvalid
-from airflow_provider_kafka_migration.kafka.broker_connection import _MskTokens
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig, msk_token_provider
+from airflow_provider_kafka_migration.kafka.config import ClientConfig, msk_token_provider
+from airflow_provider_kafka_migration.kafka.connection import _MskTokens
 
 MSK = {
     "bootstrap.servers": "b-1.demo.abc.c2.kafka.eu-central-1.amazonaws.com:9098",

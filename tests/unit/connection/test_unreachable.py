@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, MigrationError
-from airflow_provider_kafka_migration.kafka import cluster as cluster_module
-from airflow_provider_kafka_migration.kafka.broker_connection import BrokerConnection, _sasl_name
-from airflow_provider_kafka_migration.kafka.cluster import Cluster
-from airflow_provider_kafka_migration.kafka.connection import ClientConfig
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection, _sasl_name
+from airflow_provider_kafka_migration.record import cluster as cluster_module
+from airflow_provider_kafka_migration.record.cluster import Cluster
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_kafka_migration.kafka.admin_base import AdminBase, ItemError, batches, item_error
-from airflow_provider_kafka_migration.kafka.admin_topics import (
+from airflow_provider_kafka_migration.kafka.admin.base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.kafka.admin.topics import (
     API_DESCRIBE_QUORUM,
     MAX_RECORDS_PER_REQUEST,
     MAX_RECORDS_ZOOKEEPER,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.access.acls_iam import access_map
+from airflow_provider_kafka_migration.access.mapping import make_plans, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
-from airflow_provider_kafka_migration.phases.acls_iam import access_map
-from airflow_provider_kafka_migration.phases.plan_acls import make_plans, target_acl
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
 

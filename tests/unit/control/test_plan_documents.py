@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from airflow_provider_kafka_migration.access.permissions import iam_policy, needed, patterns
 from airflow_provider_kafka_migration.cli.app import app
 from airflow_provider_kafka_migration.documents.plan import (
     ClusterFacts,
@@ -22,15 +23,14 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.phases.permissions import iam_policy, needed, patterns
-from airflow_provider_kafka_migration.phases.plan_cost import estimate_cost
-from airflow_provider_kafka_migration.phases.plan_diff import as_text, diff_plans
-from airflow_provider_kafka_migration.phases.plan_documents import documents
-from airflow_provider_kafka_migration.phases.plan_topics import TargetTopics, check_names, verdict_of
-from airflow_provider_kafka_migration.phases.precheck_codes import CODES, as_markdown
-from airflow_provider_kafka_migration.phases.topology_configs import TargetRules
-from airflow_provider_kafka_migration.replication.lanes import add_to_lanes, assign_lanes
+from airflow_provider_kafka_migration.lanes.lanes import add_to_lanes, assign_lanes
+from airflow_provider_kafka_migration.pages.plan import documents
+from airflow_provider_kafka_migration.pages.plan_cost import estimate_cost
+from airflow_provider_kafka_migration.pages.plan_diff import as_text, diff_plans
+from airflow_provider_kafka_migration.planning.verdicts import TargetTopics, check_names, verdict_of
+from airflow_provider_kafka_migration.record.finding_codes import CODES, as_markdown
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+from airflow_provider_kafka_migration.topics.configs import TargetRules
 
 ROOT = Path(__file__).resolve().parents[3]
 

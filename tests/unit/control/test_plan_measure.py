@@ -11,10 +11,10 @@ import pytest
 from airflow_provider_kafka_migration.documents.measured_rates import MeasuredRates
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
-from airflow_provider_kafka_migration.kafka.batch_header import HEAD
+from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.phases import plan_look, plan_measure
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.planning import plan_measure, source_snapshot
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -125,7 +125,7 @@ def test_an_answer_without_partitions_is_named(tmp_path: Path) -> None:
 
 def test_headers_that_an_answer_leaves_out_are_unknown_and_not_absent(tmp_path: Path) -> None:
     partitions = [SimpleNamespace(partition=number) for number in range(2)]
-    found = plan_look.SourceLook(None, {"orders": SimpleNamespace(partitions=partitions)}, {}, [])  # type: ignore[arg-type,dict-item]
+    found = source_snapshot.SourceLook(None, {"orders": SimpleNamespace(partitions=partitions)}, {}, [])  # type: ignore[arg-type,dict-item]
     found.configs = {"orders": SimpleNamespace(get=lambda _: "delete")}  # type: ignore[dict-item]
     found.starts = dict.fromkeys(found.keys, 0)
     found.stable = dict.fromkeys(found.keys, 10)
@@ -136,7 +136,7 @@ def test_headers_that_an_answer_leaves_out_are_unknown_and_not_absent(tmp_path: 
         return [found for item in ranges if item.partition == 1 for found in answer([item], **more)]
 
     wire.fetch_once = fetch  # type: ignore[method-assign]
-    plan_look._Sampler(cast(Any, wire), found).run()
+    source_snapshot._Sampler(cast(Any, wire), found).run()
     assert "leaves out 1 of 2 partitions; the first is orders-0" in found.unknown["batch headers on the source"]
     assert (found.samples["orders", 0].codecs, found.samples["orders", 1].codecs) == (set(), {"none"})
 

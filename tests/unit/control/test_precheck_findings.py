@@ -12,6 +12,18 @@ from typing import Any, cast
 
 import pytest
 
+from airflow_provider_kafka_migration.checks import (
+    access,
+    precheck_source,
+    precheck_storage,
+    topics,
+)
+from airflow_provider_kafka_migration.checks import (
+    source as precheck_compaction,
+)
+from airflow_provider_kafka_migration.checks import (
+    target as precheck_target,
+)
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
 from airflow_provider_kafka_migration.documents.left_out import LeftOutGroup
 from airflow_provider_kafka_migration.documents.plan import (
@@ -32,28 +44,20 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Terminal,
 )
-from airflow_provider_kafka_migration.kafka.admin_cluster import LogDir
-from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.kafka.admin_groups import GroupDescription, GroupMember
-from airflow_provider_kafka_migration.kafka.admin_transactions import TransactionFacts
-from airflow_provider_kafka_migration.phases import (
-    precheck,
-    precheck_access,
-    precheck_compaction,
-    precheck_source,
-    precheck_storage,
-    precheck_target,
-    precheck_topics,
-    producer_ids,
-    topology_topics,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.precheck_codes import CODES
-from airflow_provider_kafka_migration.phases.probe import ProbeResult
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupDescription, GroupMember
+from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts
+from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.finding_codes import CODES
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3_facts import StoreFacts
+from airflow_provider_kafka_migration.topics import target_topics
+from airflow_provider_kafka_migration.topics.probe import ProbeResult
 
 TESTS = Path(__file__).resolve().parents[2]
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -502,13 +506,13 @@ def test_markers_need_disk(make: Callable[..., PhaseContext], plan: Plan) -> Non
 
 def test_replication_verdicts_and_defaults(make: Callable[..., PhaseContext], plan: Plan) -> None:
     lowered = with_topic(plan, source_replication_factor=3, replication_factor=1)
-    assert "1 on the target" in found(precheck_topics.check_replication(make(), lowered))["W012"]
+    assert "1 on the target" in found(topics.check_replication(make(), lowered))["W012"]
     mapped = plan.topics[0].partitions[0].model_copy(update={"verdict": Verdict.MAPPED})
-    assert found(precheck_topics.check_verdicts(make(), with_topic(plan, partitions=[mapped]))).keys() == {"W024"}
-    assert found(precheck_topics.check_verdicts(make(), plan)) == {}
-    assert found(precheck_topics.check_configs(make(), plan)).keys() == {"W018"}
+    assert found(topics.check_verdicts(make(), with_topic(plan, partitions=[mapped]))).keys() == {"W024"}
+    assert found(topics.check_verdicts(make(), plan)) == {}
+    assert found(topics.check_configs(make(), plan)).keys() == {"W018"}
     from_source = make(topology={"use_defaults_from": "source"})
-    assert found(precheck_topics.check_configs(from_source, plan)) == {}
+    assert found(topics.check_configs(from_source, plan)) == {}
 
 
 def test_names_that_are_not_there_and_topics_of_tools(make: Callable[..., PhaseContext], plan: Plan) -> None:
@@ -522,7 +526,7 @@ def test_names_that_are_not_there_and_topics_of_tools(make: Callable[..., PhaseC
             },
         }
     )
-    seen = found(precheck_topics.check_selection(make(), odd))
+    seen = found(topics.check_selection(make(), odd))
     assert "typo" in seen["B090"]
     assert seen["I091"] == "__consumer_offsets, mm2-offsets.a.internal"
     assert seen["I092"] == "other (topics.exclude: oth.*)"
@@ -546,7 +550,7 @@ def test_every_group_that_is_left_out_is_named(make: Callable[..., PhaseContext]
             ]
         }
     )
-    (reading, others) = precheck_access.check_left_out_groups(make(), odd)
+    (reading, others) = access.check_left_out_groups(make(), odd)
     assert (reading.code, reading.subject) == ("W074", "legacy")
     assert reading.seen == "not in groups.include; it has offsets in orders"
     assert others.code == "I075"
@@ -558,10 +562,10 @@ def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monke
     drift = [{"config": "retention.ms", "target": "1", "source": "2", "planned": "2"}]
     drifted = with_topic(plan, drift=drift)
     here = SimpleNamespace(exists=True, ours=False, empty=True, partitions=3, end_offsets={})
-    monkeypatch.setattr(topology_topics, "look", lambda *_: {"shop.alerts": here})
+    monkeypatch.setattr(target_topics, "look", lambda *_: {"shop.alerts": here})
     refusing = make(topology={"on_config_drift": "refuse"})
-    assert found(precheck_topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
-    assert found(precheck_topics.check_present(make(), drifted)).keys() == {"W016"}
+    assert found(topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
+    assert found(topics.check_present(make(), drifted)).keys() == {"W016"}
 
 
 # -- access ----------------------------------------------------------------------------------------------------------
@@ -574,13 +578,13 @@ def test_groups_of_other_kinds_and_active_ones(make: Callable[..., PhaseContext]
     ]
     busy = {"busy": GroupDescription("busy", "classic", "Stable", (cast(GroupMember, object()),))}
     target = cluster(answers(describe_groups=busy))
-    seen = found(precheck_access.check_groups(make(target=target), plan.model_copy(update={"groups": groups})))
+    seen = found(access.check_groups(make(target=target), plan.model_copy(update={"groups": groups})))
     assert seen == {"W071": "its type is unknown", "W070": "state Stable, 1 members"}
 
 
 def test_what_plan_could_not_look_at(make: Callable[..., PhaseContext], plan: Plan) -> None:
     unknown = {"ACLs on the source": "refused", "offsets of group g": "refused", "producers on the source": "refused"}
-    seen = found(precheck_access.check_unknown(make(), plan.model_copy(update={"unknown": unknown})))
+    seen = found(access.check_unknown(make(), plan.model_copy(update={"unknown": unknown})))
     assert seen == {"B007": "ACLs on the source: refused", "W073": "offsets of group g: refused"}
 
 
@@ -599,14 +603,14 @@ def _acl(action: str) -> AclPlan:
 
 def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
     all_kinds = plan.model_copy(update={"acls": [_acl(name) for name in ("create", "target_only", "unsupported")]})
-    assert found(precheck_access.check_acls(make(), all_kinds)).keys() == {"W083"}
-    assert found(precheck_access.check_acls(make(acls={"policy": "replace"}), all_kinds)).keys() == {"W083", "W084"}
-    assert found(precheck_access.check_acls(make(acls={"policy": "refuse"}), all_kinds)).keys() == {"W083", "B082"}
-    assert found(precheck_access.check_acls(make(acls={"policy": "skip"}), all_kinds)) == {}
+    assert found(access.check_acls(make(), all_kinds)).keys() == {"W083"}
+    assert found(access.check_acls(make(acls={"policy": "replace"}), all_kinds)).keys() == {"W083", "W084"}
+    assert found(access.check_acls(make(acls={"policy": "refuse"}), all_kinds)).keys() == {"W083", "B082"}
+    assert found(access.check_acls(make(acls={"policy": "skip"}), all_kinds)) == {}
     open_target = all_kinds.model_copy(update={"target": plan.target.model_copy(update={"authorizer": False})})
-    assert found(precheck_access.check_acls(make(), open_target)).keys() == {"W080"}
+    assert found(access.check_acls(make(), open_target)).keys() == {"W080"}
     open_source = plan.model_copy(update={"acls": [], "source": plan.source.model_copy(update={"authorizer": False})})
-    assert found(precheck_access.check_acls(make(), open_source)).keys() == {"I081"}
+    assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
 
 
 def test_users_quotas_and_group_configs(make: Callable[..., PhaseContext], plan: Plan) -> None:
@@ -619,10 +623,10 @@ def test_users_quotas_and_group_configs(make: Callable[..., PhaseContext], plan:
             "group_configs": [GroupConfigPlan(group="g", configs={}, action="unsupported")],
         }
     )
-    assert found(precheck_access.check_users(make(), changed)) == {"W085": "ann"}
-    assert found(precheck_access.check_quotas(make(), changed)) == {"W087": "user ann", "W089": "g"}
+    assert found(access.check_users(make(), changed)) == {"W085": "ann"}
+    assert found(access.check_quotas(make(), changed)) == {"W087": "user ann", "W089": "g"}
     refusing = make(acls={"quotas": "refuse"})
-    assert found(precheck_access.check_quotas(refusing, changed)) == {"B088": "user ann", "W089": "g"}
+    assert found(access.check_quotas(refusing, changed)) == {"B088": "user ann", "W089": "g"}
 
 
 @pytest.mark.parametrize(
@@ -651,7 +655,7 @@ def test_alter_on_the_target_is_missed_only_where_access_is_changed(
     source = SimpleNamespace(role="source", admin=admin)
     target = SimpleNamespace(role="target", admin=admin)
     mine = plan.model_copy(update={"unknown": unknown, "acls": [_acl(name) for name in acls], "users": []})
-    listed = precheck_access.check_permissions(make(source, target, **sections), mine)
+    listed = access.check_permissions(make(source, target, **sections), mine)
     missing = {item.subject for item in listed if item.code == "B005"}
     assert missing == ({"target Cluster Alter"} if needed else set())
 
@@ -659,5 +663,5 @@ def test_alter_on_the_target_is_missed_only_where_access_is_changed(
 def test_a_broker_that_does_not_tell_permissions_says_so(make: Callable[..., PhaseContext], plan: Plan) -> None:
     admin = answers(cluster_operations=None, describe_topics={}, group_operations={})
     both = [SimpleNamespace(role=role, admin=admin) for role in ("source", "target")]
-    codes = {item.code for item in precheck_access.check_permissions(make(*both), plan)}
+    codes = {item.code for item in access.check_permissions(make(*both), plan)}
     assert codes == {"I006"}

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, TopicPlan
-from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts, TopicFacts
-from airflow_provider_kafka_migration.phases.plan_look import SourceLook
-from airflow_provider_kafka_migration.phases.plan_topics import TargetTopics, topic_plan
-from airflow_provider_kafka_migration.phases.topology_configs import TargetRules
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts, TopicFacts
+from airflow_provider_kafka_migration.planning.source_snapshot import SourceLook
+from airflow_provider_kafka_migration.planning.verdicts import TargetTopics, topic_plan
 from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.topics.configs import TargetRules
 
 NAME = "orders"
 THREE = (1, 2, 3)

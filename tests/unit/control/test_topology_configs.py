@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, TopicPlan
-from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.phases.topology_configs import (
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.spec import TopologySection
+from airflow_provider_kafka_migration.topics.configs import (
     COPY_TIME,
     LONG_MAX,
     TargetRules,
@@ -19,7 +20,6 @@ from airflow_provider_kafka_migration.phases.topology_configs import (
     producer_visible,
     with_excluded,
 )
-from airflow_provider_kafka_migration.spec import TopologySection
 
 KAFKA_4 = ClusterFacts(cluster_id="t", kafka_version="4.1", mode="kraft", brokers=[1])
 KAFKA_3 = ClusterFacts(cluster_id="t", kafka_version="3.5", mode="zookeeper", brokers=[1])

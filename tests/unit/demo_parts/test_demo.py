@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from airflow_provider_kafka_migration.hooks.params import spec_from_params
-from airflow_provider_kafka_migration.phases import approval_text
+from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.provider.params import spec_from_params
 from airflow_provider_kafka_migration.spec import parse_spec
 from demo.drive import code_in, log_story, params
 from demo.groups import GROUPS, Groups, Switched, _read_from_before

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.documents.plan_supplement import PlanSupplement, supplemented
-from airflow_provider_kafka_migration.phases.backup_source import archived, look_of
+from airflow_provider_kafka_migration.planning.backup_source import archived, look_of
 
 CASES = Path(__file__).parents[2] / "cases"
 

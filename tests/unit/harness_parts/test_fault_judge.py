@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
 from harness.compare import PartitionContent, Record, record_digest
 from harness.fault_judge import Damage, _judge_partition
 

@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal
-from airflow_provider_kafka_migration.journal.entry_log import MAX_LOST_RACES
+from airflow_provider_kafka_migration.journal.entries import MAX_LOST_RACES
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore

@@ -8,8 +8,8 @@ import pytest
 
 from airflow_provider_kafka_migration.documents.journal import JournalEntry, parse_entry
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
-from airflow_provider_kafka_migration.journal.materialised import contradiction
 from airflow_provider_kafka_migration.journal.spec_guard import last_spec
+from airflow_provider_kafka_migration.journal.view import contradiction
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 

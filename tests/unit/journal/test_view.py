@@ -12,7 +12,7 @@ from journal_support import ALICE, FINGERPRINT, OpenJournal, Ticking, go_to
 
 from airflow_provider_kafka_migration.errors import StorageUnavailable
 from airflow_provider_kafka_migration.journal import Journal
-from airflow_provider_kafka_migration.journal.materialised import contradiction, materialised_key, render
+from airflow_provider_kafka_migration.journal.view import contradiction, materialised_key, render
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore

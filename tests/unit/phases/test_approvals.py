@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from phase_support import Clock, FakeGroup, approval, make_context, make_plan
 
+from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.findings import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.phases import answers, approval_check, approvals, fence, freeze_attempt, lags
-from airflow_provider_kafka_migration.phases.approval_text import escape
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.migrated import put_result
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import fence
+from airflow_provider_kafka_migration.pages.approval_text import escape
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import lags
 
 
 def ready(folder: Path, **options: Any) -> PhaseContext:
@@ -43,7 +46,7 @@ def test_the_text_shows_what_a_person_needs(tmp_path: Path) -> None:
             ],
         ),
     )
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert facts.code in facts.body
     assert "| orders | 2 | 3 | 3 |" in facts.body
     assert "| billing | classic | Empty | NotFound | 2 equal |" in facts.body
@@ -58,7 +61,7 @@ def test_names_cannot_break_out_of_the_text(tmp_path: Path) -> None:
     evil = "a|b](javascript:x) <script>"
     context = ready(tmp_path)
     context.source.admin.groups[evil] = FakeGroup()  # type: ignore[attr-defined]
-    body = approvals.make_facts(context, "cutover").body
+    body = request.make_facts(context, "cutover").body
     assert "<script>" not in body.replace("\\<", "")
     assert escape(evil) in body
     assert "](javascript" not in body
@@ -66,30 +69,30 @@ def test_names_cannot_break_out_of_the_text(tmp_path: Path) -> None:
 
 def test_lag_does_not_change_the_code_but_groups_plan_and_settings_do(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     context.source.wire.offsets["latest"][("orders", 0)] = 104  # type: ignore[attr-defined]
     context.source.admin.groups["billing"].offsets[("orders", 0)] = (41, "")  # type: ignore[attr-defined]
-    assert approvals.make_facts(context, "cutover").code == code
+    assert request.make_facts(context, "cutover").code == code
 
     context.source.admin.groups["new"] = FakeGroup()  # type: ignore[attr-defined]
-    with_group = approvals.make_facts(context, "cutover").code
+    with_group = request.make_facts(context, "cutover").code
     assert with_group != code
     context.journal_store.put("m1/plan.json", make_plan({"orders": 2, "more": 1}).canonical())
-    assert approvals.make_facts(context, "cutover").code not in (code, with_group)
+    assert request.make_facts(context, "cutover").code not in (code, with_group)
 
     other = ready(tmp_path / "other", cutover={"on_bypass": "continue"})
-    assert approvals.make_facts(other, "cutover").code != code
+    assert request.make_facts(other, "cutover").code != code
 
 
 def test_the_right_code_is_accepted_and_journaled(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     answers.answer(context, approval(context, "cutover", f" {code.upper()} \n"))
     entry = context.journal.find_step("approval", "cutover")
     assert entry is not None
     assert entry.details["body_shown"] == "what was shown"
     assert entry.details["responders"] == [{"user_id": "ann", "user_name": "Ann"}]
-    assert [item.code for item in approval_check.require(context, "cutover")] == [code]
+    assert [item.code for item in check.require(context, "cutover")] == [code]
 
 
 @pytest.mark.parametrize("code", ["", "00000000", "approve", "\u0661" * 8])
@@ -102,12 +105,12 @@ def test_a_wrong_code_is_refused_and_journaled(tmp_path: Path, code: str) -> Non
     assert refused is not None
     assert refused.details["why"]
     with pytest.raises(ApprovalRefused):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
 
 
 def test_a_code_from_before_a_change_is_refused(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     context.source.admin.groups["new"] = FakeGroup()  # type: ignore[attr-defined]
     with pytest.raises(ApprovalRefused, match="not the present one"):
         answers.answer(context, approval(context, "cutover", code))
@@ -115,16 +118,16 @@ def test_a_code_from_before_a_change_is_refused(tmp_path: Path) -> None:
 
 def test_a_change_after_the_answer_is_noticed_at_the_cutover(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
     context.journal_store.put("m1/plan.json", make_plan({"other": 1}).canonical())
     with pytest.raises(ApprovalRefused, match="not the present one"):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
 
 
 def test_a_lag_that_stays_high_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
     context = ready(tmp_path)
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     context.source.wire.offsets["latest"][("orders", 1)] = 1000  # type: ignore[attr-defined]
     with pytest.raises(ApprovalRefused, match="lag has risen"):
         answers.answer(context, approval(context, "cutover", code))
@@ -133,14 +136,14 @@ def test_a_lag_that_stays_high_refuses(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_old_answer_is_refused_when_it_comes_and_later(tmp_path: Path) -> None:
     clock = Clock()
     context = ready(tmp_path, clock=clock, approvals={"max_age": "5m"})
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     old = approval(context, "cutover", code, answered_at=iso(context.now() - timedelta(minutes=6)))
     with pytest.raises(ApprovalRefused, match="old"):
         answers.answer(context, old)
     answers.answer(context, approval(context, "cutover", code))
     clock.sleep(301)
     with pytest.raises(ApprovalRefused, match="old"):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
 
 
 def test_not_yet_and_abort_need_no_code_and_authorise_nothing(tmp_path: Path) -> None:
@@ -149,20 +152,20 @@ def test_not_yet_and_abort_need_no_code_and_authorise_nothing(tmp_path: Path) ->
         result = answers.answer(context, approval(context, "cutover", "", decision=decision))
         assert result.details["decision"] == decision
     with pytest.raises(ApprovalRefused):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
 
 
 def test_a_later_no_takes_back_an_approval(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
     answers.answer(context, approval(context, "cutover", "", decision="not_yet"))
     with pytest.raises(ApprovalRefused):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
 
 
 def test_only_assigned_users_may_approve(tmp_path: Path) -> None:
     context = ready(tmp_path, approvals={"assigned_users": ["ann"]})
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     with pytest.raises(ApprovalRefused, match="eve"):
         answers.answer(context, approval(context, "cutover", code, user="eve"))
     with pytest.raises(ApprovalRefused, match="not known"):
@@ -172,35 +175,35 @@ def test_only_assigned_users_may_approve(tmp_path: Path) -> None:
 
 def test_two_people(tmp_path: Path) -> None:
     context = ready(tmp_path, approvals={"assigned_users": ["ann", "bob"], "second_users": ["bob", "ann"]})
-    code = approvals.make_facts(context, "cutover").code
+    code = request.make_facts(context, "cutover").code
     with pytest.raises(ApprovalRefused, match="first person"):
         answers.answer(context, approval(context, "cutover", code, user="bob", second=True))
     answers.answer(context, approval(context, "cutover", code, user="ann"))
     with pytest.raises(ApprovalRefused, match="2 people"):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
     with pytest.raises(ApprovalRefused, match="same person"):
         answers.answer(context, approval(context, "cutover", code, user="ann", second=True))
     answers.answer(context, approval(context, "cutover", code, user="bob", second=True))
-    assert len(approval_check.require(context, "cutover")) == 2
+    assert len(check.require(context, "cutover")) == 2
     # The first one answering again as the other person makes it one person again.
     answers.answer(context, approval(context, "cutover", code, user="bob"))
     with pytest.raises(ApprovalRefused, match="2 people"):
-        approval_check.require(context, "cutover")
+        check.require(context, "cutover")
 
 
 def test_after_a_lifted_freeze_a_new_approval_is_needed_and_brings_the_migration_back(tmp_path: Path) -> None:
     clock = Clock()
     context = ready(tmp_path, clock=clock)
-    answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
     clock.sleep(1)
     context.journal.transition(State.CUTOVER, "t")
     context.journal.step("freeze_lifted", key="1", details={})
     context.journal.transition(State.TAIL, "t", from_states={State.CUTOVER})
     clock.sleep(1)
     with pytest.raises(ApprovalRefused):
-        approval_check.require(context, "cutover", newer_than=approval_check.lifted_at(context))
-    answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
-    assert approval_check.require(context, "cutover", newer_than=approval_check.lifted_at(context))
+        check.require(context, "cutover", newer_than=check.lifted_at(context))
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
+    assert check.require(context, "cutover", newer_than=check.lifted_at(context))
     assert context.journal.tip_state is State.DRAIN_READY
 
 
@@ -236,7 +239,7 @@ def test_the_client_switch_says_where_the_producer_is_not_fenced(
 ) -> None:
     """That nothing is named as unfenced is no proof: the fence may have been left out, or never run."""
     context = after_the_cutover(tmp_path, step)
-    body = approvals.make_facts(context, "client_switch").body
+    body = request.make_facts(context, "client_switch").body
     if shown is None:
         assert "not fenced" not in body
     else:

@@ -8,22 +8,17 @@ from typing import Any
 import pytest
 from phase_support import FakeGroup, approval, make_context
 
+from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerUnreachable, WaitsForOperator
-from airflow_provider_kafka_migration.phases import (
-    answers,
-    approval_check,
-    approvals,
-    behind_boundary,
-    client_switch,
-    freeze_attempt,
-    group_commit,
-    late_writes,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.late_writes import LateWrites
-from airflow_provider_kafka_migration.phases.migrated import by_name, put_result
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import behind_boundary, late_writes
+from airflow_provider_kafka_migration.freeze.late_writes import LateWrites
+from airflow_provider_kafka_migration.groups import commit
+from airflow_provider_kafka_migration.phases import client_switch
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 
 ENDS = {("orders", 0): 100, ("orders", 1): 50}
@@ -42,7 +37,7 @@ def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "f
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, "")})  # type: ignore[attr-defined]
     monkeypatch.setattr(late_writes, "_read", lambda _wire, _key, since, until: LateWrites(until - since))
-    monkeypatch.setattr(group_commit, "failures_error", lambda *_: None)
+    monkeypatch.setattr(commit, "failures_error", lambda *_: None)
     return context
 
 
@@ -58,13 +53,13 @@ def lose_source(context: PhaseContext) -> None:
 
 
 def approve(context: PhaseContext) -> Any:
-    code = approvals.code_of(approvals.make_binding(context, "client_switch"))
+    code = request.code_of(request.make_binding(context, "client_switch"))
     return answers.answer(context, approval(context, "client_switch", code))
 
 
 def test_a_source_that_stands_still_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = switching(tmp_path, monkeypatch)
-    body = approvals.make_facts(context, "client_switch").body
+    body = request.make_facts(context, "client_switch").body
     assert "Nothing: all 2 partitions were looked at." in body
     assert "every record of the source, and" in body
 
@@ -74,7 +69,7 @@ def test_records_behind_the_boundary_are_shown_and_refuse_the_answer(
 ) -> None:
     context = switching(tmp_path, monkeypatch)
     write_late(context)
-    body = approvals.make_facts(context, "client_switch").body
+    body = request.make_facts(context, "client_switch").body
     assert "**3 records in 1 partitions are on the source only** (cutover.on_bypass: fail): an approval" in body
     assert "| orders-1 | 3 records were written to the source" in body
     assert "every record of the source up to the boundary" in body
@@ -90,20 +85,20 @@ def test_records_that_came_after_the_answer_are_in_the_way_of_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = switching(tmp_path, monkeypatch)
-    code = approvals.code_of(approvals.make_binding(context, "client_switch"))
-    approval_check.check_approval(context, approval(context, "client_switch", code))
+    code = request.code_of(request.make_binding(context, "client_switch"))
+    check.check_approval(context, approval(context, "client_switch", code))
     write_late(context)
     with pytest.raises(WaitsForOperator, match=r"orders-1: 3 records"):
         client_switch.run(context)
-    assert context.journal.find_step(group_commit.ACKNOWLEDGED) is None
+    assert context.journal.find_step(commit.ACKNOWLEDGED) is None
 
 
 def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = switching(tmp_path, monkeypatch, "continue")
     write_late(context)
-    assert "this is only shown" in approvals.make_facts(context, "client_switch").body
+    assert "this is only shown" in request.make_facts(context, "client_switch").body
     approve(context)
-    entry = context.journal.find_step(group_commit.ACKNOWLEDGED)
+    entry = context.journal.find_step(commit.ACKNOWLEDGED)
     assert entry is not None
     assert list(entry.details["behind_boundary"]["late"]) == ["orders-1"]
     assert "orders-1" in entry.details["summary"]
@@ -117,13 +112,13 @@ def test_a_source_that_cannot_be_asked_is_never_nothing(
     lose_source(context)
     found = behind_boundary.read(context)
     assert found.unchecked == {"source": "no broker of the source answers"}
-    body = approvals.make_facts(context, "client_switch").body
+    body = request.make_facts(context, "client_switch").body
     assert "It could not be checked" in body
     assert "no broker of the source answers" in body
     assert "Nothing: all" not in body
     if on_bypass == "continue":
         approve(context)
-        entry = context.journal.find_step(group_commit.ACKNOWLEDGED)
+        entry = context.journal.find_step(commit.ACKNOWLEDGED)
         assert entry is not None
         assert entry.details["behind_boundary"]["unchecked"] == found.unchecked
         return

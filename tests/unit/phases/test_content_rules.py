@@ -12,8 +12,8 @@ from phase_support import make_context, make_plan
 from airflow_provider_kafka_migration.documents.content import topic_rules
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import Terminal
-from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.phases.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
 
 
 def plan_of(kinds: list[str]) -> Plan:

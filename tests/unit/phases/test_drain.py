@@ -15,11 +15,12 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable, DrainTime
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.phases import drain, lags, topics_gone
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.lags import PartitionLag
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.phases import drain
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import lags, topics_gone
+from airflow_provider_kafka_migration.topics.lags import PartitionLag
 
 START = datetime(2026, 4, 24, 10, 40, tzinfo=UTC)
 

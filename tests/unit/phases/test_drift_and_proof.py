@@ -9,9 +9,10 @@ import pytest
 from test_approvals import ready
 
 from airflow_provider_kafka_migration.documents.content import TopicRules
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, ProducerIds, ProofSettings
-from airflow_provider_kafka_migration.phases import copy_jobs, take_over_drift
-from airflow_provider_kafka_migration.phases.migrated import load_job
+from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds, ProofSettings
+from airflow_provider_kafka_migration.drift import take_over
+from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.record.facts import load_job
 
 NEW = ProofSettings(topics={"orders": TopicRules(compacted=True, delete_retention_ms=5)})
 
@@ -34,13 +35,13 @@ def test_the_tails_job_gets_the_rules_of_the_new_configs(
         lanes=[],
         proof=ProofSettings(),
     )
-    context.journal_store.put(copy_jobs.job_key(context, "tail"), job.canonical())
+    context.journal_store.put(jobs.job_key(context, "tail"), job.canonical())
     plan = context.load_plan()
     changes = [SimpleNamespace(configs={"orders": {}})] if has_changed else []
     monkeypatch.setattr(context, "supplements", lambda: changes, raising=False)
-    monkeypatch.setattr(copy_jobs, "proof_settings", lambda *_: NEW)
-    monkeypatch.setattr(take_over_drift, "_may_change", lambda _: may_change)
-    take_over_drift._refresh_proof(context, plan)
+    monkeypatch.setattr(jobs, "proof_settings", lambda *_: NEW)
+    monkeypatch.setattr(take_over, "_may_change", lambda _: may_change)
+    take_over._refresh_proof(context, plan)
     found = load_job(context, "tail")
     assert found is not None
     assert found.proof == (expected or ProofSettings())

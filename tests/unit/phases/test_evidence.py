@@ -15,11 +15,13 @@ from nacl.signing import SigningKey
 from phase_support import SIGNING_SEED, Clock, approval, make_context
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.approvals import answers, request
+from airflow_provider_kafka_migration.copy.gap_log import write_gap
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.journal import content_hash
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, ValidationResult
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, ValidationResult
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     EvidenceInvalid,
@@ -27,12 +29,13 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Terminal,
 )
+from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
+from airflow_provider_kafka_migration.evidence import publish
+from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.journal.spec_guard import flatten
-from airflow_provider_kafka_migration.phases import answers, approvals, evidence, evidence_bundle, publish
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.evidence_verify import verify_evidence
-from airflow_provider_kafka_migration.phases.migrated import put_result
-from airflow_provider_kafka_migration.replication.gap_log import write_gap
+from airflow_provider_kafka_migration.phases import evidence
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
@@ -45,7 +48,7 @@ def validated(folder: Path, outcome: Outcome = Outcome.PASSED, **options: Any) -
     """A migration whose validation has ended."""
     context = ready(folder, **options)
     record_spec(context, "spec_recorded")
-    answers.answer(context, approval(context, "cutover", approvals.make_facts(context, "cutover").code))
+    answers.answer(context, approval(context, "cutover", request.make_facts(context, "cutover").code))
     for state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         context.journal.transition(state, "test")
     check = CheckResult(name="content", outcome=outcome, summary="100 records equal", partitions=[])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from phase_support import make_context
 
-from airflow_provider_kafka_migration.documents.copy_job import ProducerIds
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PermissionMissing
-from airflow_provider_kafka_migration.phases import producer_ids
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
 

@@ -8,11 +8,13 @@ import pytest
 from phase_support import equal_offset_map, make_context
 
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
-from airflow_provider_kafka_migration.phases import cutover_sentinels, fence, floor_guard, freeze_attempt
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.phases.migrated import by_name, put_result
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import fence
+from airflow_provider_kafka_migration.phases import floor_guard, sentinels
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 
 ENDS = {("orders", 0): 100, ("orders", 1): 50}
@@ -24,9 +26,7 @@ def ready_context(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str)
     now = iso(context.now())
     context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
     context.journal.step(freeze_attempt.READY, "1", {})
-    boundary = cutover_sentinels.Boundary(
-        migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS)
-    )
+    boundary = sentinels.Boundary(migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS))
     put_result(context, "boundary", boundary)
     document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)

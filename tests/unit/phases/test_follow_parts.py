@@ -10,18 +10,19 @@ import pytest
 from phase_support import make_context, make_plan
 
 from airflow_provider_kafka_migration.cli.runners import references
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds, halves
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, PartitionPlan, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts, TopicFacts
-from airflow_provider_kafka_migration.phases import follow, topics_gone
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts, TopicFacts
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.split import AbsentCluster
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import topics_gone
 
 SPEC = parse_spec(
     {

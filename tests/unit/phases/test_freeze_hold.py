@@ -11,22 +11,15 @@ from phase_support import Clock, equal_offset_map, make_context
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfirmed, PhaseOver
-from airflow_provider_kafka_migration.phases import (
-    fence,
-    floor_guard,
-    freeze_attempt,
-    freeze_by_hand,
-    freeze_methods,
-    freeze_webhook,
-    frozen,
-    topology_log_starts,
-    topology_settings,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.freeze_webhook import FreezeWebhook
-from airflow_provider_kafka_migration.phases.migrated import by_name, put_result
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import by_hand, fence, freeze_methods, freeze_webhook, frozen
+from airflow_provider_kafka_migration.freeze.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.phases import floor_guard
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import copy_settings, log_starts
 from harness.webhook import Call
 from harness.webhook import FreezeWebhook as Receiver
 
@@ -79,8 +72,8 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
     document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
     monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
-    monkeypatch.setattr(topology_log_starts, "restore_log_starts", lambda *_: None)
-    monkeypatch.setattr(topology_settings, "restore_producer_visible", lambda _: PhaseResult("topology", "restored"))
+    monkeypatch.setattr(log_starts, "restore_log_starts", lambda *_: None)
+    monkeypatch.setattr(copy_settings, "restore_producer_visible", lambda _: PhaseResult("topology", "restored"))
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     clock.sleep(40)
@@ -265,8 +258,8 @@ def test_by_hand_texts_do_not_promise_an_end_that_was_taken_back(tmp_path: Path)
         tmp_path, cutover={"freeze": "webhook", "producer_freeze_webhook": "https://x.example/freeze"}
     ).spec
     deadline = datetime(2026, 4, 24, 10, 41, tzinfo=UTC)
-    given = freeze_by_hand.instructions(spec, method="webhook", deadline=deadline, acls=[])
+    given = by_hand.instructions(spec, method="webhook", deadline=deadline, acls=[])
     assert "should free them by itself" in given
-    held = freeze_by_hand.instructions(spec, method="webhook", deadline=deadline, acls=[], held=True)
+    held = by_hand.instructions(spec, method="webhook", deadline=deadline, acls=[], held=True)
     assert "should free them by itself" not in held
     assert "it does not free them by itself" in held

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from phase_support import Clock, make_context
 
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver, StorageUnavailable
+from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
-from airflow_provider_kafka_migration.phases import freeze_attempt, freeze_limit, frozen
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases import freeze_limit
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.triggers import drain as drain_trigger

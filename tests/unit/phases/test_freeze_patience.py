@@ -19,10 +19,12 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     Transient,
 )
-from airflow_provider_kafka_migration.phases import cutover_freeze, freeze_attempt, freeze_by_hand, frozen
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.phases.freeze_patience import PAUSES, FreezePatience
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import by_hand, frozen
+from airflow_provider_kafka_migration.freeze.watchdog import PAUSES, FreezePatience
+from airflow_provider_kafka_migration.phases import freeze
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -116,7 +118,7 @@ def test_a_lift_that_failed_is_tried_again_and_the_step_is_not(tmp_path: Path, m
             raise error
         return {}
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.phases.freeze_methods.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.freeze_methods.unfreeze", unfreeze)
     tries: list[int] = []
 
     def step() -> PhaseResult:
@@ -141,7 +143,7 @@ def test_a_lift_that_fails_to_the_end_says_what_a_person_must_do(
     def unfreeze(*_: Any) -> dict[str, Any]:
         raise BrokerUnreachable("the source is away")
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.phases.freeze_methods.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.freeze_methods.unfreeze", unfreeze)
     with pytest.raises(StillFrozen, match="the source is away") as caught:
         lab.patience().run(failing(BrokerUnreachable("the source is away")))
     assert "tell the producers' owners" in caught.value.next_step
@@ -185,7 +187,7 @@ def test_who_is_ready_is_never_lifted(tmp_path: Path) -> None:
 def test_instructions_are_complete_sentences_without_secrets(tmp_path: Path, method: str) -> None:
     cutover = {"freeze": "webhook", "producer_freeze_webhook": "https://x.example/s3cret?token=s3cret"}
     spec = parse_spec({**make_context(tmp_path).spec.model_dump(mode="json"), "cutover": cutover}, recorded=True)
-    text = freeze_by_hand.instructions(spec, method=method, deadline=None, acls=[])
+    text = by_hand.instructions(spec, method=method, deadline=None, acls=[])
     assert "s3cret" not in text
     assert "Do not do it if the journal has the step ready_for_client_switch" in text
     assert "kafka-migration rollback" in text
@@ -207,7 +209,7 @@ def _loses_the_lift(lab: Lab, monkeypatch: pytest.MonkeyPatch, error: BaseExcept
             raise error
         return step(name, *args, **more)
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.phases.freeze_methods.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.freeze_methods.unfreeze", unfreeze)
     monkeypatch.setattr(lab.context.journal, "step", failing_step)
     return actions
 
@@ -264,7 +266,7 @@ def test_killed_between_unfreeze_and_journal_the_migration_is_out_of_the_cutover
     with pytest.raises(FreezeFailed, match="was lifted"):
         frozen.verified_attempt(lab.context, "cutover.sentinels")
     with pytest.raises(FreezeFailed, match="is lifted now"):
-        cutover_freeze.run(lab.context)
+        freeze.run(lab.context)
     ended = freeze_attempt.current_attempt(lab.context)
     assert ended is not None
     assert ended.lifted

@@ -12,8 +12,8 @@ import pytest
 from phase_support import make_context
 
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FreezeFailed
-from airflow_provider_kafka_migration.phases import freeze_methods
-from airflow_provider_kafka_migration.phases.freeze_webhook import ATTEMPTS, FreezeWebhook, signature
+from airflow_provider_kafka_migration.freeze import freeze_methods
+from airflow_provider_kafka_migration.freeze.freeze_webhook import ATTEMPTS, FreezeWebhook, signature
 from airflow_provider_kafka_migration.state import State
 from harness.webhook import FreezeWebhook as Receiver
 

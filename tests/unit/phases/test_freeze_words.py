@@ -12,7 +12,9 @@ import pytest
 from phase_support import Clock, approval, make_context
 
 import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.approvals import answers, check
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult
+from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import (
     ApprovalRefused,
     BrokerUnreachable,
@@ -22,25 +24,16 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     StorageUnavailable,
 )
-from airflow_provider_kafka_migration.phases import (
-    answers,
-    approval_check,
-    cutover_freeze,
-    follow,
-    freeze_attempt,
-    freeze_limit,
-    freeze_methods,
-    freeze_words,
-    frozen,
-    rollback,
-    take_over_drift,
-    topology_settings,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.freeze_patience import FreezePatience
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import freeze_methods, frozen, words
+from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
+from airflow_provider_kafka_migration.phases import freeze, freeze_limit, rollback
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.task_docs import ROLLBACK_DOC, TASK_DOCS
+from airflow_provider_kafka_migration.topics import copy_settings
 
 METHODS = ["webhook", "manual", "acl"]
 STILL_STOPPED = "still stopped"
@@ -129,9 +122,9 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
     assert attempt is not None
     assert attempt.lifted
     told = str(caught.value)
-    assert told.count(freeze_words.lifted(method)) == 1, told
+    assert told.count(words.lifted(method)) == 1, told
     assert (STILL_STOPPED in told) is (method == "manual")
-    assert (freeze_words.TELL_OWNERS in told) is (method == "manual")
+    assert (words.TELL_OWNERS in told) is (method == "manual")
 
 
 def test_a_step_behind_a_lifted_freeze_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +132,7 @@ def test_a_step_behind_a_lifted_freeze_says_it_too(tmp_path: Path, monkeypatch: 
     attempt = freeze_attempt.current_attempt(context)
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
-    with pytest.raises(FreezeFailed, match=freeze_words.TELL_OWNERS):
+    with pytest.raises(FreezeFailed, match=words.TELL_OWNERS):
         frozen.verified_attempt(context, "cutover.sentinels")
 
 
@@ -158,13 +151,13 @@ def test_a_cutover_that_did_not_begin_says_who_is_still_stopped(
         raise error
 
     if why != "approval":
-        monkeypatch.setattr(approval_check, "require", lambda *_, **__: [])
+        monkeypatch.setattr(check, "require", lambda *_, **__: [])
         monkeypatch.setattr(follow, "check_all_followed", refuse if why == "new partitions" else lambda *_: None)
-        monkeypatch.setattr(take_over_drift, "check_before_freeze", refuse)
+        monkeypatch.setattr(take_over, "check_before_freeze", refuse)
     with pytest.raises(MigrationError) as caught:
-        cutover_freeze.run(context)
+        freeze.run(context)
     told = str(caught.value)
-    assert told.count(freeze_words.not_begun(method)) == 1, told
+    assert told.count(words.not_begun(method)) == 1, told
     assert ("nothing was frozen" in told) is (method != "manual")
     assert (STILL_STOPPED in told) is (method == "manual")
 
@@ -181,13 +174,13 @@ def test_a_refused_approval_says_it_to_whoever_has_stopped_the_producers(tmp_pat
 @pytest.mark.parametrize("method", METHODS)
 def test_a_rollback_in_a_freeze_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     context = in_freeze(tmp_path, Clock(), method, monkeypatch)
-    monkeypatch.setattr(topology_settings, "restore_for_rollback", lambda _: PhaseResult("rollback", "put back"))
-    assert freeze_words.lifted(method) in rollback.run(context).summary
+    monkeypatch.setattr(copy_settings, "restore_for_rollback", lambda _: PhaseResult("rollback", "put back"))
+    assert words.lifted(method) in rollback.run(context).summary
 
 
 def test_texts_that_are_not_about_one_migration_speak_of_freeze_manual() -> None:
     for text in (TASK_DOCS["cutover.freeze"], TASK_DOCS["cutover.freeze_limit"], ROLLBACK_DOC):
-        assert freeze_words.TELL_OWNERS in text
+        assert words.TELL_OWNERS in text
         assert "freeze: manual" in text
 
 
@@ -198,7 +191,7 @@ def test_these_sentences_have_one_place() -> None:
         "producers may write to the source again",
         "nothing was frozen",
         "let go again",
-        freeze_words.TELL_OWNERS,
+        words.TELL_OWNERS,
     )
     for file in sorted(package.rglob("*.py")):
         texts = [

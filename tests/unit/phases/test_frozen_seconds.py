@@ -9,18 +9,14 @@ from typing import Any
 import pytest
 from phase_support import Clock, approval, make_context
 
+from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
-from airflow_provider_kafka_migration.phases import (
-    approval_check,
-    approval_text,
-    approvals,
-    cutover_freeze,
-    floor_guard,
-    freeze_attempt,
-    frozen,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.phases import floor_guard, freeze
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 
 
@@ -54,13 +50,13 @@ def ready(context: PhaseContext, clock: Clock, seconds: float) -> FrozenTime:
 
 def begin(context: PhaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """The freeze is requested as the task does it; the lag is small."""
-    monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda _: None)
+    monkeypatch.setattr(freeze.follow, "check_all_followed", lambda _: None)
     context.source.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
-    code = approvals.make_facts(context, "cutover").code
-    approval_check.check_approval(context, approval(context, "cutover", code))
+    code = request.make_facts(context, "cutover").code
+    check.check_approval(context, approval(context, "cutover", code))
     context.now.__self__.sleep(5)  # type: ignore[attr-defined]
-    cutover_freeze._begin(context, None)
+    freeze._begin(context, None)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +87,13 @@ def test_it_counts_from_the_request(
 
 def test_the_approval_speaks_of_the_same_seconds(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.DRAIN_READY)
-    facts = approvals._cutover_facts(context)
+    facts = request._cutover_facts(context)
     one, two = (
-        approvals.estimate_freeze_seconds(
-            partitions=0, group_count=0, lag=0, window_seconds=window, handover_seconds=1.0
-        )
+        request.estimate_freeze_seconds(partitions=0, group_count=0, lag=0, window_seconds=window, handover_seconds=1.0)
         for window in (2.0, 12.0)
     )
     assert two - one == 10, "the verification is part of it"
-    assert one >= approvals.STOP_SECONDS + 2.0, "and so is the way to the producers"
+    assert one >= request.STOP_SECONDS + 2.0, "and so is the way to the producers"
     text = "\n".join(approval_text._cutover(context.spec, facts))
     assert "from the moment they are asked to stop" in text
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.groups import CommittedOffset, Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.phases.group_translation import count_translations, translate_offset
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
+from airflow_provider_kafka_migration.groups.group_translation import count_translations, translate_offset
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
 
 KEY = ("orders", 0)
 

@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 from phase_support import Clock, approval, make_context
 
+from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, FreezeFailed, StorageUnavailable
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import (
-    answers,
-    approval_check,
-    approvals,
-    freeze_attempt,
-    handover,
-    one_task,
-    tail_health,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.timing import iso, words
+from airflow_provider_kafka_migration.phases import one_task
+from airflow_provider_kafka_migration.record import freeze_attempt, handover, tail_health
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.timing import iso, words
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
@@ -80,17 +74,17 @@ def test_clock_that_goes_back_measures_nothing(tmp_path: Path) -> None:
 
 def test_the_approval_shows_what_the_executor_costs(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, [4, 4, 6, 4])
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert "Of this, 20 seconds is task hand-over (5 times): each took 4 s in this migration" in facts.body
     assert "the longest of 4 6 s" in facts.body
     fast, _ = migrated(tmp_path / "fast", [0, 0, 0, 0])
-    other = approvals.make_facts(fast, "cutover").facts["expected_freeze_seconds"]
+    other = request.make_facts(fast, "cutover").facts["expected_freeze_seconds"]
     assert facts.facts["expected_freeze_seconds"] - other == pytest.approx(20, abs=0.2)
 
 
 def test_where_nothing_was_measured_the_text_says_so(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, [700, 700, 700, 700])
-    body = approvals.make_facts(context, "cutover").body
+    body = request.make_facts(context, "cutover").body
     assert "nothing was measured in this migration; 1 s each is an estimate" in body
 
 
@@ -100,13 +94,13 @@ PODS = [25.0, 20.0, 22.0, 24.0]
 def test_a_cutover_that_cannot_fit_is_said_and_refused(tmp_path: Path) -> None:
     """Five pods at 20 s are 100 s, even if all are as fast as the fastest; producers may be frozen for 60."""
     context, _ = migrated(tmp_path, PODS)
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert "an approval will be refused: producers would be frozen for 1 minute 42 seconds at least" in facts.body
     with pytest.raises(ApprovalRefused, match="cannot be done in time") as caught:
         answers.answer(context, approval(context, "cutover", facts.code))
     assert "in_one_task" in caught.value.next_step
     assert context.journal.find_step("approval_refused") is not None
-    assert not approval_check.given(context, "cutover")
+    assert not check.given(context, "cutover")
 
 
 @pytest.mark.parametrize(
@@ -121,20 +115,20 @@ def test_a_cutover_that_cannot_fit_is_said_and_refused(tmp_path: Path) -> None:
 )
 def test_what_may_fit_is_not_refused(tmp_path: Path, cutover: dict[str, Any], seconds: list[float]) -> None:
     context, _ = migrated(tmp_path, seconds, cutover=cutover)
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert not facts.facts["cannot_fit"]
     answers.answer(context, approval(context, "cutover", facts.code))
-    assert approval_check.given(context, "cutover")
+    assert check.given(context, "cutover")
 
 
 def test_one_task_has_no_changes_and_says_so(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, PODS, cutover={"in_one_task": True})
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert "All steps run in one task" in facts.body
     assert facts.facts["expected_freeze_seconds"] < 10
     assert facts.binding["cutover"]["in_one_task"] is True
     plain, _ = migrated(tmp_path / "plain", PODS)
-    assert "in_one_task" not in approvals.make_binding(plain, "cutover")["cutover"], "codes stay valid over an update"
+    assert "in_one_task" not in request.make_binding(plain, "cutover")["cutover"], "codes stay valid over an update"
 
 
 @pytest.mark.parametrize(

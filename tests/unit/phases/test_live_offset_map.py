@@ -8,12 +8,12 @@ import pytest
 from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
-from airflow_provider_kafka_migration.phases import offset_maps
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.live_offset_map import write_open_map
-from airflow_provider_kafka_migration.phases.timing import iso
-from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.run_log import RunLog
+from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.store import RunLog
+from airflow_provider_kafka_migration.record import offset_maps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.live_offset_map import write_open_map
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 
 

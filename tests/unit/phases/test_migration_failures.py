@@ -18,14 +18,14 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
     WaitsForOperator,
 )
+from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.journal.claim import Owner
 from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.lanes.claim_watch import claim_key
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import frozen
-from airflow_provider_kafka_migration.phases.catalog import PHASES, PhaseEntry
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.phases.registry import PHASES, PhaseEntry
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
-from airflow_provider_kafka_migration.replication.claim_watch import claim_key
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import ResumeAction, State
 from airflow_provider_kafka_migration.storage.local import LocalStore

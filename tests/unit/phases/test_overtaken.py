@@ -10,15 +10,16 @@ import pytest
 from phase_support import make_plan
 from test_approvals import ready
 
-from airflow_provider_kafka_migration.documents.copy_job import TombstoneSettings
+from airflow_provider_kafka_migration.approvals import request
+from airflow_provider_kafka_migration.copy.overtaken_log import write_overtaken
+from airflow_provider_kafka_migration.documents.copy import TombstoneSettings
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading
 from airflow_provider_kafka_migration.documents.overtaken_tombstones import OvertakenTombstones
-from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
-from airflow_provider_kafka_migration.kafka.admin_configs import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.phases import approvals, evidence_bundle
-from airflow_provider_kafka_migration.phases.overtaken import overtaken_tombstones, tombstone_settings, with_overtaken
-from airflow_provider_kafka_migration.replication.overtaken_log import write_overtaken
+from airflow_provider_kafka_migration.evidence import bundle
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones, tombstone_settings, with_overtaken
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 MET = OvertakenTombstones.parse((CASES / "overtaken_tombstones" / "v1" / "met.json").read_bytes())
@@ -35,19 +36,17 @@ def test_documents_of_version_1_are_read_and_written() -> None:
 @pytest.mark.parametrize("kind", ["cutover", "client_switch"])
 def test_approvals_and_evidence_name_them(tmp_path: Path, kind: Any) -> None:
     context = ready(tmp_path)
-    assert "Tombstones" not in approvals.make_facts(context, kind).body
+    assert "Tombstones" not in request.make_facts(context, kind).body
     write_overtaken(context.journal_store, MET)
     write_overtaken(context.journal_store, MET.model_copy(update={"event": "passed"}))
-    body = approvals.make_facts(context, kind).body
+    body = request.make_facts(context, kind).body
     assert "## Tombstones that may have gone before they were read" in body
     rows = [line for line in body.replace("\\", "").splitlines() if line.startswith("| orders-1 |")]
     (row,) = (line for line in rows if "tombstones" in line)
     assert "2026-07-01T10:00:00.000+00:00 (offset 10)" in row
     assert "86407 s later, after more than delete.retention.ms (86400 s)" in row
     (left,) = (
-        item
-        for item in evidence_bundle.not_copied(context, context.load_plan())
-        if item["kind"] == "overtaken_tombstones"
+        item for item in bundle.not_copied(context, context.load_plan()) if item["kind"] == "overtaken_tombstones"
     )
     assert (left["name"], left["offsets"]) == ("orders-1", [10, 40])
 

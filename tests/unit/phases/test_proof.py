@@ -10,33 +10,28 @@ import pytest
 from phase_support import approval
 from test_approvals import ready
 
+from airflow_provider_kafka_migration.approvals import check, request
+from airflow_provider_kafka_migration.compare.proven import proven_key, store_proven
 from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
-from airflow_provider_kafka_migration.documents.validation import (
+from airflow_provider_kafka_migration.documents.proof import (
     CheckResult,
     ContentDifference,
     ContentRange,
     Outcome,
     PartitionContent,
 )
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
 from airflow_provider_kafka_migration.errors import ApprovalRefused, BrokerBusy
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.kafka.admin_topics import TopicFacts
-from airflow_provider_kafka_migration.phases import (
-    approval_check,
-    approval_text,
-    approvals,
-    bring,
-    passed_content,
-    proof,
-    topology_missing,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.passed_content import compared_log_starts, load_passed, save_passed
-from airflow_provider_kafka_migration.replication.proven import proven_key, store_proven
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.record import passed_content, proof
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
+from airflow_provider_kafka_migration.topics import bring, topology_missing
 
 
 def content(partition: int, records: int, **changes: Any) -> PartitionContent:
@@ -80,13 +75,13 @@ def differ(context: PhaseContext) -> None:
 
 def test_the_approval_says_how_much_is_proven(tmp_path: Path) -> None:
     context = ready(tmp_path)
-    assert "Proven equal: **0 %**" in approvals.make_facts(context, "cutover").body, "nothing compared proves nothing"
+    assert "Proven equal: **0 %**" in request.make_facts(context, "cutover").body, "nothing compared proves nothing"
     prove(context, 0, 100)
     prove(context, 1, 49)
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert "**99.3 %** of what is copied so far (149 of 150 offsets, all of 1 of 2 partitions)" in facts.body
     assert "| orders-1 | not compared yet |" in facts.body
-    assert facts.code == approvals.make_facts(ready(tmp_path / "other"), "cutover").code, "it is not bound to it"
+    assert facts.code == request.make_facts(ready(tmp_path / "other"), "cutover").code, "it is not bound to it"
 
 
 def test_a_hundred_percent_is_not_said_of_less(tmp_path: Path) -> None:
@@ -95,7 +90,7 @@ def test_a_hundred_percent_is_not_said_of_less(tmp_path: Path) -> None:
     context.target.wire.offsets["latest"][("orders", 0)] = 1_000_000  # type: ignore[attr-defined]
     prove(context, 0, 999_999)
     prove(context, 1, 50)
-    assert "**99.9 %**" in approvals.make_facts(context, "cutover").body
+    assert "**99.9 %**" in request.make_facts(context, "cutover").body
 
 
 def test_records_that_nobody_compared_are_no_proof(tmp_path: Path) -> None:
@@ -104,7 +99,7 @@ def test_records_that_nobody_compared_are_no_proof(tmp_path: Path) -> None:
     prove(context, 1, 50)
     status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
     assert (status.uncompared_records, status.is_complete) == (10, False)
-    assert "**10 records were deleted on the source before" in approvals.make_facts(context, "cutover").body
+    assert "**10 records were deleted on the source before" in request.make_facts(context, "cutover").body
 
 
 @pytest.mark.parametrize(
@@ -269,25 +264,25 @@ def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> N
     context = ready(tmp_path)
     prove(context, 0, 100)
     differ(context)
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert "**1 partitions DIFFER**: the approval is refused." in facts.body
     assert "2 differences, seen 3 times" in facts.body
     with pytest.raises(ApprovalRefused, match=r"1 partitions differ .* orders-1: 2 differences") as caught:
-        approval_check.check_approval(context, approval(context, "cutover", facts.code))
+        check.check_approval(context, approval(context, "cutover", facts.code))
     assert list(caught.value.details["differing"]) == ["orders-1"]
-    assert context.journal.find_step(approval_check.REFUSED, "cutover") is not None
+    assert context.journal.find_step(check.REFUSED, "cutover") is not None
     entry = context.journal.find_step(proof.STEP, "cutover/answer")
     assert entry is not None
     assert entry.details["differing_partitions"] == 1
     # It was gone at the next look: nothing is in the way.
     prove(context, 1, 50)
-    assert approval_check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
+    assert check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
 
 
 @pytest.mark.parametrize("validation", [{"on_difference": "warn"}, {"before_cutover": False}])
 def test_a_difference_may_be_accepted(tmp_path: Path, validation: dict[str, Any]) -> None:
     context = ready(tmp_path, validation=validation)
     differ(context)
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert ("this is only shown" in facts.body) == ("on_difference" in validation)
-    assert approval_check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"
+    assert check.check_approval(context, approval(context, "cutover", facts.code)).decision == "approve"

@@ -11,22 +11,16 @@ import pytest
 from phase_support import make_plan
 from test_approvals import ready
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, PermissionMissing, StorageUnavailable, Transient
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin_base import ItemError
-from airflow_provider_kafka_migration.kafka.admin_topics import PartitionFacts
-from airflow_provider_kafka_migration.phases import (
-    bring,
-    freeze_attempt,
-    overtaken,
-    recopy,
-    topology_missing,
-    topology_topics,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.replication.leases import Identity, LeaseKeeper
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts
+from airflow_provider_kafka_migration.lanes.leases import Identity, LeaseKeeper
+from airflow_provider_kafka_migration.record import freeze_attempt, overtaken
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.topics import bring, recopy, target_topics, topology_missing
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
 RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
@@ -42,7 +36,7 @@ class World:
         self.deleted: list[list[str]] = []
         self.error: ItemError | None = None
         self.admin.delete_topics = self._delete
-        self.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-1"}})
+        self.context.journal.step(target_topics.CREATED, details={"topics": {"orders": "id-1"}})
         self.fail(code)
 
     def _delete(self, names: list[str]) -> dict[str, ItemError | None]:
@@ -107,7 +101,7 @@ def test_by_policy_the_topic_is_deleted_once(tmp_path: Path, code: str) -> None:
     ]
     # Made again, and killed before anything was copied: the failure that the document tells is an old one.
     world.admin.topics["orders"] = "id-2"
-    world.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
+    world.context.journal.step(target_topics.CREATED, details={"topics": {"orders": "id-2"}})
     assert world.run() == []
     assert len(world.deleted) == len(world.named) == 1
     # It happens to the new one as well.
@@ -160,16 +154,16 @@ def another_id(world: World, _: object) -> None:
 
 def no_id(world: World, _: object) -> None:
     world.admin.topics["orders"] = ""
-    world.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": ""}})
+    world.context.journal.step(target_topics.CREATED, details={"topics": {"orders": ""}})
 
 
 def adopted(world: World, _: object) -> None:
     world.admin.topics["orders"] = "id-3"
-    world.context.journal.step(topology_topics.ADOPTED, details={"topics": {"orders": "id-3"}})
+    world.context.journal.step(target_topics.ADOPTED, details={"topics": {"orders": "id-3"}})
 
 
 def shared(world: World, _: object) -> None:
-    world.context.journal.step(topology_topics.SHARED, details={"topics": ["orders"]})
+    world.context.journal.step(target_topics.SHARED, details={"topics": ["orders"]})
 
 
 def healed(world: World, _: object) -> None:
@@ -337,7 +331,7 @@ class Compacted(World):
         self.keep_tombstones(3_600_000)
         assert self.run() == ["orders"]
         self.admin.topics["orders"] = "id-2"
-        self.context.journal.step(topology_topics.CREATED, details={"topics": {"orders": "id-2"}})
+        self.context.journal.step(target_topics.CREATED, details={"topics": {"orders": "id-2"}})
 
     def keep_tombstones(self, milliseconds: int) -> None:
         self.context.source.admin.configs["delete.retention.ms"] = str(milliseconds)  # type: ignore[attr-defined]

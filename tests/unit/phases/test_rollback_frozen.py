@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from phase_support import make_context
 
-from airflow_provider_kafka_migration.documents.copy_job import StopAt
+from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, StillFrozen
-from airflow_provider_kafka_migration.phases import freeze_attempt, rollback, topology_settings
-from airflow_provider_kafka_migration.phases.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases import rollback
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import copy_settings
 
 
 def _topics(restored: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +23,7 @@ def _topics(restored: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         restored.append("topics")
         return PhaseResult("rollback", "put back")
 
-    monkeypatch.setattr(topology_settings, "restore_for_rollback", restore)
+    monkeypatch.setattr(copy_settings, "restore_for_rollback", restore)
 
 
 def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
@@ -41,7 +43,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
             raise error
         return {}
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.phases.freeze_methods.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.freeze_methods.unfreeze", unfreeze)
     with pytest.raises(StillFrozen):
         rollback.run(context)
     assert context.journal.tip_state is State.TAIL

@@ -10,19 +10,15 @@ from typing import Any
 import pytest
 from phase_support import Clock, make_context
 
+from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, DrainTimeout
-from airflow_provider_kafka_migration.phases import (
-    approval_check,
-    approvals,
-    copy_jobs,
-    drain,
-    lags,
-    tail_health,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.timing import iso
+from airflow_provider_kafka_migration.phases import drain
+from airflow_provider_kafka_migration.record import jobs, tail_health
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.topics import lags
 
 FAILED = {
     "topic": "orders",
@@ -242,8 +238,8 @@ def test_a_cutover_is_refused_when_nobody_hears_the_tail(tmp_path: Path, monkeyp
     context = make_context(tmp_path)
     says(context, generation=99, at="2026-04-24T10:00:00.000Z")
     with pytest.raises(ApprovalRefused, match=r"the tail is not heard from: .*present owner"):
-        approval_check._check_lag(context)
-    assert "The tail may not run: the tail has not been heard" in approvals.make_facts(context, "cutover").body
+        check._check_lag(context)
+    assert "The tail may not run: the tail has not been heard" in request.make_facts(context, "cutover").body
 
 
 def test_a_stuck_partition_is_not_ready_however_small_its_lag(tmp_path: Path) -> None:
@@ -272,20 +268,20 @@ def test_an_approval_shows_and_refuses_a_tail_that_does_not_copy_all(
     monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
     context = make_context(tmp_path)
     says(context, STUCK)
-    facts = approvals.make_facts(context, "cutover")
+    facts = request.make_facts(context, "cutover")
     assert "does not copy all partitions" in facts.body
     assert "BROKER" in facts.body
     with pytest.raises(ApprovalRefused, match="does not copy all partitions"):
-        approval_check._check_lag(context)
+        check._check_lag(context)
     says(context)
-    assert "does not copy all partitions" not in approvals.make_facts(context, "cutover").body
-    approval_check._check_lag(context)
+    assert "does not copy all partitions" not in request.make_facts(context, "cutover").body
+    check._check_lag(context)
 
 
 def test_progress_lines_name_who_is_not_copied(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     says(context, FAILED, STUCK)
-    progress = copy_jobs.read_progress(context, "tail")
+    progress = jobs.read_progress(context, "tail")
     assert progress is not None
     assert str(progress).startswith(
         "tail: 0 of 2 partitions, 5 records, 0.0 MB; 1 partition FAILED, 1 partition stuck for up to 70 s "

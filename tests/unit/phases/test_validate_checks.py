@@ -10,13 +10,9 @@ from phase_support import make_plan
 from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
 from airflow_provider_kafka_migration.documents.groups import GroupResult, TranslatedOffset, Translation
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
-from airflow_provider_kafka_migration.documents.validation import (
-    ContentDifference,
-    Outcome,
-    PartitionContent,
-    worst,
-)
-from airflow_provider_kafka_migration.phases.late_writes import LateWrites
+from airflow_provider_kafka_migration.documents.proof import ContentDifference, Outcome, PartitionContent, worst
+from airflow_provider_kafka_migration.freeze.late_writes import LateWrites
+from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
 from airflow_provider_kafka_migration.phases.validate_checks import (
     CountRules,
     Ends,
@@ -27,12 +23,6 @@ from airflow_provider_kafka_migration.phases.validate_checks import (
     check_groups,
     check_sentinels,
     check_topic_parity,
-)
-from airflow_provider_kafka_migration.replication.offset_map import (
-    MapEntry,
-    PartitionMap,
-    Run,
-    build_offset_map_document,
 )
 from airflow_provider_kafka_migration.spec import ValidationSection
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_kafka_migration.documents.validation import CheckResult, Outcome, ValidationResult
+from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcome, ValidationResult
 from airflow_provider_kafka_migration.phases import validate
 
 

@@ -8,18 +8,15 @@ from typing import Any
 import pytest
 from phase_support import approval, make_context
 
+from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import ConnectionInvalid
-from airflow_provider_kafka_migration.phases import (
-    approval_check,
-    approvals,
-    cutover_freeze,
-    freeze_attempt,
-    freeze_words,
-    precheck,
-    take_over_drift,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
+from airflow_provider_kafka_migration.freeze import words
+from airflow_provider_kafka_migration.phases import freeze as cutover_freeze
+from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
 ADDRESS = "http://127.0.0.1:1/freeze?token=hunter2"
@@ -57,13 +54,13 @@ def test_the_freeze_does_not_begin(
 ) -> None:
     context = _context(tmp_path, section)
     monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda _: None)
-    monkeypatch.setattr(take_over_drift, "check_before_freeze", lambda _: None)
+    monkeypatch.setattr(take_over, "check_before_freeze", lambda _: None)
     offsets: dict[Any, int] = {("orders", 0): 100, ("orders", 1): 100}
     for cluster in (context.source, context.target):
         cluster.wire.offsets["latest"] = offsets  # type: ignore[attr-defined]
-    code = approvals.make_facts(context, "cutover").code
-    approval_check.check_approval(context, approval(context, "cutover", code))
-    with pytest.raises(ConnectionInvalid, match=freeze_words.not_begun("webhook")) as caught:
+    code = request.make_facts(context, "cutover").code
+    check.check_approval(context, approval(context, "cutover", code))
+    with pytest.raises(ConnectionInvalid, match=words.not_begun("webhook")) as caught:
         cutover_freeze.run(context)
     assert place in str(caught.value)
     assert "hunter2" not in str(caught.value)

@@ -10,22 +10,18 @@ from typing import Any
 import pytest
 from phase_support import FakeAdmin, make_context
 
-from airflow_provider_kafka_migration.documents.validation import Outcome
+from airflow_provider_kafka_migration.access import created_access, mapping, write_grants
+from airflow_provider_kafka_migration.documents.proof import Outcome
+from airflow_provider_kafka_migration.drift import take_over
+from airflow_provider_kafka_migration.drift.source_drift import ACCESS_COPIED, SourceDrift
+from airflow_provider_kafka_migration.drift.write_withdrawals import split, without_open_doors
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed
-from airflow_provider_kafka_migration.kafka.admin_acls import Acl, AclListing
-from airflow_provider_kafka_migration.kafka.admin_quotas import Quota, QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin_users import NewScramCredential, ScramUser
-from airflow_provider_kafka_migration.phases import (
-    created_access,
-    freeze_methods,
-    plan_acls,
-    take_over_drift,
-    validate_drift,
-    write_grants,
-)
-from airflow_provider_kafka_migration.phases.context import PhaseContext
-from airflow_provider_kafka_migration.phases.source_drift import ACCESS_COPIED, SourceDrift
-from airflow_provider_kafka_migration.phases.write_withdrawals import split, without_open_doors
+from airflow_provider_kafka_migration.freeze import freeze_methods
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.kafka.admin.admin_quotas import Quota, QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential, ScramUser
+from airflow_provider_kafka_migration.phases import validate_drift
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
 CLIENT: QuotaEntity = (("client-id", "orders-app"),)
@@ -132,7 +128,7 @@ def access(admin: AccessAdmin) -> Any:
 
 
 def named(context: PhaseContext) -> list[str]:
-    return sorted(entry.details["what"] for entry in context.journal.steps(take_over_drift.NAMED))
+    return sorted(entry.details["what"] for entry in context.journal.steps(take_over.NAMED))
 
 
 def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) -> None:
@@ -143,7 +139,7 @@ def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) 
     assert DENY in source(context).acls
     check = validate_drift.check(context)
     assert (check.outcome, check.findings) == (Outcome.PASSED, [])
-    assert take_over_drift.facts(context) == []
+    assert take_over.facts(context) == []
 
 
 def test_a_binding_of_an_earlier_freeze_that_is_still_there_is_not_taken_over(tmp_path: Path) -> None:
@@ -153,15 +149,15 @@ def test_a_binding_of_an_earlier_freeze_that_is_still_there_is_not_taken_over(tm
     freeze_methods.freeze(context, "acl", "1", context.now())
     freeze_methods.freeze(context, "acl", "2", context.now())
     before = access(target(context))
-    assert take_over_drift.follow(context) == []
-    take_over_drift.check_before_freeze(context)
+    assert take_over.follow(context) == []
+    take_over.check_before_freeze(context)
     assert access(target(context)) == before
 
 
 def test_with_our_own_freeze_withdrawals_of_others_are_taken_over(tmp_path: Path) -> None:
     context = copied(tmp_path, "acl")
     withdraw(source(context))
-    take_over_drift.follow(context)
+    take_over.follow(context)
     assert access(target(context)) == access(source(context))
 
 
@@ -170,7 +166,7 @@ def test_what_stops_producers_is_not_taken_over_right_before_the_freeze(tmp_path
     context = copied(tmp_path, freeze)
     before = access(target(context))
     withdraw(source(context))
-    take_over_drift.check_before_freeze(context)
+    take_over.check_before_freeze(context)
     assert access(target(context)) == before
     assert len(named(context)) == 4, named(context)
 
@@ -185,7 +181,7 @@ def test_the_tail_takes_over_what_gives_access_and_holds_back_what_a_person_may_
     source(context).acls |= {new}
     source(context).acls -= {READ}
     source(context).values[OTHER] = {"consumer_byte_rate": 7.0}
-    lines = take_over_drift.follow(context)
+    lines = take_over.follow(context)
     assert len(lines) == 3, lines
     assert access(target(context)) == (
         (acls | {new}) - {READ},
@@ -198,14 +194,14 @@ def test_the_tail_takes_over_what_gives_access_and_holds_back_what_a_person_may_
         "quota of client-id orders-app",
         "user no longer on the source",
     ]
-    rows = take_over_drift.facts(context)
+    rows = take_over.facts(context)
     assert sorted(row[0] for row in rows) == ["held back"] * 4 + ["taken over"] * 3, rows
     # Given back, there is nothing left to say at this moment; that it was there stays in the text.
     source(context).acls = (source(context).acls | {WRITE}) - {DENY}
     source(context).users |= {"alice"}
     source(context).values[CLIENT] = {"producer_byte_rate": 1000.0}
-    assert take_over_drift.follow(context) == []
-    assert {row[0] for row in take_over_drift.facts(context)} == {"taken over", "named"}
+    assert take_over.follow(context) == []
+    assert {row[0] for row in take_over.facts(context)} == {"taken over", "named"}
     assert validate_drift.check(context).outcome is Outcome.PASSED
 
 
@@ -227,7 +223,7 @@ def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Pat
     section = context.spec.acls.model_copy(update={"write_grants": "at_cutover"})
     context.spec = context.spec.model_copy(update={"acls": section})
     source(context).acls |= {right("ALL", who="owner")}
-    assert len(take_over_drift.follow(context)) == 1
+    assert len(take_over.follow(context)) == 1
     assert right("READ", who="owner") in target(context).acls
     assert validate_drift.check(context).outcome is Outcome.PASSED
     write_grants.grant(context)
@@ -246,7 +242,7 @@ def test_a_receiver_that_takes_rights_away_does_not_take_the_grants_of_the_switc
     context.spec = context.spec.model_copy(update={"acls": section})
     held, by_hand = right("WRITE", who="carol"), right("WRITE", who="dora")
     source(context).acls |= {held, by_hand}
-    assert take_over_drift.follow(context) == []
+    assert take_over.follow(context) == []
     write_grants.remember(context)
     source(context).acls -= {held, by_hand}
     target(context).acls |= {by_hand}
@@ -263,7 +259,7 @@ def held_back(tmp_path: Path, freeze: str, *planned: Acl) -> PhaseContext:
     section = context.spec.acls.model_copy(update={"write_grants": "at_cutover"})
     context.spec = context.spec.model_copy(update={"acls": section})
     source(context).acls |= set(planned)
-    plan = context.load_plan().model_copy(update={"acls": plan_acls.plan_acls(context, {"orders"})})
+    plan = context.load_plan().model_copy(update={"acls": mapping.plan_acls(context, {"orders"})})
     context.journal_store.put(context.key("plan.json"), plan.canonical())
     return context
 
@@ -273,11 +269,11 @@ def test_grants_that_a_person_took_away_to_stop_producers_are_given_at_the_switc
     planned, later = right("WRITE", who="carol"), right("WRITE", who="dora")
     context = held_back(tmp_path, "manual", planned)
     source(context).acls |= {later}
-    assert take_over_drift.follow(context) == []
-    assert [row for row in take_over_drift.facts(context) if row[0] == "given at the switch"] == []
+    assert take_over.follow(context) == []
+    assert [row for row in take_over.facts(context) if row[0] == "given at the switch"] == []
     source(context).acls -= {planned, later}
-    assert take_over_drift.follow(context) == []
-    rows = [row[1] for row in take_over_drift.facts(context) if row[0] == "given at the switch"]
+    assert take_over.follow(context) == []
+    rows = [row[1] for row in take_over.facts(context) if row[0] == "given at the switch"]
     assert len(rows) == 2
     assert all("no longer on the source" in row and "exclude_principals" in row for row in rows), rows
     write_grants.remember(context)
@@ -293,8 +289,8 @@ def test_where_no_person_stops_producers_a_right_that_is_gone_before_the_freeze_
     planned = right("WRITE", who="carol")
     context = held_back(tmp_path, freeze, planned)
     source(context).acls -= {planned}
-    assert take_over_drift.follow(context) == []
-    assert [row for row in take_over_drift.facts(context) if row[0] == "given at the switch"] == []
+    assert take_over.follow(context) == []
+    assert [row for row in take_over.facts(context) if row[0] == "given at the switch"] == []
     write_grants.remember(context)
     write_grants.grant(context)
     assert planned not in target(context).acls
@@ -306,7 +302,7 @@ def test_a_right_that_was_taken_away_for_good_is_kept_out_by_the_spec(tmp_path: 
     source(context).acls -= {planned}
     section = context.spec.acls.model_copy(update={"exclude_principals": ["User:carol"]})
     context.spec = context.spec.model_copy(update={"acls": section})
-    assert [row for row in take_over_drift.facts(context) if row[0] == "given at the switch"] == []
+    assert [row for row in take_over.facts(context) if row[0] == "given at the switch"] == []
     write_grants.remember(context)
     write_grants.grant(context)
     assert planned not in target(context).acls
@@ -319,7 +315,7 @@ def test_rights_that_cannot_be_read_are_no_rights_that_are_gone(tmp_path: Path) 
         raise BrokerUnreachable("the source is away")
 
     source(context).describe_acls = away  # type: ignore[method-assign]
-    assert ["could not be looked at", "the source is away"] in take_over_drift.facts(context)
+    assert ["could not be looked at", "the source is away"] in take_over.facts(context)
     with pytest.raises(BrokerUnreachable):
         write_grants.remember(context)
 
@@ -328,7 +324,7 @@ def test_a_policy_that_refuses_changes_refuses_these_too(tmp_path: Path) -> None
     context = copied(tmp_path, "manual", on_source_drift="refuse")
     withdraw(source(context))
     with pytest.raises(FreezeFailed, match="4 things have changed"):
-        take_over_drift.check_before_freeze(context)
+        take_over.check_before_freeze(context)
 
 
 def test_no_door_is_opened_by_what_is_held_back(tmp_path: Path) -> None:
@@ -337,14 +333,14 @@ def test_no_door_is_opened_by_what_is_held_back(tmp_path: Path) -> None:
     carol = [right("WRITE", permission, who="carol") for permission in ("ALLOW", "DENY")]
     source(context).acls |= set(carol)
     before = access(target(context))
-    assert take_over_drift.follow(context) == []
+    assert take_over.follow(context) == []
     assert access(target(context)) == before
     with pytest.raises(FreezeFailed, match="ACL only on the source"):
-        take_over_drift.check_before_freeze(context)
+        take_over.check_before_freeze(context)
     assert access(target(context)) == before
     # A person decides: with both on the target nothing is missing.
     target(context).acls |= set(carol)
-    take_over_drift.check_before_freeze(context)
+    take_over.check_before_freeze(context)
 
 
 def test_a_denial_stays_where_its_permission_stays() -> None:

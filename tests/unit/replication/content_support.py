@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from airflow_provider_kafka_migration.compare.comparison import ContentOptions, compare_content, range_map
 from airflow_provider_kafka_migration.documents.content import TopicRules
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.kafka.batches import (
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.kafka.batches.api import (
     AnyBatch,
     RawBatch,
     Record,
@@ -16,8 +17,7 @@ from airflow_provider_kafka_migration.kafka.batches import (
     rebuild,
     records,
 )
-from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content, range_map
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 
 DELETED_ONLY = TopicRules(compacted=False)
 COMPACTED = TopicRules(compacted=True, delete_retention_ms=1_000)

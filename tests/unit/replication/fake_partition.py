@@ -8,11 +8,11 @@ from typing import Any
 
 from content_support import log_of
 
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batch, records
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch, records
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.replication.clients import Clients
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 KEY = ("orders", 0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from airflow_provider_kafka_migration.kafka.batches import Record, encode_batch
-from airflow_provider_kafka_migration.kafka.codecs import compress
+from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
+from airflow_provider_kafka_migration.kafka.batches.codecs import compress
 
 
 def record(offset: int, value: bytes | None = b"v", *, time: int = 1000, key: bytes | None = b"k") -> Record:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, build_manifest
+from airflow_provider_kafka_migration.copy.transform import Append, Decider, Hole
 from airflow_provider_kafka_migration.documents.manifest import Manifest, SegmentEntry
 from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
 from airflow_provider_kafka_migration.errors import SegmentTampered
-from airflow_provider_kafka_migration.kafka.batches import records
-from airflow_provider_kafka_migration.replication.decide import Append, Decider, Hole
-from airflow_provider_kafka_migration.replication.offset_map import How, Run, read_partition_map
-from airflow_provider_kafka_migration.replication.run_log import RunLog
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, build_manifest
+from airflow_provider_kafka_migration.kafka.batches.api import records
+from airflow_provider_kafka_migration.offset_map.runs import How, Run, read_partition_map
+from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 CASES = Path(__file__).parents[2] / "cases"

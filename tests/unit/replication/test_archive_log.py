@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from source_logs import record
 
+from airflow_provider_kafka_migration.compare.archive_log import ArchiveLog
+from airflow_provider_kafka_migration.compare.content_log import CommittedLog
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
 from airflow_provider_kafka_migration.errors import SegmentTampered
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, Record, encode_batch, records
-from airflow_provider_kafka_migration.replication.archive_log import ArchiveLog
-from airflow_provider_kafka_migration.replication.content_log import CommittedLog
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, Record, encode_batch, records
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 ABORT = Record(29, 5, b"\0\0\0\0", b"\0\0\0\0\0\0", [])

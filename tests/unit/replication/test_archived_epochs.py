@@ -11,20 +11,20 @@ from copy_specs import orders
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from source_logs import legacy, record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyLane, ProducerIds
+from airflow_provider_kafka_migration.copy import backup
+from airflow_provider_kafka_migration.copy.archive import SegmentWriter
+from airflow_provider_kafka_migration.copy.backup import BackupCopier
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.lane import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, ResumePoint
+from airflow_provider_kafka_migration.copy.read_ahead import Feed
+from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, ProducerIds
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
 from airflow_provider_kafka_migration.errors import MigrationError, SourceTruncated
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
-from airflow_provider_kafka_migration.replication import backup
-from airflow_provider_kafka_migration.replication.backup import BackupCopier
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.copier import SliceLimits
-from airflow_provider_kafka_migration.replication.feed import Feed
-from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint
-from airflow_provider_kafka_migration.replication.read_watch import ReadWatch
-from airflow_provider_kafka_migration.replication.segments import SegmentWriter
-from airflow_provider_kafka_migration.replication.transactional_position import Position
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
+from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.transactional_position import Position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 KEY = ("orders", 0)

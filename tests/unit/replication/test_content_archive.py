@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from content_support import MemoryLog, compare, content_range, copy_of, kinds, log_of, record, rewrite
 
-from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.kafka.batches import RawBatch
-from airflow_provider_kafka_migration.replication.content_archive import compare_deleted
-from airflow_provider_kafka_migration.replication.content_check import ContentOptions, range_map
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.compare.archive import compare_deleted
+from airflow_provider_kafka_migration.compare.comparison import ContentOptions, range_map
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 

@@ -21,16 +21,11 @@ from content_support import (
     rewrite,
 )
 
-from airflow_provider_kafka_migration.documents.validation import ContentRange
+from airflow_provider_kafka_migration.compare.comparison import ContentOptions, Stretch, compare_stretch, range_map
+from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.errors import Interrupted
-from airflow_provider_kafka_migration.kafka.batches import RawBatch, encode_batch, rebuild, records
-from airflow_provider_kafka_migration.replication.content_check import (
-    ContentOptions,
-    Stretch,
-    compare_stretch,
-    range_map,
-)
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch, rebuild, records
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
 
 
 def test_raw_copy_is_equal_without_decoding() -> None:
@@ -215,7 +210,7 @@ def test_uncompressed_batch_with_skewed_offsets_is_read_as_the_copier_numbers_it
     at = second + 3 + body[second + 3 :].index(b"\x02")
     assert body[at] == 2
     changed = body[:at] + b"\x0a" + body[at + 1 :]
-    from airflow_provider_kafka_migration.kafka.batches import build_batch
+    from airflow_provider_kafka_migration.kafka.batches.api import build_batch
 
     source = RawBatch(
         memoryview(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from content_support import COMPACTED, DELETED_ONLY, NOW_MS, MemoryLog, batch, content_range, record
 
-from airflow_provider_kafka_migration.documents.validation import PartitionContent
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, RawBatch, Record
-from airflow_provider_kafka_migration.replication.content_check import ContentOptions, compare_content
-from airflow_provider_kafka_migration.replication.content_shared import OurLog
-from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.transactional_map import TransactionalMap
+from airflow_provider_kafka_migration.compare.comparison import ContentOptions, compare_content
+from airflow_provider_kafka_migration.compare.content_shared import OurLog
+from airflow_provider_kafka_migration.documents.proof import PartitionContent
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record
+from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
 
 OURS, THEIRS = 7, 900
 #: runs of ten records, with three offsets of others or of markers between them

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.documents.content import TopicRules
-from airflow_provider_kafka_migration.documents.copy_job import (
+from airflow_provider_kafka_migration.documents.copy import (
     BACKUP_LANES,
     CopyJob,
     CopyLane,
@@ -21,8 +21,8 @@ from airflow_provider_kafka_migration.documents.copy_job import (
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, StorageUnavailable, TopicRecreated
-from airflow_provider_kafka_migration.replication import coordinator as module
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.lanes import job_progress as module
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)

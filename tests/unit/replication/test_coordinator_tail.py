@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_coordinator import job, lane, partition, result
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyLane, StopAt, halves
+from airflow_provider_kafka_migration.documents.copy import CopyLane, StopAt, halves
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     CopyFailed,
@@ -19,10 +19,10 @@ from airflow_provider_kafka_migration.errors import (
     ForeignData,
     SourceGap,
 )
-from airflow_provider_kafka_migration.replication import coordinator as module
-from airflow_provider_kafka_migration.replication import stuck
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
-from airflow_provider_kafka_migration.replication.lane_pauses import LanePauses
+from airflow_provider_kafka_migration.lanes import job_progress as module
+from airflow_provider_kafka_migration.lanes import stuck
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.lane_pauses import LanePauses
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 AWAY = BrokerUnreachable("no broker answers", next_step="start it").as_dict()

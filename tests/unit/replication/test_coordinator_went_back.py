@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, PartitionResult
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
+from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from tests.spark_support import make_job
 

@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_logs import SourceLog, legacy, marker, record, source_logs
 
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.small_batches import JOINED_BATCH_BYTES
+from airflow_provider_kafka_migration.copy.transform import Append, Decider, Hole, Step
 from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
-from airflow_provider_kafka_migration.kafka.batches import (
+from airflow_provider_kafka_migration.kafka.batches.api import (
     RawBatch,
     Record,
     Timestamps,
@@ -18,9 +21,6 @@ from airflow_provider_kafka_migration.kafka.batches import (
     read_batches,
     records,
 )
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.decide import Append, Decider, Hole, Step
-from airflow_provider_kafka_migration.replication.small_batches import JOINED_BATCH_BYTES
 
 
 def steps_of(

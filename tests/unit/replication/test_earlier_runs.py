@@ -7,10 +7,10 @@ from pathlib import Path
 from test_coordinator import job, lane, partition, result
 from test_placing import World
 
+from airflow_provider_kafka_migration.copy.partition import ResumePoint
 from airflow_provider_kafka_migration.documents.copied_records import CopiedRecords
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
-from airflow_provider_kafka_migration.replication.partition_copy import ResumePoint
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 CASES = Path(__file__).parents[2] / "cases" / "copied_records" / "v1"

@@ -10,13 +10,13 @@ import pytest
 from copy_specs import orders
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, ProducerIds
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.copy.read_ahead import Feed
+from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.feed import Feed
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.copy.gap_log import joined, read_gaps, write_gap
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.source_gap import SourceGapRecord
-from airflow_provider_kafka_migration.replication.gap_log import joined, read_gaps, write_gap
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 CASES = Path(__file__).parents[2] / "cases"

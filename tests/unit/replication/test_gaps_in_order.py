@@ -11,25 +11,20 @@ import pytest
 from copy_specs import orders
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import (
-    CopyJob,
-    CopyLane,
-    ProducerIds,
-    TombstoneSettings,
-)
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest
+from airflow_provider_kafka_migration.copy.backup import BackupCopier
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.gap_log import read_gaps
+from airflow_provider_kafka_migration.copy.lane import LaneCopier, SliceLimits
+from airflow_provider_kafka_migration.copy.overtaken_log import read_overtaken
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, ResumePoint
+from airflow_provider_kafka_migration.copy.read_watch import Answered
+from airflow_provider_kafka_migration.copy.takeover_check import chunks_of_archive, read_source
+from airflow_provider_kafka_migration.copy.transform import Append, Decider, Step
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, ProducerIds, TombstoneSettings
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
 from airflow_provider_kafka_migration.errors import SourceGap, StorageUnavailable
-from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
-from airflow_provider_kafka_migration.replication.backup import BackupCopier
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.copier import LaneCopier, SliceLimits
-from airflow_provider_kafka_migration.replication.decide import Append, Decider, Step
-from airflow_provider_kafka_migration.replication.gap_log import read_gaps
-from airflow_provider_kafka_migration.replication.overtaken_log import read_overtaken
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase, ResumePoint
-from airflow_provider_kafka_migration.replication.read_watch import Answered
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter, build_manifest
-from airflow_provider_kafka_migration.replication.takeover_check import chunks_of_archive, read_source
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)

@@ -13,23 +13,17 @@ import pytest
 from content_support import COMPACTED, NOW_MS, MemoryLog, content_range, copy_of, log_of, rewrite
 from fake_partition import FakeClients, FakePartition
 
+from airflow_provider_kafka_migration.compare import lane_prover, runner
+from airflow_provider_kafka_migration.compare.archive import NOT_ARCHIVED
+from airflow_provider_kafka_migration.compare.lane_prover import LaneProver, Pace
+from airflow_provider_kafka_migration.compare.proven import load_proven
+from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
-from airflow_provider_kafka_migration.documents.copy_job import (
-    CopyJob,
-    CopyLane,
-    CopyPartition,
-    ProducerIds,
-    ProofSettings,
-)
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds, ProofSettings
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
-from airflow_provider_kafka_migration.documents.validation import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, Record
-from airflow_provider_kafka_migration.replication import content_verifier, lane_prover
-from airflow_provider_kafka_migration.replication.clients import Clients
-from airflow_provider_kafka_migration.replication.content_archive import NOT_ARCHIVED
-from airflow_provider_kafka_migration.replication.lane_prover import LaneProver, Pace
-from airflow_provider_kafka_migration.replication.proven import load_proven
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, Record
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 
@@ -318,7 +312,7 @@ def test_a_validation_asks_the_archive_again(
         asked.append(1)
         return found.model_copy(update={"uncompared_reason": reason})
 
-    monkeypatch.setattr(content_verifier, "compare_deleted", from_archive)
+    monkeypatch.setattr(runner, "compare_deleted", from_archive)
     job = ContentJob(
         migration_id="m1",
         journal_location="file:///tmp",
@@ -326,7 +320,7 @@ def test_a_validation_asks_the_archive_again(
         archive_of_deleted="file:///archive",
         ranges=[content_range(0, 30)],
     )
-    with content_verifier.ContentChecker(job, FakeClients(source, target, local_store), local_store) as checker:
+    with runner.ContentChecker(job, FakeClients(source, target, local_store), local_store) as checker:
         for _ in range(2):
             assert checker.check(content_range(0, 30)).uncompared == [(0, 10)]
     assert len(asked) == (2 if is_denied else 1)

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
+from airflow_provider_kafka_migration.copy.leader_epochs import ReadUpTo, check_not_truncated
 from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, SourceTruncated, Transient
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication.leader_epochs import ReadUpTo, check_not_truncated
 
 KEY = ("orders", 0)
 READ = ReadUpTo(source_offset=100, epoch=5)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from test_coordinator import job, lane, partition, result
 
-from airflow_provider_kafka_migration.replication import live_figures
-from airflow_provider_kafka_migration.replication.coordinator import JobCoordinator
-from airflow_provider_kafka_migration.replication.live_figures import FiguresWriter, live_lanes, with_live_figures
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy
+from airflow_provider_kafka_migration.lanes import figures
+from airflow_provider_kafka_migration.lanes.figures import FiguresWriter, live_lanes, with_live_figures
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness.processes import wait_for
 
@@ -19,7 +19,7 @@ LANE = lane(0, partition("a", 0), partition("a", 1))
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_figures, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(figures, "WRITE_SECONDS", 0.01)
 
 
 def copies(records: int) -> list[PartitionCopy]:

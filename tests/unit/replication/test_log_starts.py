@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.copy.log_starts import delete_fillers_again
 from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError
-from airflow_provider_kafka_migration.kafka.batches import Record, encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.replication.log_starts import delete_fillers_again
 
 KEY = ("orders", 0)
 FILLER, OTHER = 7, 8

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import OffsetMapInvalid
-from airflow_provider_kafka_migration.replication.offset_map import (
+from airflow_provider_kafka_migration.offset_map.runs import (
     How,
     MapEntry,
     PartitionMap,

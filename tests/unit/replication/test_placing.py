@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.placing import Placer
+from airflow_provider_kafka_migration.copy.transform import Decider, Hole
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import HolesExceedBudget
-from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
-from airflow_provider_kafka_migration.replication.decide import Decider, Hole
-from airflow_provider_kafka_migration.replication.maps import LaneMaps
-from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
-from airflow_provider_kafka_migration.replication.placing import Placer
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
+from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
+from airflow_provider_kafka_migration.offset_map.runs import Run
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)

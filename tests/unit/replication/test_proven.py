@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from content_support import compare, content_range, copy_of, log_of
 
-from airflow_provider_kafka_migration.documents.proven import PassedContent, ProvenPartition, ProvenRange
-from airflow_provider_kafka_migration.documents.validation import ContentRange
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
-from airflow_provider_kafka_migration.replication.proven import (
+from airflow_provider_kafka_migration.compare.proven import (
     Anchor,
     fits,
     grown,
@@ -19,6 +16,9 @@ from airflow_provider_kafka_migration.replication.proven import (
     rest_of,
     store_proven,
 )
+from airflow_provider_kafka_migration.documents.proof import ContentRange
+from airflow_provider_kafka_migration.documents.proven import PassedContent, ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 CASES = Path(__file__).parents[2] / "cases" / "proven" / "v1"

@@ -8,11 +8,11 @@ import pytest
 from content_support import compare, content_range, copy_of, log_of
 from fake_partition import KEY, FakeClients, FakePartition
 
+from airflow_provider_kafka_migration.compare.proven import Anchor, grown, is_another_log, still_holds
+from airflow_provider_kafka_migration.compare.runner import ContentChecker
 from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.proven import ProvenRange
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication.content_verifier import ContentChecker
-from airflow_provider_kafka_migration.replication.proven import Anchor, grown, is_another_log, still_holds
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 

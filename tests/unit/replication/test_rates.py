@@ -8,16 +8,16 @@ import pytest
 from test_coordinator import job
 from test_feed import World
 
+from airflow_provider_kafka_migration.copy import read_ahead as feed_module
 from airflow_provider_kafka_migration.errors import StorageUnavailable
-from airflow_provider_kafka_migration.replication import feed as feed_module
-from airflow_provider_kafka_migration.replication import rates
-from airflow_provider_kafka_migration.replication.rates import RateWatch, read_rates, set_rates
+from airflow_provider_kafka_migration.lanes import assignment
+from airflow_provider_kafka_migration.lanes.assignment import RateWatch, read_rates, set_rates
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 
 @pytest.fixture(autouse=True)
 def always_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(assignment, "ASK_SECONDS", 0.0)
 
 
 def put(store: LocalStore, **changes: int | None) -> None:
@@ -72,7 +72,7 @@ def test_a_document_that_cannot_be_read_changes_nothing_and_is_named(
     put(local_store, tail=100)
     watch = RateWatch(job([], "tail"), local_store)
     watch.poll()
-    local_store.put(rates.rates_key("m1"), data)
+    local_store.put(assignment.rates_key("m1"), data)
     watch.poll()
     assert watch.bytes_per_second == 100
     assert "m1/control/rates.json" in caplog.text

@@ -9,31 +9,22 @@ import pytest
 from copy_specs import orders
 from source_logs import legacy, record
 
-from airflow_provider_kafka_migration.documents.copy_job import (
-    CopyJob,
-    CopyLane,
-    ProducerIds,
-    TombstoneSettings,
-)
+from airflow_provider_kafka_migration.compare.proven import load_proven, store_proven
+from airflow_provider_kafka_migration.copy.overtaken_log import all_times_overtaken, read_overtaken, times_overtaken
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.read_watch import Answered, ReadWatch, first_missing
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, ProducerIds, TombstoneSettings
 from airflow_provider_kafka_migration.documents.lane_reading import LaneReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.documents.proven import ProvenPartition
-from airflow_provider_kafka_migration.documents.validation import ContentRange
 from airflow_provider_kafka_migration.errors import (
     MigrationError,
     SliceExpired,
     StorageUnavailable,
     TombstonesOvertaken,
 )
-from airflow_provider_kafka_migration.kafka.batches import AnyBatch, encode_batch, read_batches
-from airflow_provider_kafka_migration.replication.overtaken_log import (
-    all_times_overtaken,
-    read_overtaken,
-    times_overtaken,
-)
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint
-from airflow_provider_kafka_migration.replication.proven import load_proven, store_proven
-from airflow_provider_kafka_migration.replication.read_watch import Answered, ReadWatch, first_missing
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, encode_batch, read_batches
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)

@@ -10,12 +10,12 @@ import pytest
 from source_logs import record
 
 from airflow_provider_kafka_migration.errors import BrokerBusy, OutsideOfLog, RecordsWithheld
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka import logs
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
+from airflow_provider_kafka_migration.kafka.empty_answers import FULL_WAIT_MS
+from airflow_provider_kafka_migration.kafka.ends import local_log_start
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, FetchedPartition, FetchRange
-from airflow_provider_kafka_migration.replication import reading
-from airflow_provider_kafka_migration.replication.empty_answers import FULL_WAIT_MS
-from airflow_provider_kafka_migration.replication.ends import local_log_start
-from airflow_provider_kafka_migration.replication.reading import Span, fetch_span, read_span
+from airflow_provider_kafka_migration.kafka.logs import Span, fetch_span, read_span
 
 KEY = ("orders", 0)
 
@@ -67,7 +67,7 @@ def span(wire: FakeWire, offset: int = 7, **options: Any) -> Span:
 def local(monkeypatch: pytest.MonkeyPatch) -> dict[str, int | None]:
     """Where the leader's own log begins."""
     start: dict[str, int | None] = {"start": 0}
-    monkeypatch.setattr(reading, "local_log_start", lambda _wire, _key, _epoch: start["start"])
+    monkeypatch.setattr(logs, "local_log_start", lambda _wire, _key, _epoch: start["start"])
     return start
 
 
@@ -125,7 +125,7 @@ def test_the_leader_that_gave_nothing_is_the_one_that_tells_what_is_local(monkey
             raise BrokerBusy("FENCED_LEADER_EPOCH")
         return 0
 
-    monkeypatch.setattr(reading, "local_log_start", local_start)
+    monkeypatch.setattr(logs, "local_log_start", local_start)
     assert span(wire).until_offset == 100
     assert told == [4, 5]
     assert len(wire.asked) == 6, "nothing of the first probe is used"

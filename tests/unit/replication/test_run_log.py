@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import ObjectExists, OffsetMapConflict, OffsetMapInvalid
-from airflow_provider_kafka_migration.replication.offset_map import PartitionMap, Run
-from airflow_provider_kafka_migration.replication.run_log import RunLog
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.storage.base import ObjectInfo, ObjectStore
 
 BASE = Run(0, 0)

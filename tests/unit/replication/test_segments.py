@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from source_logs import legacy, marker, record
 
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest
+from airflow_provider_kafka_migration.copy.chunk import Chunk
 from airflow_provider_kafka_migration.documents.manifest import Manifest, SegmentEntry
 from airflow_provider_kafka_migration.errors import BatchMalformed, SegmentTampered, StorageUnavailable, TopicRecreated
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter, build_manifest
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 

@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.copy import source
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.kafka.fetch import FetchAnswer, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication import sources
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 
 BUSY, IDLE = 3, 40
 
@@ -85,10 +85,10 @@ class World:
         self.got: dict[tuple[str, int], int] = {}
         self.troubles: list[MigrationError] = []
         self.held: set[PartitionCopy] = set()
-        monkeypatch.setattr(sources.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(sources.fetch, "encode", lambda ranges, _version, **more: (ranges, more["max_wait_ms"]))
-        monkeypatch.setattr(sources.fetch, "decode", lambda answer, _version: answer[0])
-        self.source = sources.KafkaSource(
+        monkeypatch.setattr(source.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(source.fetch, "encode", lambda ranges, _version, **more: (ranges, more["max_wait_ms"]))
+        monkeypatch.setattr(source.fetch, "decode", lambda answer, _version: answer[0])
+        self.source = source.KafkaSource(
             cast(Wire, self.wire),
             on_chunk=self._on_chunk,
             on_trouble=lambda _, error: self.troubles.append(error),
@@ -194,7 +194,7 @@ def test_the_quiet_ones_rest_between_two_fetches(world: World) -> None:
     world.pass_time(0.001)
     assert quiet.asked is None
     due = world.source.next_due(world.now)
-    assert world.now < due <= world.now + sources.QUIET_PAUSE_SECONDS
+    assert world.now < due <= world.now + source.QUIET_PAUSE_SECONDS
     world.pass_time(due - world.now)
     assert quiet.asked is not None
 
@@ -237,7 +237,7 @@ def test_what_waits_for_room_is_not_quiet(world: World) -> None:
 
 
 def test_few_partitions_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "FEW_PARTITIONS", BUSY + IDLE)
+    monkeypatch.setattr(source, "FEW_PARTITIONS", BUSY + IDLE)
     world = World(monkeypatch)
     for _ in range(30):
         world.pass_time(0.5)

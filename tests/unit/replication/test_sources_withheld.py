@@ -9,19 +9,19 @@ from typing import Any, cast
 import pytest
 from source_logs import record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.copy import source
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka.batches import encode_batch
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
+from airflow_provider_kafka_migration.kafka.empty_answers import FULL_WAIT_MS
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchAnswer, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.replication import sources
-from airflow_provider_kafka_migration.replication.chunk import Chunk
-from airflow_provider_kafka_migration.replication.empty_answers import FULL_WAIT_MS
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, Phase
 
 END = 100
-TRIES = len(sources.WITHHELD_PAUSES)
+TRIES = len(source.WITHHELD_PAUSES)
 
 
 class Broker:
@@ -65,13 +65,13 @@ class World:
         self.chunks: list[tuple[int, int, int]] = []
         self.troubles: list[MigrationError] = []
         self.local_start: int | None = 0
-        monkeypatch.setattr(sources.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(source.time, "monotonic", lambda: self.now)
         monkeypatch.setattr(
-            sources.fetch, "encode", lambda ranges, _version, **more: (ranges, more["max_wait_ms"], more["isolation"])
+            source.fetch, "encode", lambda ranges, _version, **more: (ranges, more["max_wait_ms"], more["isolation"])
         )
-        monkeypatch.setattr(sources.fetch, "decode", lambda answer, _version: answer[0])
-        monkeypatch.setattr(sources, "local_log_start", self._local_log_start)
-        self.source = sources.KafkaSource(
+        monkeypatch.setattr(source.fetch, "decode", lambda answer, _version: answer[0])
+        monkeypatch.setattr(source, "local_log_start", self._local_log_start)
+        self.source = source.KafkaSource(
             cast(Wire, self.broker),
             on_chunk=self._on_chunk,
             on_trouble=lambda _, error: self.troubles.append(error),
@@ -183,7 +183,7 @@ def test_a_hole_may_have_swallowed_whole_epochs(world: World) -> None:
 @pytest.mark.parametrize("local_start", [1, None])
 def test_what_is_not_local_rests_and_is_named_in_the_end(world: World, local_start: int | None) -> None:
     world.local_start = local_start
-    for pause in sources.WITHHELD_PAUSES:
+    for pause in source.WITHHELD_PAUSES:
         world.cycle()
         assert not world.troubles
         assert world.source.next_due(world.now) == pytest.approx(world.now + pause)

@@ -12,21 +12,10 @@ from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import OffsetMapInvalid
-from airflow_provider_kafka_migration.replication.offset_map import (
-    How,
-    MapEntry,
-    Run,
-    Translation,
-    build_offset_map_document,
-)
-from airflow_provider_kafka_migration.replication.transactional_map import (
-    TransactionalMap,
-    flat_runs,
-    read_map,
-    runs_of,
-)
-from airflow_provider_kafka_migration.replication.transactional_pages import MapPages
-from airflow_provider_kafka_migration.replication.transactional_position import (
+from airflow_provider_kafka_migration.offset_map.runs import How, MapEntry, Run, Translation, build_offset_map_document
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap, flat_runs, read_map, runs_of
+from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional_position import (
     MAX_METADATA_BYTES,
     Position,
     read_position,

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from content_support import batch, record
 
-from airflow_provider_kafka_migration.documents.copy_job import CopyPartition
+from airflow_provider_kafka_migration.copy import transactional_session as sessions
+from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder, TooLarge
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, kept_bytes
+from airflow_provider_kafka_migration.copy.placing import place_in_transactions
+from airflow_provider_kafka_migration.copy.transactional_errors import append_error, coordinator_error
+from airflow_provider_kafka_migration.copy.transactional_session import Session, Stage
+from airflow_provider_kafka_migration.copy.transform import Append, Decider, Hole
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, RecordTooLarge, SliceExpired, Where
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.batches import encode_batch, read_batches
-from airflow_provider_kafka_migration.replication import transactional_session as sessions
-from airflow_provider_kafka_migration.replication.append_errors import OutOfOrder, TooLarge
-from airflow_provider_kafka_migration.replication.decide import Append, Decider, Hole
-from airflow_provider_kafka_migration.replication.offset_map import Run
-from airflow_provider_kafka_migration.replication.partition_copy import PartitionCopy, ResumePoint, kept_bytes
-from airflow_provider_kafka_migration.replication.placing import place_in_transactions
-from airflow_provider_kafka_migration.replication.transactional_errors import append_error, coordinator_error
-from airflow_provider_kafka_migration.replication.transactional_position import Position
-from airflow_provider_kafka_migration.replication.transactional_requests import Producer
-from airflow_provider_kafka_migration.replication.transactional_session import Session, Stage
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
+from airflow_provider_kafka_migration.kafka.transactions import Producer
+from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.transactional_position import Position
 
 
 def _append(first: int, count: int) -> Append:

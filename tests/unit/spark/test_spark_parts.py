@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.copy_job import CopyJob, PartitionResult
+from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
@@ -27,15 +27,15 @@ from airflow_provider_kafka_migration.errors import (
     error_from_dict,
 )
 from airflow_provider_kafka_migration.spark import main as spark_main
-from airflow_provider_kafka_migration.spark.data_source import group_lanes
+from airflow_provider_kafka_migration.spark.drivers import ProgressLines
 from airflow_provider_kafka_migration.spark.job_errors import root_cause
-from airflow_provider_kafka_migration.spark.job_pointer import JobPointer, JobReferences
 from airflow_provider_kafka_migration.spark.merging import Merger
 from airflow_provider_kafka_migration.spark.package import build_py_files
 from airflow_provider_kafka_migration.spark.pauses import Pauses
-from airflow_provider_kafka_migration.spark.progress_lines import ProgressLines
 from airflow_provider_kafka_migration.spark.rows import RESULT_ARROW, SliceOutcome, error_batch, read_rows, result_batch
 from airflow_provider_kafka_migration.spark.session import check_settings
+from airflow_provider_kafka_migration.spark.source import group_lanes
+from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
 from tests.spark_support import MIGRATION_ID, make_job, references_file, store_job
 
 SECRETS = {"source": {"sasl.password": "hunter2"}, "target": {"bootstrap.servers": "b:1"}, "storage": None}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest
 from airflow_provider_kafka_migration.errors import ObjectExists, StorageRefused, StorageUnavailable
 from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner, verify_journal
-from airflow_provider_kafka_migration.kafka.batches import Record, encode_batch
-from airflow_provider_kafka_migration.replication.segments import SegmentIndex, SegmentWriter, build_manifest
+from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage import s3
 from airflow_provider_kafka_migration.storage.s3 import S3Store

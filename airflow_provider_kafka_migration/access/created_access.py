@@ -1,0 +1,114 @@
+"""What the migration itself has created of ACLs, users and quotas on the target, by the journal.
+
+Only that may be taken away again when the source loses it. ACLs and quotas are journaled before they are set: a crash
+in between leaves an intention, and what it names was not there before. Users are journaled once they are created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
+from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
+from airflow_provider_kafka_migration.record.context import PhaseContext
+
+#: Journal steps.
+ACLS_CREATING = "acls_creating"
+ACLS_REMOVED = "acls_removed"
+QUOTAS_SETTING = "quotas_setting"
+USER_CREATED = "user_created"
+USER_REMOVED = "user_removed"
+_PER_ENTRY = 200
+
+#: Entity and key of a quota value.
+QuotaKey = tuple[QuotaEntity, str]
+
+
+def create_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
+    """Create bindings that the target does not have; journaled first. Per binding its error, or ``None``."""
+    results: dict[Acl, ItemError | None] = {}
+    for batch in batches(sorted(set(acls)), _PER_ENTRY):
+        context.journal.step(
+            ACLS_CREATING, details={"acls": [acl_row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
+        )
+        results |= context.target.admin.create_acls(batch)
+    return results
+
+
+def remove_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
+    """Remove bindings that this migration has created. Idempotent."""
+    results: dict[Acl, ItemError | None] = {}
+    for batch in batches(sorted(set(acls)), _PER_ENTRY):
+        answers = context.target.admin.delete_acls(batch)
+        done = [acl for acl in batch if answers[acl] is None]
+        if done:
+            context.journal.step(
+                ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
+            )
+        results |= answers
+    return results
+
+
+def created_acls(context: PhaseContext) -> set[Acl]:
+    """Bindings on the target that are this migration's."""
+    found: set[Acl] = set()
+    for entry in context.journal.steps():
+        if entry.step == ACLS_CREATING:
+            found |= {Acl(*row) for row in entry.details["acls"]}
+        elif entry.step == ACLS_REMOVED:
+            found -= {Acl(*row) for row in entry.details["acls"]}
+    return found
+
+
+def created_users(context: PhaseContext) -> dict[str, list[str]]:
+    """SCRAM users on the target that are this migration's: name to mechanisms."""
+    found: dict[str, list[str]] = {}
+    for entry in context.journal.steps():
+        if entry.step == USER_CREATED and entry.step_key is not None:
+            found[entry.step_key] = [str(name) for name in entry.details["mechanisms"]]
+        elif entry.step == USER_REMOVED and entry.step_key is not None:
+            found.pop(entry.step_key, None)
+    return found
+
+
+def set_quotas(
+    context: PhaseContext,
+    changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+    present: Mapping[QuotaEntity, Mapping[str, float]],
+) -> dict[QuotaEntity, ItemError | None]:
+    """Set quota values (``None`` removes one); what was there before is journaled first.
+
+    :param present: values that the target has now.
+    """
+    if not changes:
+        return {}
+    rows = [
+        {
+            "entity": [list(part) for part in entity],
+            "values": dict(values),
+            "before": {key: present.get(entity, {}).get(key) for key in values},
+        }
+        for entity, values in changes.items()
+    ]
+    context.journal.step(QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set")
+    return context.target.admin.alter_quotas(changes)
+
+
+def set_by_us(context: PhaseContext) -> dict[QuotaKey, tuple[float, float | None]]:
+    """Quota values that are this migration's: (the value it has set, what the target had before it)."""
+    found: dict[QuotaKey, tuple[float, float | None]] = {}
+    for entry in context.journal.steps(QUOTAS_SETTING):
+        for row in entry.details["quotas"]:
+            entity = _entity(row["entity"])
+            for key, value in row["values"].items():
+                before = found[entity, key][1] if (entity, key) in found else row["before"].get(key)
+                if value is None or value == before:
+                    found.pop((entity, key), None)
+                else:
+                    found[entity, key] = (float(value), before)
+    return found
+
+
+def _entity(parts: Sequence[Sequence[str | None]]) -> QuotaEntity:
+    return tuple((str(kind), name) for kind, name in parts)

@@ -1,0 +1,207 @@
+"""Which ACL bindings of the source are copied, under which names, and which are not and why (seed 001's rules).
+
+Renamed topics: a literal binding follows its topic. A prefixed one is sound only where the rename is a prefix for all
+topics below it; topics with a name of their own get a literal binding beside it, and that is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_kafka_migration.documents.plan import AclPlan
+from airflow_provider_kafka_migration.errors import PermissionMissing
+from airflow_provider_kafka_migration.internal_topics import is_internal
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+WRITING = frozenset({"WRITE", "ALL"})
+_WILDCARD = "*"
+
+
+def plan_acls(context: PhaseContext, topics: Collection[str], unknown: dict[str, str] | None = None) -> list[AclPlan]:
+    """One entry per binding of either side, and per binding derived from a rename; ascending.
+
+    :param topics: source topics of the migration.
+    :param unknown: gets what may not be looked at; without it that raises.
+    :raises PermissionMissing: ACLs may not be described; never "no ACLs" instead.
+    """
+    spec = context.spec
+    if spec.acls.policy == "skip":
+        return []
+    source = _listing(context.source.admin.describe_acls, "ACLs on the source", unknown)
+    if source is None or not source.authorizer:
+        return []
+    target: AclListing | None = AclListing(authorizer=True)
+    if spec.acls.target_auth == "kafka":
+        target = _listing(context.target.admin.describe_acls, "ACLs on the target", unknown)
+        if target is None:
+            return []
+    assert target is not None
+    granted = writes_granted(context)
+    return make_plans(spec, source.acls, target, set(topics), writes_granted=granted)
+
+
+def writes_granted(context: PhaseContext) -> bool:
+    """Whether write grants are given on the target: at once by the spec, or at the cutover by the journal."""
+    return context.spec.acls.write_grants == "at_once" or context.journal.find_step("write_grants") is not None
+
+
+def _listing(describe: object, what: str, unknown: dict[str, str] | None) -> AclListing | None:
+    assert callable(describe)
+    try:
+        listing = describe()
+    except PermissionMissing as error:
+        if unknown is None:
+            raise
+        unknown[what] = error.what
+        return None
+    assert isinstance(listing, AclListing)
+    return listing
+
+
+@dataclass(frozen=True)
+class _Rules:
+    spec: MigrationSpec
+    topics: frozenset[str]
+    present: frozenset[Acl]
+    enforced: bool
+    writes_granted: bool
+
+
+def make_plans(
+    spec: MigrationSpec,
+    source: Sequence[Acl],
+    target: AclListing,
+    topics: set[str],
+    *,
+    writes_granted: bool = True,
+) -> list[AclPlan]:
+    """The pure part of :func:`plan_acls`."""
+    rules = _Rules(spec, frozenset(topics), frozenset(target.acls), target.authorizer, writes_granted)
+    plans = [plan for acl in sorted(source) for plan in _plans(rules, acl)]
+    wanted = {target_acl(plan) for plan in plans if plan.action != "filtered"}
+    for acl in sorted(rules.present - wanted):
+        reason = _filtered(rules, acl, on_target=True)
+        if not reason:
+            plans.append(_entry(acl, "target_only", acl.resource_name, "the source has no such binding"))
+    return sorted(set(plans), key=_order)
+
+
+def _order(plan: AclPlan) -> tuple[str, ...]:
+    return tuple(str(value) for value in plan.model_dump().values())
+
+
+def target_acl(plan: AclPlan) -> Acl:
+    """The binding as it is to be on the target."""
+    return Acl(
+        plan.resource_type,
+        plan.target_resource_name,
+        plan.pattern_type,
+        plan.principal,
+        plan.host,
+        plan.operation,
+        plan.permission,
+    )
+
+
+def _entry(acl: Acl, action: str, target_name: str, reason: str) -> AclPlan:
+    return AclPlan(
+        resource_type=acl.resource_type,
+        resource_name=acl.resource_name,
+        pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission=acl.permission,
+        action=action,
+        target_resource_name=target_name,
+        reason=reason,
+    )
+
+
+def _plans(rules: _Rules, acl: Acl) -> Iterator[AclPlan]:
+    reason = _filtered(rules, acl)
+    if reason:
+        yield _entry(acl, "filtered", acl.resource_name, reason)
+        return
+    if not acl.supported:
+        yield _entry(acl, "unsupported", acl.resource_name, "a newer broker's binding, unknown here")
+        return
+    if not rules.enforced:
+        yield _entry(acl, "unsupported", acl.resource_name, "the target has no authorizer")
+        return
+    for wanted, why in _renamed(rules, acl):
+        yield from _wanted(rules, acl, wanted, why)
+
+
+def _wanted(rules: _Rules, acl: Acl, wanted: Acl, why: str) -> Iterator[AclPlan]:
+    """One binding for the target: there, to be created, or deferred with what is given in its place."""
+    entry = replace(acl, resource_type=wanted.resource_type, pattern_type=wanted.pattern_type)
+    if wanted in rules.present:
+        yield _entry(entry, "exists", wanted.resource_name, why)
+    elif not rules.writes_granted and grants_writing(wanted):
+        yield _entry(entry, "deferred", wanted.resource_name, "acls.write_grants: at_cutover")
+        if wanted.operation == "ALL":
+            # Until then whoever may do all may read (seed 004: ALL becomes READ).
+            reading = replace(wanted, operation="READ")
+            action = "exists" if reading in rules.present else "create"
+            yield _entry(replace(entry, operation="READ"), action, wanted.resource_name, "until ALL is granted")
+    else:
+        yield _entry(entry, "create", wanted.resource_name, why)
+
+
+def grants_writing(acl: Acl) -> bool:
+    """An ALLOW that lets a principal write to topics."""
+    return acl.resource_type == "TOPIC" and acl.permission == "ALLOW" and acl.operation in WRITING
+
+
+def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
+    """The binding under the target's names."""
+    section = rules.spec.topics
+    if acl.resource_type != "TOPIC" or acl.resource_name == _WILDCARD:
+        yield acl, ""
+        return
+    if acl.pattern_type == "LITERAL":
+        name = section.target_name(acl.resource_name)
+        yield replace(acl, resource_name=name), "" if name == acl.resource_name else "follows the renamed topic"
+        return
+    below = [name for name in sorted(rules.topics) if name.startswith(acl.resource_name)]
+    own = [name for name in below if name in section.rename.topics]
+    prefix = f"{section.rename.prefix}{acl.resource_name}"
+    if len(own) < len(below) or not below:
+        yield replace(acl, resource_name=prefix), "" if prefix == acl.resource_name else "prefix renamed"
+    for name in own:
+        target = section.target_name(name)
+        if not target.startswith(prefix):
+            literal = replace(acl, pattern_type="LITERAL", resource_name=target)
+            yield literal, f"{name} was below the prefix {acl.resource_name} and has a name of its own now"
+
+
+def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
+    """Why a binding is left out; empty if it is not."""
+    if any(re.fullmatch(pattern, acl.principal) for pattern in rules.spec.acls.exclude_principals):
+        return "principal excluded by acls.exclude_principals"
+    if acl.resource_type == "CLUSTER" and acl.operation == "CLUSTER_ACTION":
+        return "ClusterAction belongs to the brokers"
+    if acl.resource_type != "TOPIC" or acl.resource_name == _WILDCARD:
+        return ""
+    names: Iterable[str] = rules.topics
+    if on_target:
+        names = [rules.spec.topics.target_name(name) for name in rules.topics]
+    matches = acl.resource_name in set(names)
+    if acl.pattern_type == "PREFIXED":
+        matches = any(name.startswith(acl.resource_name) for name in names)
+    if matches:
+        return ""
+    if _is_internal(acl):
+        return "internal topic"
+    return "no topic of the migration is below this prefix" if acl.pattern_type == "PREFIXED" else "topic not migrated"
+
+
+def _is_internal(acl: Acl) -> bool:
+    if acl.pattern_type == "PREFIXED":
+        return acl.resource_name.startswith("__")
+    return is_internal(acl.resource_name)

@@ -1,0 +1,195 @@
+"""What the migration's own principal needs on each side, least privilege; for permissions.md and for precheck."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.access import iam
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.topics.probe import SCRATCH_PREFIX
+
+CLUSTER_NAME = "kafka-cluster"
+#: Beyond this many topics or groups without a common prefix, the wildcard is named instead of each of them.
+MAX_LITERALS = 100
+
+Side = Literal["source", "target"]
+
+
+@dataclass(frozen=True, order=True)
+class Needed:
+    """Operations on one resource (pattern), and what for."""
+
+    side: Side
+    resource_type: str
+    pattern_type: str
+    name: str
+    operations: tuple[str, ...]
+    why: str
+
+
+def needed(spec: MigrationSpec, plan: Plan) -> list[Needed]:
+    """All of them, ascending."""
+    return sorted([*_source(spec, plan), *_target(spec, plan)])
+
+
+def patterns(regexes: list[str], names: list[str]) -> list[tuple[str, str]]:
+    """ACL patterns that cover names, as narrow as can be told: prefixes where the regular expressions are prefixes."""
+    found = []
+    for regex in regexes:
+        match = re.fullmatch(r"((?:[A-Za-z0-9_-]|\\\.)+)\.\*", regex)
+        if match is None:
+            break
+        found.append(("PREFIXED", match[1].replace(r"\.", ".")))
+    else:
+        return sorted(set(found))
+    if len(names) > MAX_LITERALS:
+        return [("LITERAL", "*")]
+    return [("LITERAL", name) for name in sorted(names)]
+
+
+def _source(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
+    yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE",), "partition sizes, ACLs, SCRAM users")
+    if spec.acls.quotas != "skip":
+        yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE_CONFIGS",), "client quotas")
+    if spec.cutover.freeze == "acl":
+        yield Needed("source", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "cutover.freeze: acl")
+    operations: tuple[str, ...] = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ")
+    for pattern, name in patterns(spec.topics.include, [topic.name for topic in plan.topics]):
+        yield Needed("source", "TOPIC", pattern, name, operations, "to plan, copy and compare")
+        if spec.cutover.sentinel == "record":
+            yield Needed("source", "TOPIC", pattern, name, ("WRITE",), "cutover.sentinel: record")
+    for pattern, name in patterns(spec.groups.include, [group.group for group in plan.groups]):
+        yield Needed("source", "GROUP", pattern, name, ("DESCRIBE",), "offsets and state of groups")
+    if any("transactional" in topic.kinds for topic in plan.topics):
+        yield Needed("source", "TRANSACTIONAL_ID", "LITERAL", "*", ("DESCRIBE",), "open transactions")
+
+
+def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
+    yield Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE",), "disk space, ACLs, SCRAM users")
+    yield Needed(
+        "target",
+        "CLUSTER",
+        "LITERAL",
+        CLUSTER_NAME,
+        ("ALTER",),
+        "ACLs, SCRAM users, and control markers since Kafka 3.8 (before: ClusterAction)",
+    )
+    if spec.acls.quotas != "skip":
+        yield Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER_CONFIGS",), "client quotas")
+    yield Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("DESCRIBE_CONFIGS",), "client quotas, limits")
+    topic = ("ALTER", "ALTER_CONFIGS", "CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+    for pattern, name in _target_topics(spec, plan):
+        yield Needed("target", "TOPIC", pattern, name, topic, "topics, records, log starts (Delete is DeleteRecords)")
+    scratch = ("CREATE", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
+    yield Needed("target", "TOPIC", "PREFIXED", SCRATCH_PREFIX, scratch, "the precheck's probe, removed afterwards")
+    yield Needed(
+        "target",
+        "TRANSACTIONAL_ID",
+        "PREFIXED",
+        f"kafka-migration.{plan.migration_id}.",
+        ("DESCRIBE", "WRITE"),
+        "fencing tokens of markers, transactions",
+    )
+    if any(item.verdict is Verdict.TRANSACTIONAL for topic in plan.topics for item in topic.partitions):
+        group = group_name(plan.migration_id)
+        yield Needed("target", "GROUP", "LITERAL", group, ("DESCRIBE", "READ"), "positions of copies in transactions")
+    for pattern, name in patterns(spec.groups.include, [group.group for group in plan.groups]):
+        yield Needed("target", "GROUP", pattern, name, ("DESCRIBE", "READ"), "to commit offsets")
+    for item in plan.group_configs:
+        yield Needed("target", "GROUP", "LITERAL", item.group, ("ALTER_CONFIGS", "DESCRIBE_CONFIGS"), "group configs")
+
+
+def _target_topics(spec: MigrationSpec, plan: Plan) -> list[tuple[str, str]]:
+    """The source's patterns under the target's names; topics with a name of their own one by one."""
+    own = [(("LITERAL", topic.target_name)) for topic in plan.topics if topic.name in spec.topics.rename.topics]
+    rest = [topic.name for topic in plan.topics if topic.name not in spec.topics.rename.topics]
+    prefix = spec.topics.rename.prefix
+    found = [
+        (pattern, name if name == "*" else f"{prefix}{name}") for pattern, name in patterns(spec.topics.include, rest)
+    ]
+    return sorted({*found, *own})
+
+
+def iam_policy(spec: MigrationSpec, items: list[Needed], cluster_arn: str | None) -> dict[str, Any]:
+    """An IAM policy for one side; operations without an equivalent are left out (they are named in permissions.md)."""
+    statements: list[dict[str, Any]] = [
+        {"Effect": "Allow", "Action": [iam.CONNECT], "Resource": [iam.arn(cluster_arn, "CLUSTER", CLUSTER_NAME)]}
+    ]
+    by_resource: dict[str, set[str]] = {}
+    for item in items:
+        resource = iam.arn(cluster_arn, item.resource_type, item.name, item.pattern_type)
+        if resource is not None:
+            found = by_resource.setdefault(resource, set())
+            found.update(
+                action for operation in item.operations for action in iam.actions(item.resource_type, operation)
+            )
+    statements += [
+        {"Effect": "Allow", "Action": sorted(found), "Resource": [resource]}
+        for resource, found in sorted(by_resource.items())
+        if found
+    ]
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def markdown(spec: MigrationSpec, plan: Plan, principals: dict[Side, str]) -> str:
+    """``permissions.md``."""
+    items = needed(spec, plan)
+    lines = [
+        f"# Permissions of the migration {plan.migration_id}",
+        "",
+        "The least that the migration's own principals need. Rights of applications are copied by the migration.",
+        "",
+    ]
+    for side in ("source", "target"):
+        mine = [item for item in items if item.side == side]
+        principal = principals[side]
+        lines += [f"## {side.capitalize()}: {principal}", "", "| resource | pattern | name | operations | what for |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [
+            f"| {i.resource_type} | {i.pattern_type} | `{i.name}` | {', '.join(i.operations)} | {i.why} |" for i in mine
+        ]
+        lines += ["", "As commands:", "", "```sh", *(_command(side, principal, item) for item in mine), "```", ""]
+        arn = spec.acls.target_cluster_arn if side == "target" else None
+        lines += ["As an IAM policy (Amazon MSK with IAM):", "", "```json"]
+        lines += [json.dumps(iam_policy(spec, mine, arn), indent=2), "```", ""]
+    lines += [
+        "## Object storage",
+        "",
+        "`s3:GetObject`, `s3:PutObject` and `s3:ListBucket` on the journal, archive and evidence locations; for "
+        "evidence with Object Lock also `s3:PutObjectRetention` and `s3:GetBucketObjectLockConfiguration`.",
+        "",
+        "IAM has no action for control markers (WriteTxnMarkers): with an MSK target that uses IAM the precheck's "
+        "probe shows whether they are accepted.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def principal_of(config: ClientConfig | None) -> str:
+    """The migration's own principal on a cluster, as ACLs name it; a placeholder where the connection does not tell."""
+    return f"User:{config.username}" if config is not None and config.username else "User:MIGRATION"
+
+
+def grant_markers(config: ClientConfig | None) -> str:
+    """The command that gives the right to write control markers on the target."""
+    item = Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "control markers")
+    return _command("target", principal_of(config), item)
+
+
+def _command(side: str, principal: str, item: Needed) -> str:
+    option = {
+        "CLUSTER": "--cluster",
+        "TOPIC": f"--topic '{item.name}'",
+        "GROUP": f"--group '{item.name}'",
+        "TRANSACTIONAL_ID": f"--transactional-id '{item.name}'",
+    }[item.resource_type]
+    operations = " ".join(f"--operation {name.title().replace('_', '')}" for name in item.operations)
+    pattern = " --resource-pattern-type prefixed" if item.pattern_type == "PREFIXED" else ""
+    command = f"kafka-acls.sh --bootstrap-server ${side.upper()}_BOOTSTRAP --add --allow-principal '{principal}'"
+    return f"{command} {operations} {option}{pattern}"

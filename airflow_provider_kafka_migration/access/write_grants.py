@@ -1,0 +1,130 @@
+"""WRITE on the target for producers, given when clients may switch (``acls.write_grants: at_cutover``).
+
+What is to be given is journaled before the freeze: a webhook's receiver may stop producers by taking their rights on
+the source away, and then the source does not say any more who may write. With ``freeze: manual`` a person may have done
+so at any time before, so what was seen since the plan counts, and is named in the approval where the source does not
+give it any more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_kafka_migration.access import created_access
+from airflow_provider_kafka_migration.access.mapping import plan_acls, target_acl
+from airflow_provider_kafka_migration.documents.plan import AclPlan
+from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.kafka.admin import access
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import migrated_partitions
+
+#: Name of the journal step; ``plan_acls`` defers nothing any more once it is there.
+STEP = "write_grants"
+#: What was held back when the freeze began.
+HELD = "write_grants_held"
+#: What the tail has seen to be held back since the plan, each binding once.
+SEEN = "write_grants_seen"
+_GONE = (
+    "it is no longer on the source, as where producers are stopped by hand, and is given on the target all the same; "
+    "if it was taken away for good, put the principal into acls.exclude_principals"
+)
+
+
+def _is_held_back(context: PhaseContext) -> bool:
+    return context.spec.acls.write_grants == "at_cutover" and context.spec.acls.target_auth == "kafka"
+
+
+def _plans(context: PhaseContext) -> list[AclPlan]:
+    return plan_acls(context, {topic for topic, _ in migrated_partitions(context)})
+
+
+def _deferred(plans: Sequence[AclPlan]) -> set[Acl]:
+    return {target_acl(plan) for plan in plans if plan.action == "deferred"}
+
+
+def _outlives_the_source(context: PhaseContext) -> bool:
+    """Whether a grant that is gone on the source before the freeze may have been taken away to stop producers."""
+    return _is_held_back(context) and context.spec.cutover.freeze == "manual"
+
+
+def _known(context: PhaseContext) -> set[Acl]:
+    """What was to be given by the plan, or has been seen since; without principals that the spec leaves out now."""
+    rows = [row for name in (SEEN, HELD) for entry in context.journal.steps(name) for row in entry.details["acls"]]
+    known = _deferred(context.load_plan().acls) | {Acl(*row) for row in rows}
+    excluded = context.spec.acls.exclude_principals
+    return {acl for acl in known if not any(re.fullmatch(pattern, acl.principal) for pattern in excluded)}
+
+
+def see(context: PhaseContext) -> None:
+    """Journal what is held back and was not known yet: it may be gone on the source before the freeze begins.
+
+    :raises MigrationError: the ACLs of a cluster cannot be read.
+    """
+    if not _outlives_the_source(context):
+        return
+    new = sorted(_deferred(_plans(context)) - _known(context))
+    if new:
+        rows = [access.acl_row(acl) for acl in new]
+        context.journal.step(SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch")
+
+
+def gone(context: PhaseContext) -> list[str]:
+    """For people: what will be given at the switch although the source does not give it any more.
+
+    :raises MigrationError: the ACLs of a cluster cannot be read.
+    """
+    if not _outlives_the_source(context) or context.journal.find_step(STEP) is not None:
+        return []
+    plans = _plans(context)
+    return [f"{acl}: {_GONE}" for acl in sorted(_known(context) - _deferred(plans) - _there(plans))]
+
+
+def _there(plans: list[AclPlan]) -> set[Acl]:
+    return {target_acl(plan) for plan in plans if plan.action in ("exists", "target_only")}
+
+
+def remember(context: PhaseContext) -> None:
+    """Journal what is held back at this moment, before producers are stopped by others than the migration itself."""
+    if _is_held_back(context) and context.spec.cutover.freeze != "acl":
+        plans = _plans(context)
+        held = _deferred(plans)
+        if _outlives_the_source(context):
+            held |= _known(context) - _there(plans)
+        rows = [access.acl_row(acl) for acl in sorted(held)]
+        context.journal.step(HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch")
+
+
+def _remembered(context: PhaseContext, plans: list[AclPlan]) -> set[Acl]:
+    """What was held back before the freeze and is not on the target yet."""
+    if context.spec.cutover.freeze == "acl" or not (steps := context.journal.steps(HELD)):
+        return set()
+    return {Acl(*row) for row in steps[-1].details["acls"]} - _there(plans)
+
+
+def grant(context: PhaseContext) -> dict[str, Any]:
+    """Create the bindings that topology_copy has held back. Idempotent; details for the journal.
+
+    :raises TopologyRefused: some could not be created; all are listed.
+    """
+    if not _is_held_back(context):
+        return {"granted": 0}
+    entry = context.journal.find_step(STEP)
+    if entry is not None:
+        return dict(entry.details)
+    plans = _plans(context)
+    bindings = sorted(_deferred(plans) | _remembered(context, plans))
+    context.journal.check_holds()
+    results = created_access.create_acls(context, bindings)
+    failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
+    if failures:
+        raise TopologyRefused(
+            f"{len(failures)} of {len(bindings)} write grants could not be created; the first: {failures[0]['acl']}",
+            where=context.where("cutover", cluster="target"),
+            next_step="grant the migration's principal Alter on the target cluster; then approve the cutover again",
+            details={"failures": failures},
+        )
+    details = {"granted": len(bindings), "acls": [str(acl) for acl in bindings]}
+    return dict(context.journal.step_once(STEP, details=details).details)

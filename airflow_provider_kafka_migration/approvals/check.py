@@ -1,0 +1,233 @@
+"""Whether an answer to an approval counts, and which answers have been given."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from datetime import timedelta
+
+from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_of, make_binding, proof_to_boundary
+from airflow_provider_kafka_migration.documents.approval import (
+    ApprovalAnswer,
+    ApprovalKind,
+)
+from airflow_provider_kafka_migration.errors import ApprovalRefused
+from airflow_provider_kafka_migration.freeze import behind_boundary, words
+from airflow_provider_kafka_migration.record import handover, proof
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record.timing import parse_iso
+from airflow_provider_kafka_migration.topics import lags
+
+STEP = "approval"
+REFUSED = "approval_refused"
+
+
+def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
+    """Check an answer and write it to the journal; the answer as journaled.
+
+    An approval has to carry the present code; "not_yet" and "abort" change nothing by themselves and need none.
+
+    :raises ApprovalRefused: no code, a wrong or outdated one, too old, lag risen, the same person twice, records on the
+        source behind the boundary.
+    """
+    answer = answer.model_copy(update={"code": _clean(answer.code)})
+    key = answer_key(answer.kind, second=answer.second)
+    if answer.decision == "approve":
+        try:
+            _check_person(context, answer)
+            _check_code(context, answer)
+            _check_age(context, answer)
+            if answer.kind == "cutover":
+                _check_budget(context)
+                _check_lag(context)
+            else:
+                _check_source_stands(context)
+            _check_proof(context, answer)
+        except ApprovalRefused as error:
+            if answer.kind == "cutover" and context.spec.cutover.freeze == "manual":
+                # Whoever approves has stopped the producers before.
+                error.add_next_step(words.not_begun("manual"))
+            details = {"answer": answer.model_dump(mode="json"), "why": error.what}
+            context.journal.step(REFUSED, key=key, details=details, reason=error.what)
+            raise
+    context.journal.step(STEP, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
+    return answer
+
+
+def answer_key(kind: ApprovalKind, *, second: bool) -> str:
+    """Key of the journal step of an answer."""
+    return f"{kind}/second" if second else kind
+
+
+def _clean(code: str) -> str:
+    """White space that a person may have typed is taken off; anything else stays, to be refused."""
+    return re.sub(r"\s", "", code).lower()[:40]
+
+
+def _person(answer: ApprovalAnswer) -> str:
+    return answer.responders[0].user_id if answer.responders else ""
+
+
+def _reason(answer: ApprovalAnswer) -> str:
+    people = " and ".join(item.user_name or item.user_id for item in answer.responders) or "unknown"
+    return f"approval of the {answer.kind.replace('_', ' ')}: {answer.decision} by {people}"
+
+
+def _check_person(context: PhaseContext, answer: ApprovalAnswer) -> None:
+    section = context.spec.approvals
+    person = _person(answer)
+    if not person:
+        raise _refused(context, answer, "it is not known who answered")
+    allowed = section.second_users if answer.second else section.assigned_users
+    if allowed and person not in allowed:
+        raise _refused(context, answer, f"{person} is not among those who may approve")
+    if answer.second:
+        first = context.journal.find_step(STEP, answer_key(answer.kind, second=False))
+        if first is None:
+            raise _refused(context, answer, "the first person has not answered yet")
+        if _person(ApprovalAnswer.model_validate(first.details)) == person:
+            raise _refused(context, answer, f"both answers are from the same person, {person}")
+
+
+def _check_code(context: PhaseContext, answer: ApprovalAnswer) -> None:
+    if not answer.code:
+        raise _refused(context, answer, "the answer has no code")
+    fresh = code_of(make_binding(context, answer.kind))
+    if not hmac.compare_digest(fresh.encode(), answer.code.encode()):
+        raise _refused(
+            context,
+            answer,
+            f"the code {answer.code!r} is not the present one: a typing error, or what will happen has changed "
+            "since the text was made",
+        )
+
+
+def _check_age(context: PhaseContext, answer: ApprovalAnswer) -> None:
+    age = context.now() - parse_iso(answer.answered_at)
+    if age > context.spec.approvals.max_age:
+        raise _refused(context, answer, f"the answer is {age.total_seconds():.0f} s old")
+    if age < timedelta(seconds=-60):
+        raise _refused(context, answer, "the answer comes from the future; check the machines' clocks")
+
+
+def _check_budget(context: PhaseContext) -> None:
+    why = cannot_fit(context, handover.of(context))
+    if why is not None:
+        raise ApprovalRefused(
+            f"the cutover cannot be done in time: {why}",
+            where=context.where("cutover"),
+            next_step="set cutover.in_one_task: true, which runs all steps in one task; or raise "
+            "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task; "
+            + words.IF_PARAMS,
+        )
+
+
+def _check_lag(context: PhaseContext) -> None:
+    status = lags.small_again(context)
+    worst = status.worst
+    if worst is not None and not status.is_small:
+        raise ApprovalRefused(
+            f"{why_not_small(status)}: {status.summary()}",
+            where=context.where("drain_ready", topic=worst.topic, partition=worst.partition),
+            next_step="clear drain_ready and what follows it (or kafka-migration resume FILE): it asks again when all "
+            "lags are small",
+        )
+
+
+def _check_source_stands(context: PhaseContext) -> None:
+    """Nothing is on the source that the target will never get, unless ``on_bypass: continue`` accepts it.
+
+    :raises ApprovalRefused: records lie behind the boundary, or that could not be checked; all partitions are named.
+    """
+    if behind_boundary.is_accepted(context):
+        return
+    found = behind_boundary.read(context)
+    if found.problem:
+        raise ApprovalRefused(
+            f"the approval of the client switch is refused: {found.problem}",
+            where=context.where("client_switch", cluster="source"),
+            next_step=found.next_step,
+            details=found.as_dict(),
+        )
+
+
+def why_not_small(status: lags.DrainStatus) -> str:
+    """What stands in the way of a cutover, for people; the status has the figures."""
+    if not status.tail.copies_all:
+        return "the tail does not copy all partitions"
+    return "the lag has risen since the approval" if status.tail.is_heard else "the tail is not heard from"
+
+
+def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:
+    """A difference that was found stands in the way of both approvals, unless the policy is to show it only.
+
+    :raises ApprovalRefused: partitions differ; all are named in ``details``.
+    """
+    section = context.spec.validation
+    if not section.before_cutover:
+        return
+    status = proof_to_boundary(context) if answer.kind == "client_switch" else None
+    if status is None:
+        status = proof.read_status(context, dict.fromkeys(migrated_partitions(context), 0))
+    proof.journal_status(context, f"{answer.kind}/answer", status)
+    if not status.differing or section.on_difference == "warn":
+        return
+    name, what = next(iter(status.differing.items()))
+    raise ApprovalRefused(
+        f"the approval of the {answer.kind.replace('_', ' ')} is refused: {len(status.differing)} partitions differ "
+        f"between source and target; the first is {name}: {what}",
+        where=context.where(answer.kind),
+        next_step="find out who has written to the target topic; the comparison looks again in each slice of the tail, "
+        "and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: warn",
+        details={"differing": status.differing},
+    )
+
+
+def _refused(context: PhaseContext, answer: ApprovalAnswer, why: str) -> ApprovalRefused:
+    return ApprovalRefused(
+        f"the approval of the {answer.kind.replace('_', ' ')} is refused: {why}",
+        where=context.where(answer.kind),
+        next_step="clear the approval task; its new text and log, and `kafka-migration status`, show the present code",
+    )
+
+
+def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
+    """The approvals in the journal that count: the latest answer of the first and of the second person."""
+    found = []
+    for second in (False, True):
+        entry = context.journal.find_step(STEP, answer_key(kind, second=second))
+        if entry is None or (newer_than is not None and parse_iso(entry.at) <= parse_iso(newer_than)):
+            continue
+        answer = ApprovalAnswer.model_validate(entry.details)
+        if answer.decision == "approve":
+            found.append(answer)
+    return found
+
+
+def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
+    """The approvals in the journal that allow to go on now: one, or those of two people.
+
+    :param newer_than: time (ISO 8601) of something after which an older approval does not count any more.
+    :raises ApprovalRefused: one is missing, is too old, or what will happen has changed since.
+    """
+    answers = given(context, kind, newer_than=newer_than)
+    wanted = 2 if context.spec.approvals.second_users else 1
+    if len({_person(item) for item in answers}) < wanted:
+        raise ApprovalRefused(
+            f"{wanted} people must approve the {kind.replace('_', ' ')}, and {len(answers)} did"
+            if wanted > 1
+            else f"nobody has approved the {kind.replace('_', ' ')}",
+            where=context.where(kind),
+            next_step="answer the approval (Airflow: Required Actions; or kafka-migration resume FILE --approve CODE)",
+        )
+    for answer in answers:
+        _check_code(context, answer)
+        _check_age(context, answer)
+    return answers
+
+
+def lifted_at(context: PhaseContext) -> str | None:
+    """When the last freeze was lifted: older approvals of the cutover do not count."""
+    entry = context.journal.find_step("freeze_lifted")
+    return entry.at if entry else None

@@ -1,0 +1,216 @@
+"""Precheck of access: the migration's own permissions; ACLs, users, quotas and groups that will not go as hoped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.access import permissions
+from airflow_provider_kafka_migration.documents.findings import Finding
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.groups.left_out import group_reason
+from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
+from airflow_provider_kafka_migration.kafka.admin.access import with_implied
+from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.finding_codes import finding, some
+from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
+
+#: Parts of the plan that could not be looked at and are needed unless the spec leaves them out.
+_REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
+
+
+def check_unknown(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """What plan could not look at: never taken for "there is none"."""
+    for what, why in sorted(plan.unknown.items()):
+        if what.startswith(_REQUIRED):
+            yield finding("B007", f"{what}: {why}", subject=what)
+        elif what.startswith("offsets of group"):
+            yield finding("W073", f"{what}: {why}", subject=what.removeprefix("offsets of group "))
+
+
+def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Each operation that permissions.md names, asked of the brokers (KIP-430); one finding per operation."""
+    items = permissions.needed(context.spec, plan)
+    for side, cluster in (("source", context.source), ("target", context.target)):
+        mine = [item for item in items if item.side == side]
+        on_cluster = [item for item in mine if item.resource_type == "CLUSTER"]
+        yield from _cluster_permissions(context.spec, cluster, on_cluster, plan)
+    yield from _source_topics(context, plan)
+    yield from _target_topics(context, plan)
+    yield from _groups(context, plan)
+
+
+def _cluster_permissions(
+    spec: MigrationSpec, cluster: Cluster, items: list[permissions.Needed], plan: Plan
+) -> Iterator[Finding]:
+    operations = cluster.admin.cluster_operations()
+    if operations is None:
+        yield finding("I006", "brokers do not tell what may be done on the cluster", subject=cluster.role)
+        return
+    have = with_implied(operations)
+    for item in items:
+        for operation in item.operations:
+            if operation in have or (cluster.role == "target" and not _target_needs(operation, spec, plan)):
+                continue
+            yield _missing(cluster.role, operation, "Cluster", item.why)
+
+
+def _target_needs(operation: str, spec: MigrationSpec, plan: Plan) -> bool:
+    """Whether this plan does anything that needs an operation on the target cluster."""
+    if operation == "ALTER":
+        # For markers alone it is not needed: the probe tells, and empty transactions do without.
+        return _changes_access(spec, plan)
+    if operation == "ALTER_CONFIGS":
+        return _unknown(plan, "client quotas") or any(quota.action in ("create", "overwrite") for quota in plan.quotas)
+    return True
+
+
+def _changes_access(spec: MigrationSpec, plan: Plan) -> bool:
+    """Whether ACLs or users are made on the target. ACLs that may not be listed are not "no ACLs"."""
+    copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka"
+    if copies and (_unknown(plan, "ACLs") or any(acl.action in ("create", "deferred") for acl in plan.acls)):
+        return True
+    return any(user.action == "create" for user in plan.users)
+
+
+def _unknown(plan: Plan, what: str) -> bool:
+    return any(name.startswith(what) for name in plan.unknown)
+
+
+def _missing(side: str, operation: str, resource: str, why: str, names: list[str] | None = None) -> Finding:
+    place = f" for {some(names)}" if names else ""
+    title = operation.title().replace("_", "")
+    return finding(
+        "B005",
+        f"{side}: {title} on {resource}{place} ({why})",
+        subject=f"{side} {resource} {title}",
+        topics=names or [],
+    )
+
+
+def _source_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    wanted = {"READ": "to copy and compare", "DESCRIBE_CONFIGS": "to plan"}
+    if context.spec.cutover.sentinel == "record":
+        wanted["WRITE"] = "cutover.sentinel: record"
+    names = [topic.name for topic in plan.topics]
+    yield from _topics(context.source, names, wanted)
+
+
+def _target_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    names = [topic.target_name for topic in plan.topics if topic.exists_on_target]
+    wanted = dict.fromkeys(("ALTER_CONFIGS", "DELETE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it")
+    yield from _topics(context.target, names, wanted)
+    absent = len(plan.topics) - len(names)
+    if absent:
+        yield finding("I006", f"what may be done on {absent} topics that are not there yet", subject="target")
+
+
+def _topics(cluster: Cluster, names: list[str], wanted: dict[str, str]) -> Iterator[Finding]:
+    missing: dict[str, list[str]] = {}
+    facts = cluster.admin.describe_topics(names, operations=True) if names else {}
+    for name, topic in sorted(facts.items()):
+        if topic.operations is None:
+            continue
+        for operation in sorted(set(wanted) - with_implied(topic.operations)):
+            missing.setdefault(operation, []).append(name)
+    for operation, topics in sorted(missing.items()):
+        yield _missing(cluster.role, operation, "Topic", wanted[operation], topics)
+
+
+def _groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    names = [group.group for group in plan.groups if group.type in MOVED]
+    if not names:
+        return
+    refused = [
+        name
+        for name, operations in context.target.admin.group_operations(names).items()
+        if operations is not None and "READ" not in with_implied(operations)
+    ]
+    if refused:
+        yield _missing("target", "READ", "Group", "to commit offsets", refused)
+
+
+def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Groups that are active on the target, of other kinds, or reading other topics too."""
+    others = [group for group in plan.groups if group.type not in MOVED]
+    for group in others:
+        yield finding("W071", f"its type is {group.type}", subject=group.group)
+    newer = {group.group: group.type for group in plan.groups if group.type in ("share", "streams")}
+    for name, state in target_states(context, newer).items():
+        if state.cannot:
+            yield finding("W071", state.cannot, subject=name)
+    for group in plan.groups:
+        if group.topics_in_scope and group.topics_out_of_scope:
+            yield finding("W072", some(group.topics_out_of_scope), subject=group.group)
+    names = [group.group for group in plan.groups if group not in others]
+    described = context.target.admin.describe_groups(names) if names else {}
+    for name, description in described.items():
+        if description.error is None and not description.is_empty:
+            seen = f"state {description.state}, {len(description.members)} members"
+            yield finding("W070", seen, subject=name)
+
+
+def check_left_out_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Every group that is left out; those that read migrated topics by name, unless they are console consumers."""
+    quiet = {f"groups.exclude: {pattern}" for pattern in GroupsSection().exclude}
+    reading = [item for item in plan.excluded_groups if item.topics_in_scope and item.reason not in quiet]
+    for item in reading:
+        yield finding("W074", group_reason(item), subject=item.group)
+    others = {item.group: group_reason(item) for item in plan.excluded_groups if item not in reading}
+    if others:
+        yield finding("I075", some([f"{name} ({why})" for name, why in others.items()]), groups=others)
+
+
+def check_acls(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """ACLs that the policy refuses, that have no equivalent, or that only the target has."""
+    section = context.spec.acls
+    if section.policy == "skip":
+        return
+    if not plan.source.authorizer:
+        yield finding("I081", "SECURITY_DISABLED")
+    elif not plan.target.authorizer and section.target_auth == "kafka":
+        yield finding("W080", f"SECURITY_DISABLED; the source has {len(plan.acls)} bindings")
+    by_action: dict[str, list[str]] = {}
+    for acl in plan.acls:
+        text = f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.resource_name}"
+        by_action.setdefault(acl.action, []).append(text)
+    different = by_action.get("create", []) + by_action.get("target_only", [])
+    if section.policy == "refuse" and different:
+        yield finding("B082", some(different), acls=different)
+    if "unsupported" in by_action and plan.target.authorizer:
+        yield finding("W083", some(by_action["unsupported"]), acls=by_action["unsupported"])
+    if section.policy == "replace" and "target_only" in by_action:
+        yield finding("W084", some(by_action["target_only"]), acls=by_action["target_only"])
+
+
+def check_users(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Users that cannot be created, and secrets that cannot be found."""
+    report = [user.name for user in plan.users if user.action == "report"]
+    if report:
+        yield finding("W085", some(report), users=report)
+    for user in plan.users:
+        if user.action != "create":
+            continue
+        try:
+            empty = not context.resolver.text(context.spec.acls.users[user.name]).strip()
+        except MigrationError as error:
+            yield finding("B086", error.what, subject=user.name)
+            continue
+        if empty:
+            yield finding("B086", "the secret is empty", subject=user.name)
+
+
+def check_quotas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Quotas that the target has with other values, and group configs that it cannot have."""
+    changed = [
+        ", ".join(f"{kind} {name or '(default)'}" for kind, name in quota.entity)
+        for quota in plan.quotas
+        if quota.action == "overwrite"
+    ]
+    if changed:
+        refuse = context.spec.acls.quotas == "refuse"
+        yield finding("B088" if refuse else "W087", some(changed), quotas=changed)
+    unsupported = [item.group for item in plan.group_configs if item.action == "unsupported"]
+    if unsupported:
+        yield finding("W089", some(unsupported), groups=unsupported)

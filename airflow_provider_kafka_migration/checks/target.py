@@ -1,0 +1,160 @@
+"""Precheck of the target: what it accepts, how large messages may be, whether the data fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow_provider_kafka_migration.access import permissions
+from airflow_provider_kafka_migration.checks.source import MARKER_BYTES, marker_count
+from airflow_provider_kafka_migration.documents.findings import Finding
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.errors import PermissionMissing
+from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.finding_codes import finding, some
+from airflow_provider_kafka_migration.record.producer_ids import has_producer_ids
+from airflow_provider_kafka_migration.topics.probe import ProbeResult, probe_target, record_outcomes
+
+LONG_MAX = 2**63 - 1
+#: What should stay free on the target's disks.
+SPARE_DISK = 0.2
+
+
+def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Try it out on a scratch topic; never on the source, should both be one cluster (B002)."""
+    if plan.source.cluster_id == plan.target.cluster_id:
+        return
+    verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
+    in_transactions, compares = Verdict.TRANSACTIONAL in verdicts, bool(verdicts - {Verdict.TRANSACTIONAL})
+    result = probe_target(context, transactions=in_transactions)
+    record_outcomes(context, result)
+    details = dict(result.outcomes)
+    fills = any(item.filler_offsets for topic in plan.topics for item in topic.partitions)
+    marks = bool(verdicts & {Verdict.EQUAL, Verdict.SHIFTED})
+    goes_on = context.spec.offsets.mode == "auto"
+    if goes_on and result.outcomes.get("sequence"):
+        yield finding("W027", result.outcomes["sequence"], subject="target", probe=details)
+        compares, fills, marks, in_transactions = False, False, False, True
+    needed = {
+        "sequence": ("B020", compares),
+        "fillers": ("B021", fills),
+        "markers": ("B022", marks),
+        "log_end": ("W023", compares),
+        "transactions": ("B026", in_transactions),
+    }
+    for name, operation in sorted(result.missing.items()):
+        if needed[name][1]:
+            yield finding("B005", f"target: {operation} (probe: {name})", subject=f"target {operation}", probe=details)
+    for name, (code, wanted) in needed.items():
+        outcome = result.outcomes.get(name, "it was not tried")
+        if outcome and wanted:
+            yield finding(code, outcome, subject="target", probe=details)
+    if marks and result.uses_transactions:
+        seen = "neither Alter (3.8 and later) nor ClusterAction on the cluster: some thousand offsets a second"
+        yield finding("W025", seen, subject="target", probe=details)
+    if compares and context.spec.cutover.fence_copiers:
+        yield from _check_fence(context, result)
+
+
+def _check_fence(context: PhaseContext, result: ProbeResult) -> Iterator[Finding]:
+    """Whether a copier that wakes up after the client switch can be refused, asked where nothing else needs markers."""
+    outcome = result.outcomes.get("markers", "it was not tried")
+    if not outcome and result.may_mark is not False:
+        return
+    if not outcome and has_producer_ids(context) and not producer_ids.transactional_id(context):
+        outcome = "the producer ids were taken without a transactional id"
+    grant = f"grant: {permissions.grant_markers(context.target.config)}"
+    if result.may_mark is False:
+        grant = f"neither Alter (3.8 and later) nor ClusterAction (earlier brokers) on the target cluster; {grant}"
+    if not outcome:
+        yield finding("I036", grant, subject="target")
+    elif result.may_mark:
+        yield finding("W035", f"control markers: {outcome}", subject="target")
+    else:
+        yield finding("W035", f"control markers: {outcome}; {grant}", subject="target")
+
+
+def check_message_sizes(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Clients that write large messages today must be able to after the switch."""
+    defaults = {item["config"]: item for item in plan.defaults_drift}
+    size = "max.message.bytes"
+    smaller = []
+    largest = 0
+    for topic in plan.topics:
+        source = topic.source_configs.get(size)
+        target = topic.target_configs.get(size)
+        if source is None and size in defaults:
+            source = defaults[size]["source"]
+            target = target or defaults[size]["target"]
+        largest = max(largest, int(source or 0))
+        if source is not None and target is not None and int(target) < int(source):
+            smaller.append(f"{topic.target_name}: {source} -> {target}")
+    if smaller:
+        yield finding("W060", some(smaller), topics=smaller)
+    broker = context.target.admin.broker_configs(plan.target.brokers[0])
+    request = int(broker.get("socket.request.max.bytes", "0") or 0)
+    if request and largest > request:
+        yield finding("B061", f"messages of {largest} bytes, socket.request.max.bytes is {request} on the target")
+
+
+def check_timestamps(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Limits on timestamps that the source does not have (4.0 and later refuse times more than an hour ahead)."""
+    for item in plan.defaults_drift:
+        limit = item["config"].startswith("message.timestamp.") and item["config"].endswith("max.ms")
+        if limit and int(item["target"]) < int(item["source"]):
+            yield finding(
+                "W062",
+                f"{item['config']} is {item['target']} by default on the target, {item['source']} on the source; "
+                "copying is not affected, producers may be after the switch",
+                subject=item["config"],
+            )
+
+
+def check_transaction_timeouts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Producers whose transactional timeouts the target would refuse."""
+    name = "transaction.max.timeout.ms"
+    source = context.source.admin.broker_configs(plan.source.brokers[0]).get(name)
+    target = context.target.admin.broker_configs(plan.target.brokers[0]).get(name)
+    if source and target and int(target) < int(source):
+        yield finding("W053", f"{name} is {target} on the target, {source} on the source")
+
+
+def check_disk(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Whether all replicas fit on the target's log dirs."""
+    if plan.estimate is None or plan.estimate.copy_bytes < 0:
+        return
+    try:
+        dirs = context.target.admin.log_dirs()
+    except PermissionMissing:
+        return  # B005 says so already
+    told = [item for item in dirs if item.usable_bytes >= 0]
+    if not told:
+        return
+    replicas = {topic.name: _replicas(plan, topic.replication_factor) for topic in plan.topics}
+    records = sum(max(item.size_bytes, 0) * replicas[topic.name] for topic in plan.topics for item in topic.partitions)
+    markers = sum(marker_count(topic) * MARKER_BYTES * replicas[topic.name] for topic in plan.topics)
+    needed = records + markers
+    present = sum(size for item in told for key, size in item.sizes.items() if key[0] in _names(plan))
+    usable, total = _disks(told)
+    left = usable - max(needed - present, 0)
+    of_markers = f" ({markers:,} of them control markers)" if markers else ""
+    seen = f"{needed:,} bytes with all replicas{of_markers}, {usable:,} of {total:,} bytes free in {len(told)} log dirs"
+    if left < 0:
+        yield finding("B064", seen)
+    elif left < SPARE_DISK * total:
+        yield finding("W065", f"{seen}; {left:,} would be left")
+
+
+def _disks(told: list[LogDir]) -> tuple[int, int]:
+    """(usable, total) bytes; log dirs of one disk on one broker are counted once."""
+    disks = {(item.broker_id, item.total_bytes, item.usable_bytes) for item in told}
+    return sum(item[2] for item in disks), sum(item[1] for item in disks)
+
+
+def _replicas(plan: Plan, factor: int) -> int:
+    return factor if factor > 0 else min(3, len(plan.target.brokers))
+
+
+def _names(plan: Plan) -> set[str]:
+    return {topic.target_name for topic in plan.topics}

@@ -1,0 +1,160 @@
+"""Precheck of topics: those that are on the target already, and what the target says of those that are to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from airflow_provider_kafka_migration.documents.findings import Finding
+from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.groups.left_out import is_internal
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.finding_codes import finding, some
+from airflow_provider_kafka_migration.topics import target_topics
+from airflow_provider_kafka_migration.topics.configs import changes, stages
+from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATCH_BYTES
+from airflow_provider_kafka_migration.topics.target_topics import Presence
+
+
+def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Names in the spec that the source does not have, and every topic that is left out."""
+    if plan.missing_topics:
+        yield finding("B090", f"the source does not have or show {some(plan.missing_topics)}")
+    excluded = dict(sorted(plan.excluded_topics.items()))
+    internal = {name: why for name, why in excluded.items() if is_internal(why)}
+    if internal:
+        yield finding("I091", some(list(internal)), topics=internal)
+    others = {name: why for name, why in excluded.items() if name not in internal}
+    if others:
+        yield finding("I092", some([f"{name} ({why})" for name, why in others.items()]), topics=others)
+
+
+def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Topics that are on the target already."""
+    present = target_topics.look(context, plan)
+    for topic in plan.topics:
+        here = present[topic.target_name]
+        if here.exists and not here.ours:
+            yield from _one(context, topic, here)
+
+
+def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
+    name = topic.target_name
+    if topic.shared:
+        yield from _shared(topic, here)
+        return
+    if not here.empty:
+        ends = [end for end in here.end_offsets.values() if end > 0]
+        yield finding("B010", f"{sum(ends)} offsets in {len(ends)} partitions", subject=name)
+    wanted = len(topic.partitions)
+    counts = f"{here.partitions} on the target, {wanted} on the source"
+    if here.partitions > wanted:
+        yield finding("B013", counts, subject=name)
+    elif here.partitions < wanted:
+        yield finding("I014", counts, subject=name)
+    if not topic.drift:
+        return
+    listing = [f"{item['config']} is {item['target']}, source {item['source']}" for item in topic.drift]
+    if context.spec.topology.on_config_drift == "refuse":
+        yield finding("B011", some(listing), subject=name, drift=topic.drift)
+        return
+    policies = [item for item in topic.drift if item["config"] == "cleanup.policy"]
+    if policies:
+        seen = f"{policies[0]['target'] or 'the default'} on the target, {policies[0]['source']} on the source"
+        yield finding("W015", seen, subject=name)
+    yield finding("W016", some(listing), subject=name, drift=topic.drift)
+
+
+def _shared(topic: TopicPlan, here: Presence) -> Iterator[Finding]:
+    """A topic with data of others that the spec allows to be copied into."""
+    seen = f"{sum(here.end_offsets.values())} offsets in {here.partitions} partitions are there already"
+    yield finding("W028", seen, subject=topic.target_name)
+    if here.partitions < len(topic.partitions):
+        counts = f"{here.partitions} on the target, {len(topic.partitions)} on the source"
+        yield finding("B029", counts, subject=topic.target_name)
+
+
+def check_replication(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Replication factors that cannot be kept."""
+    lowered: dict[tuple[int, int], list[str]] = {}
+    for topic in plan.topics:
+        if 0 < topic.replication_factor < topic.source_replication_factor:
+            key = (topic.source_replication_factor, topic.replication_factor)
+            lowered.setdefault(key, []).append(topic.target_name)
+    for (source, target), names in sorted(lowered.items()):
+        seen = f"{target} on the target ({len(plan.target.brokers)} brokers), {source} on the source: {some(names)}"
+        yield finding("W012", seen, topics=names)
+
+
+def check_configs(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Configs that are left out or changed, and defaults that differ."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for topic in plan.topics:
+        for name, why in topic.dropped_configs.items():
+            if not why.startswith("excluded by"):
+                by_reason.setdefault((name, why), []).append(topic.name)
+    for (name, why), topics in sorted(by_reason.items()):
+        yield finding("W017", f"{name}: {why} ({some(topics)})", subject=name, topics=topics)
+    if plan.defaults_drift and context.spec.topology.use_defaults_from == "target":
+        listing = [f"{item['config']}: {item['source']} -> {item['target']}" for item in plan.defaults_drift]
+        yield finding("W018", some(listing, 20), defaults=plan.defaults_drift)
+
+
+def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Ask the target's controller whether it would take each topic with every set of configs that it will get.
+
+    A refusal in the middle of the cutover would be found with producers frozen.
+    """
+    by_topic = {
+        topic.target_name: stages(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES) for topic in plan.topics
+    }
+    there = [topic.target_name for topic in plan.topics if topic.exists_on_target]
+    present = context.target.admin.topic_configs(there) if there else {}
+    unread = {name: item.error for name, item in present.items() if item.error is not None}
+    yield from _refused(unread, "present")
+    for stage in ("final", "copy-time", "producer-visible"):
+        wanted = [
+            NewTopic(
+                topic.target_name, len(topic.partitions), topic.replication_factor, by_topic[topic.target_name][stage]
+            )
+            for topic in plan.topics
+            if not topic.exists_on_target
+        ]
+        answers = context.target.admin.create_topics(wanted, validate_only=True)
+        created = {name: answer.error for name, answer in answers.items() if answer.error is not None}
+        todo = {
+            name: changes(item.overrides, by_topic[name][stage]) for name, item in present.items() if name not in unread
+        }
+        results = context.target.admin.alter_topic_configs(todo, validate_only=True)
+        altered = {name: error for name, error in results.items() if error is not None}
+        yield from _refused(created, stage)
+        yield from _refused(altered, stage, "AlterConfigs on Topic")
+        if created or altered:
+            return
+
+
+def _refused(
+    errors: Mapping[str, ItemError], stage: str, right: str = "Create on Topic or on Cluster"
+) -> Iterator[Finding]:
+    """One finding per kind of refusal; a right that is missing is the business of B005."""
+    refused: dict[str, list[str]] = {}
+    for name, error in sorted(errors.items()):
+        refused.setdefault(str(error), []).append(name)
+    for text, names in sorted(refused.items()):
+        if "AUTHORIZATION" in text:
+            yield finding("B005", f"target: {right}, for {some(names)}", subject=names[0], topics=names)
+        else:
+            yield finding("B019", f"{text} ({stage} configs of {some(names)})", subject=names[0], topics=names)
+
+
+def check_verdicts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Partitions whose offsets will not be equal, or that ``mode: equal`` will have to work hard for."""
+    changed = [
+        f"{topic.name}-{item.partition} ({item.verdict})"
+        for topic in plan.topics
+        for item in topic.partitions
+        if item.verdict is not Verdict.EQUAL
+    ]
+    if changed:
+        yield finding("W024", some(changed), partitions=changed)

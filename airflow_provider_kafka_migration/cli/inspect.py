@@ -1,0 +1,224 @@
+"""``offset-map show | translate | check``: what became of each offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.session import StorageOption, evidence_store, read_document
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
+from airflow_provider_kafka_migration.spec import load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
+    from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+
+offset_map_app = typer.Typer(help="Look at a migration's offset map.", no_args_is_help=True)
+
+MapArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MAP",
+        help="offset-map.json as a path or s3:// address, or the migration's spec (.yaml), which says where it is.",
+        show_default=False,
+    ),
+]
+_SHOWN_RUNS = 1000
+
+
+def load_map(place: str, storage: str | None) -> OffsetMapDocument:
+    """The document at a place, or the one of a spec.
+
+    :raises DocumentUnreadable: it is not there, or it is none.
+    """
+    from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+
+    if place.endswith((".yaml", ".yml")):
+        spec = load_spec(Path(place))
+        store, key = evidence_store(spec), f"{spec.migration_id}/offset-map.json"
+        data, where = store.get(key), f"{store.uri}/{key}"
+        if data is None:
+            raise DocumentUnreadable(
+                "there is no offset map yet",
+                where=Where(migration_id=spec.migration_id, path=where),
+                next_step="it is written when the seed ends; before that, offsets are in the plan",
+            )
+    else:
+        data, where = read_document(place, storage), place
+    try:
+        return OffsetMapDocument.parse(data)
+    except ValueError:
+        raise DocumentUnreadable(
+            "not an offset map", where=Where(path=where), next_step="name an offset-map.json, or the spec"
+        ) from None
+
+
+def _one(document: OffsetMapDocument, topic: str, partition: int) -> MappedPartition:
+    try:
+        return document.partition(topic, partition)
+    except KeyError:
+        topics = sorted({entry.topic for entry in document.partitions})
+        raise DocumentUnreadable(
+            "the offset map has no such partition",
+            where=Where(migration_id=document.migration_id, topic=topic, partition=partition),
+            next_step=f"it has the topics {', '.join(topics[:20])}{' ...' if len(topics) > 20 else ''}",
+        ) from None
+
+
+@offset_map_app.command()
+@answering
+def show(
+    place: MapArgument,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only this source topic.", show_default=False)] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", help="With --topic: show the runs of this partition.")
+    ] = None,
+    storage: StorageOption = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Show the map: verdict, offsets on both sides and number of runs per partition, or the runs of one partition."""
+    if partition is not None and topic is None:
+        raise typer.BadParameter("--partition needs --topic")
+    document = load_map(place, storage)
+    if topic is not None and partition is not None:
+        return _runs(document, _one(document, topic, partition))
+    chosen = [entry for entry in document.partitions if topic in (None, entry.topic)]
+    table = Table("topic", "partition", "verdict", "source", "target", "runs", box=None, pad_edge=False)
+    for entry in chosen:
+        renamed = "" if entry.topic == entry.target_topic else f" -> {entry.target_topic}"
+        table.add_row(
+            escape(entry.topic + renamed),
+            str(entry.partition),
+            entry.verdict,
+            _span(entry.source_start_offset, entry.source_end_offset),
+            _span(entry.target_start_offset, entry.target_end_offset),
+            str(len(entry.runs) // 3),
+        )
+    data = {
+        "migration_id": document.migration_id,
+        "complete": document.complete,
+        "partitions": [
+            {**entry.model_dump(mode="json", exclude={"runs"}), "runs": len(entry.runs) // 3} for entry in chosen
+        ],
+    }
+    note = [] if document.complete else ["The copy goes on: this is the map so far."]
+    return Answer(data=data, text=[table, *note])
+
+
+def _span(start: int | None, end: int | None) -> str:
+    return f"[{'-' if start is None else start}, {'...' if end is None else end})".replace("[", r"\[")
+
+
+def _runs(document: OffsetMapDocument, entry: MappedPartition) -> Answer:
+    partition_map = _read(entry)
+    runs = [(run.source_start, run.target_start, run.count) for run in partition_map.runs()]
+    table = Table("source from", "target from", "offsets", "source - target", box=None, pad_edge=False)
+    for source, target, count in runs[:_SHOWN_RUNS]:
+        table.add_row(str(source), str(target), "open" if count is None else str(count), str(source - target))
+    text: list[Any] = [f"{entry.topic}-{entry.partition}: {entry.verdict}", table]
+    if len(runs) > _SHOWN_RUNS:
+        text.append(f"... {len(runs) - _SHOWN_RUNS} more; --json has all")
+    data = {
+        "migration_id": document.migration_id,
+        **entry.model_dump(mode="json", exclude={"runs"}),
+        "runs": [{"source_start": source, "target_start": target, "count": count} for source, target, count in runs],
+    }
+    return Answer(data=data, text=text)
+
+
+def _read(entry: MappedPartition) -> PartitionMap:
+    from airflow_provider_kafka_migration.offset_map.transactional import read_map
+
+    return read_map(entry)
+
+
+@offset_map_app.command()
+@answering
+def translate(
+    place: MapArgument,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Source topic.", show_default=False)],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Partition.", show_default=False)],
+    offsets: Annotated[list[int], typer.Argument(metavar="OFFSET", help="Source offsets.", show_default=False)],
+    storage: StorageOption = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Say where a consumer that has committed a source offset goes on, on the target."""
+    document = load_map(place, storage)
+    partition_map = _read(_one(document, topic, partition))
+    found = [(offset, partition_map.translate(offset)) for offset in offsets]
+    table = Table("source offset", "target offset", "how", box=None, pad_edge=False)
+    for offset, translation in found:
+        target = "-" if translation.target_offset is None else str(translation.target_offset)
+        table.add_row(str(offset), target, translation.how.value)
+    data = {
+        "migration_id": document.migration_id,
+        "topic": topic,
+        "partition": partition,
+        "translations": [
+            {"source_offset": offset, "target_offset": item.target_offset, "how": item.how.value}
+            for offset, item in found
+        ],
+    }
+    return Answer(data=data, text=[table])
+
+
+@offset_map_app.command()
+@answering
+def check(
+    place: MapArgument,
+    storage: StorageOption = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Check the map in itself: verdicts, order of the runs, and that translations never go backwards."""
+    document = load_map(place, storage)
+    problems = [problem for entry in document.partitions for problem in _problems(entry)]
+    count = len(document.partitions)
+    data = {"migration_id": document.migration_id, "partitions": count, "problems": problems}
+    if problems:
+        lines = [f"[red]{escape(item['partition'])}[/]: {escape(item['problem'])}" for item in problems]
+        return Answer(data=data, text=lines, code=ExitCode.FAILED)
+    return Answer(data=data, text=[f"[green]good[/]: {count} partitions of {document.migration_id}"])
+
+
+def _problems(entry: MappedPartition) -> Iterator[dict[str, str]]:
+    from airflow_provider_kafka_migration.errors import OffsetMapInvalid
+
+    name = f"{entry.topic}-{entry.partition}"
+    try:
+        partition_map = _read(entry)
+    except OffsetMapInvalid as error:
+        yield {"partition": name, "problem": error.what}
+        return
+    own = str(partition_map.verdict or "")
+    if entry.verdict != own:
+        yield {"partition": name, "problem": f"the verdict is {entry.verdict!r}, the runs say {own!r}"}
+    yield from ({"partition": name, "problem": text} for text in _backwards(partition_map))
+
+
+def _backwards(partition_map: PartitionMap) -> Iterator[str]:
+    """Translations at the borders of the runs, where they could go wrong; inside of a run they are a sum."""
+    last_source, last_target = -1, -1
+    for run in partition_map.runs():
+        borders = [
+            run.source_start,
+            *([run.source_start + run.count - 1, run.source_start + run.count] if run.count else []),
+        ]
+        for source in borders:
+            target = partition_map.translate(source).target_offset
+            if target is None or target < last_target:
+                yield f"offset {last_source} is found at {last_target}, but {source} at {target}"
+                return
+            last_source, last_target = source, target

@@ -1,0 +1,332 @@
+"""``run``, ``resume``, ``status`` and ``rollback``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markdown import Markdown
+from rich.markup import escape
+from rich.table import Table
+
+from airflow_provider_kafka_migration.cli.ending import Stop
+from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering, error_console
+from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
+from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
+from airflow_provider_kafka_migration.errors import IllegalTransition, Where
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
+    from airflow_provider_kafka_migration.cli.progress import ProgressView
+    from airflow_provider_kafka_migration.cli.runner import Outcome, Tail
+    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
+    from airflow_provider_kafka_migration.documents.approval import ApprovalFacts
+    from airflow_provider_kafka_migration.journal.claim import Owner
+    from airflow_provider_kafka_migration.migration import Migration, Status
+    from airflow_provider_kafka_migration.references import Resolver
+
+
+class RunnerKind(StrEnum):
+    """Where the data plane runs."""
+
+    local = "local"
+    spark = "spark"
+
+
+ApproveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--approve", metavar="CODE", help="Answer the approval that waits, with the code it showed.", show_default=False
+    ),
+]
+UntilOption = Annotated[
+    str | None,
+    typer.Option("--until", metavar="PHASE", help="Stop after this phase, for instance seed.", show_default=False),
+]
+TakeoverOption = Annotated[
+    bool, typer.Option("--takeover", help="Take the migration over from another owner; its next write is refused.")
+]
+RunnerOption = Annotated[
+    RunnerKind, typer.Option("--runner", help="Run the data plane with threads of this process, or by spark-submit.")
+]
+MasterOption = Annotated[str, typer.Option("--master", help="Spark master, with --runner spark.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Lanes at the same time, with --runner local.")]
+
+
+def make_runner(
+    kind: RunnerKind, known: Resolver, view: ProgressView, stop: Stop, *, master: str, threads: int
+) -> InProcessRunner | SparkRunner:
+    """What copies: Spark, or this process."""
+    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
+
+    if kind is RunnerKind.spark:
+        return SparkRunner(known, view.show, stop, master=master)
+    return InProcessRunner(known, view.show, stop, threads=threads)
+
+
+def cli_owner() -> Owner:
+    """This command as the owner of a claim: the user, the host, and this very process."""
+    from airflow_provider_kafka_migration.journal.claim import Owner
+    from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
+
+    return Owner("cli", identity(), person(), OwnerProcess.of_this_process())
+
+
+class Session:
+    """Opens a migration for the command line, as often as it is needed."""
+
+    def __init__(
+        self,
+        spec: MigrationSpec,
+        view: ProgressView,
+        *,
+        takeover: bool = False,
+        runner: RunnerKind = RunnerKind.local,
+        master: str = "",
+        threads: int = 4,
+    ) -> None:
+        self._spec = spec
+        self._view = view
+        self._takeover = takeover
+        self._runner = runner
+        self._master = master
+        self._threads = threads
+        self._resolver = resolver()
+
+    def open(self, stop: Stop | None = None, *, actor: str | None = None) -> Migration:
+        """The migration, in the name of this user."""
+        from airflow_provider_kafka_migration.migration import Migration
+
+        runner = make_runner(
+            self._runner,
+            self._resolver,
+            self._view,
+            stop or Stop(),
+            master=self._master,
+            threads=self._threads,
+        )
+        return Migration.open(
+            self._spec,
+            identity(),
+            self._resolver,
+            actor=actor or person(),
+            kind="cli",
+            process=cli_owner().process,
+            takeover=self._takeover,
+            runner=runner,
+            verifier=runner,
+            progress=self._view.show,
+        )
+
+    def open_tail(self) -> Tail:
+        """The tail, not started yet. What was taken over is held by then."""
+        from airflow_provider_kafka_migration.cli.runner import Tail
+
+        stop = Stop()
+        return Tail(self.open(stop, actor=f"{person()} (tail)"), stop)
+
+    def open_guard(self) -> FreezeGuard:
+        """The thread that keeps the limit of a freeze, not started yet."""
+        from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
+
+        return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
+
+
+def _drive(spec: MigrationSpec, session: Session, view: ProgressView, code: str | None, until: str | None) -> Answer:
+    from airflow_provider_kafka_migration.cli.runner import STOPS, Driver
+
+    if until is not None and until not in STOPS:
+        raise typer.BadParameter(f"{until} is not one of {', '.join(STOPS)}", param_hint="--until")
+    with view, session.open() as migration:
+        driver = Driver(
+            migration, session.open_tail, session.open_guard, person=person(), on_result=view.done, until=until
+        )
+        outcome = driver.go(code)
+        status = migration.status()
+    return _answer(spec, outcome, status)
+
+
+def _answer(spec: MigrationSpec, outcome: Outcome, status: Status) -> Answer:
+    data: dict[str, Any] = {
+        "migration_id": spec.migration_id,
+        "state": str(status.state),
+        "phases": [
+            {"phase": item.phase, "summary": item.summary, "already_done": item.already_done}
+            for item in outcome.results
+        ],
+        "waiting": None,
+    }
+    if outcome.waiting is None:
+        return Answer(data, [f"[green]{escape(spec.migration_id)} is {status.state}[/]"])
+    facts = outcome.waiting
+    data["waiting"] = {"approval": facts.kind, "code": facts.code, "subject": facts.subject, "body": facts.body}
+    return Answer(data, [Markdown(facts.body), "", *_next_steps(facts)], code=ExitCode.WAITS)
+
+
+def _next_steps(facts: ApprovalFacts) -> list[str]:
+    lines = [f"[yellow]waits for an operator[/]: kafka-migration resume FILE --approve {facts.code}"]
+    if facts.kind == "client_switch":
+        lines.append(
+            "`kafka-migration resume FILE` refreshes the groups' offsets on the target, before each client moves"
+        )
+    else:
+        lines.append("nothing is mirrored meanwhile; resuming catches up first")
+    return lines
+
+
+def make_view(*, quiet: bool) -> ProgressView:
+    """Where progress is shown."""
+    from airflow_provider_kafka_migration.cli.progress import ProgressView
+
+    return ProgressView(error_console(), quiet=quiet)
+
+
+@answering
+def run(
+    file: SpecArgument,
+    approve: ApproveOption = None,
+    until: UntilOption = None,
+    takeover: TakeoverOption = False,
+    runner: RunnerOption = RunnerKind.local,
+    master: MasterOption = "local[4,4]",
+    threads: ThreadsOption = 4,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Run a migration as far as it goes without a person. Exit status 10: an approval waits.
+
+    It goes on where an earlier call has stopped. The approvals of the cutover and of the client switch end the call;
+    --approve gives the code that was shown.
+    """
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
+    session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
+    return _drive(spec, session, view, approve, until)
+
+
+@answering
+def resume(
+    file: SpecArgument,
+    approve: ApproveOption = None,
+    until: UntilOption = None,
+    takeover: TakeoverOption = False,
+    runner: RunnerOption = RunnerKind.local,
+    master: MasterOption = "local[4,4]",
+    threads: ThreadsOption = 4,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Go on with a migration that was started before: after a failure, an interruption, or at an approval.
+
+    Like run, but it never starts a new migration.
+    """
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
+    session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
+    with session.open() as migration:
+        if migration.status().state is None:
+            raise IllegalTransition(
+                "there is no migration to resume",
+                where=Where(migration_id=spec.migration_id, path=migration.journal_uri),
+                next_step="start it with kafka-migration run, or check migration_id and storage.journal in the spec",
+            )
+    return _drive(spec, session, view, approve, until)
+
+
+@answering
+def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
+    """Say where a migration stands, and whether producers are frozen: from its journal alone, nothing is claimed.
+
+    Exit status 10 when it waits for an operator.
+    """
+    spec = load_spec(file)
+    with Session(spec, make_view(quiet=True)).open() as migration:
+        found = migration.status()
+        silence = migration.tail_silence()
+    waits = found.resume is not None and found.resume.waits
+    data = {**found.as_dict(str(file)), "tail_silence": silence}
+    text = [_status_table(found, str(file), silence)]
+    return Answer(data, text, code=ExitCode.WAITS if waits else ExitCode.OK)
+
+
+def _status_table(found: Status, file: str, silence: str) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    rows = {
+        "migration": found.migration_id,
+        "state": "not started" if found.state is None else str(found.state),
+        "failed in": str(found.working_state) if found.working_state is not found.state else "",
+        "held by": f"{found.owner} since {found.claimed_since}" if found.owner else "",
+        "journal": f"{found.entries} entries" if found.entries else "",
+        "last": f"{found.last.at} {found.last.reason}" if found.last else "",
+        "next": found.resume.reason if found.resume else "kafka-migration run FILE starts it",
+    }
+    rows["validation"] = found.validation
+    for name, progress in found.progress.items():
+        rows[name] = ", ".join(f"{key} {value}" for key, value in progress.items() if isinstance(value, int | float))
+    for name, text in rows.items():
+        if text:
+            table.add_row(f"[bold]{name}[/]", escape(text))
+    for number, line in enumerate(found.freeze.lines(file) if found.freeze else ()):
+        table.add_row("[bold red]producers[/]" if number == 0 else "", escape(line))
+    for name, text in [*([("tail", silence)] if silence else []), *_trouble_rows(found)]:
+        table.add_row(f"[bold red]{name}[/]", escape(text))
+    return table
+
+
+def _trouble_rows(found: Status) -> list[tuple[str, str]]:
+    """Partitions that are not copied, with the reason and what to do; of those that are many, some."""
+    rows = []
+    for name, progress in found.progress.items():
+        for item in progress.get("troubles") or ():
+            state = "FAILED" if item["state"] == "failed" else "stuck, tried again"
+            next_step = f". Next: {item['next_step']}" if item.get("next_step") else ""
+            rows.append(
+                (
+                    f"{name} {item['topic']}-{item['partition']}",
+                    f"{state} for {item['seconds']:.0f} s: [{item['code']}] {item['what']}{next_step}",
+                )
+            )
+    return rows
+
+
+@answering
+def rollback(
+    file: SpecArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the journal and the report.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    takeover: TakeoverOption = False,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Give a migration up before its cutover: lift the freeze, put settings back, stop the tail, write a report.
+
+    Topics and data on the target stay, and are listed in the report.
+    """
+    spec = load_spec(file)
+    if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
+        raise typer.Abort
+    view = make_view(quiet=json_output)
+    end_with_open_freeze(spec, file)
+    with view, Session(spec, view, takeover=takeover).open() as migration:
+        result = migration.run("rollback", reason=reason)
+    data = {
+        "migration_id": spec.migration_id,
+        "summary": result.summary,
+        "already_done": result.already_done,
+        "details": result.details,
+    }
+    return Answer(data, [escape(result.summary)])
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (run, resume, status, rollback):
+        app.command()(command)

@@ -1,0 +1,246 @@
+"""``plan`` and ``precheck``: what would happen, and what would stop it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.migrate import Session, TakeoverOption, make_view
+from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, PrecheckBlocked, Where
+from airflow_provider_kafka_migration.spec import load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
+
+_SEVERITY_STYLES = {"Blocker": "bold red", "Warning": "yellow", "Info": "dim"}
+
+
+class PlanFormat(StrEnum):
+    """How a plan is shown."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+
+
+@answering
+def plan(
+    file: SpecArgument,
+    form: Annotated[PlanFormat, typer.Option("--format", help="table, json (plan.json itself) or markdown.")] = (
+        PlanFormat.table
+    ),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write plan.json to this file, too.", show_default=False)
+    ] = None,
+    documents: Annotated[
+        Path | None,
+        typer.Option(
+            "--documents",
+            metavar="FOLDER",
+            help="Write plan.json, plan.md, runbook.md, permissions.md and cost-estimate.json into this folder, too.",
+            show_default=False,
+        ),
+    ] = None,
+    diff: Annotated[
+        str | None,
+        typer.Option(
+            "--diff",
+            metavar="EARLIER",
+            help="Show what has changed since an earlier plan.json: a path, file:// or s3:// address.",
+            show_default=False,
+        ),
+    ] = None,
+    moving: Annotated[
+        bool, typer.Option("--moving", help="With --diff: also offsets, sizes, lags and states, which always move.")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Read from the source for some seconds, and estimate with that rate.")
+    ] = False,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Show what a migration would do. Reads both clusters, and writes nothing: no claim, no journal."""
+    from airflow_provider_kafka_migration.pages import plan as plan_documents
+    from airflow_provider_kafka_migration.planning import plan_measure
+    from airflow_provider_kafka_migration.planning.make import make_plan
+
+    spec = load_spec(file)
+    earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)
+    view = make_view(quiet=True)
+    with Session(spec, view).open() as migration, migration.reading() as context:
+        made = make_plan(context)
+        measured = plan_measure.measure(context, made) if measure or spec.estimate.measure else None
+        beside = plan_documents.documents(spec, made, context.source.config, context.target.config)
+    if measured is not None:
+        beside[plan_measure.NAME] = measured.canonical().decode() + "\n"
+    if output is not None:
+        write_document(output, made.canonical())
+    if documents is not None:
+        for name, content in sorted({**beside, "plan.json": made.canonical().decode()}.items()):
+            write_document(documents / name, content.encode())
+    if earlier is not None:
+        return diff_answer(earlier, made, form, moving=moving)
+    data: dict[str, Any] = {"digest": made.digest(), "plan": made.model_dump(mode="json")}
+    if measured is not None:
+        data["measured"] = measured.model_dump(mode="json")
+    if form is PlanFormat.json:
+        return Answer(data, raw=json.dumps(made.model_dump(mode="json"), indent=2))
+    if form is PlanFormat.markdown:
+        return Answer(data, raw=beside["plan.md"] + (f"\n{measured.summary()}\n" if measured is not None else ""))
+    return Answer(data, [*_tables(made), *([escape(measured.summary())] if measured is not None else [])])
+
+
+def _earlier(place: str, reference: str | None) -> Plan:
+    """The plan at a place; before anything is asked of clusters, so that a typo is told at once."""
+    from airflow_provider_kafka_migration.documents.plan import Plan
+
+    try:
+        return Plan.parse(read_document(place, reference))
+    except ValidationError as error:
+        raise DocumentUnreadable(
+            f"this is no plan.json: {len(error.errors())} fields are wrong or missing",
+            where=Where(path=place),
+            next_step="name a plan.json, for instance one below plans/ in the migration's journal location",
+        ) from None
+
+
+def diff_answer(before: Plan, after: Plan, form: PlanFormat, *, moving: bool) -> Answer:
+    """The differences of two plans as a command's answer."""
+    from airflow_provider_kafka_migration.pages.plan_diff import as_markdown, as_text, diff_plans
+
+    found = diff_plans(before, after, moving=moving)
+    data = {"digest": after.digest(), "diff": found.model_dump(mode="json")}
+    if form is PlanFormat.json:
+        return Answer(data, raw=json.dumps(found.model_dump(mode="json"), indent=2))
+    if form is PlanFormat.markdown:
+        return Answer(data, raw=as_markdown(found))
+    head = f"plan {found.before[:8]} -> {found.after[:8]}: {len(found.changes)} changes"
+    return Answer(data, [head, escape(as_text(found))])
+
+
+def write_document(path: Path, data: bytes) -> None:
+    """Write a file, its folder too.
+
+    :raises DocumentUnreadable: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise DocumentUnreadable(
+            f"the plan cannot be written: {error.strerror}", where=Where(path=str(path)), next_step="check the path"
+        ) from None
+
+
+def _topic_row(topic: TopicPlan) -> list[str]:
+    verdicts = Counter(item.verdict.value for item in topic.partitions)
+    size = sum(max(item.size_bytes, 0) for item in topic.partitions)
+    renamed = "" if topic.name == topic.target_name else f" -> {topic.target_name}"
+    return [
+        f"{topic.name}{renamed}",
+        str(len(topic.partitions)),
+        str(topic.replication_factor),
+        f"{size / 1e6:.1f}",
+        str(sum(item.end_offset - item.log_start_offset for item in topic.partitions)),
+        ", ".join(f"{count} {name}" for name, count in sorted(verdicts.items())),
+        ", ".join(topic.kinds),
+    ]
+
+
+_TOPIC_HEAD = ("topic", "partitions", "replicas", "MB", "offsets", "verdicts", "kind")
+_GROUP_HEAD = ("group", "type", "state", "topics", "lag")
+
+
+def _group_rows(made: Plan) -> list[list[str]]:
+    return [
+        [group.group, group.type, group.state, str(len(group.topics_in_scope)), str(group.lag)] for group in made.groups
+    ]
+
+
+def _facts(made: Plan) -> list[str]:
+    actions = Counter(acl.action for acl in made.acls)
+    return [
+        f"plan {made.digest()[:8]} of {made.migration_id}",
+        f"source {made.source.cluster_id}: Kafka {made.source.kafka_version}, {made.source.mode} mode, "
+        f"{len(made.source.brokers)} brokers",
+        f"target {made.target.cluster_id}: Kafka {made.target.kafka_version}, {made.target.mode} mode, "
+        f"{len(made.target.brokers)} brokers",
+        f"{len(made.topics)} topics, {sum(len(topic.partitions) for topic in made.topics)} partitions, "
+        f"{made.total_bytes / 1e6:.1f} MB, {len(made.lanes)} lanes",
+        "ACLs: " + (", ".join(f"{count} {action}" for action, count in sorted(actions.items())) or "none"),
+    ]
+
+
+def _tables(made: Plan) -> list[RenderableType]:
+    topics = Table(*_TOPIC_HEAD, box=None, pad_edge=False)
+    for topic in made.topics:
+        topics.add_row(*(escape(cell) for cell in _topic_row(topic)))
+    shown: list[RenderableType] = [*(escape(fact) for fact in _facts(made)), "", topics]
+    if made.groups:
+        groups = Table(*_GROUP_HEAD, box=None, pad_edge=False)
+        for row in _group_rows(made):
+            groups.add_row(*(escape(cell) for cell in row))
+        shown += ["", groups]
+    return [*shown, *(f"[dim]note[/] {escape(note)}" for note in made.notes)]
+
+
+@answering
+def precheck(
+    file: SpecArgument,
+    takeover: TakeoverOption = False,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Look for everything that would stop a migration, all at once. Exit status 1 if there are blockers.
+
+    Runs plan and precheck as the DAG does, journaled, and releases the migration at the end, so that the DAG or another
+    person can go on without a takeover. It reads the source; on the target it makes a scratch topic to see what brokers
+    accept, and removes it.
+    """
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    with view, Session(spec, view, takeover=takeover).open() as migration:
+        try:
+            migration.run("plan")
+            result = migration.run("precheck")
+        except PrecheckBlocked as error:
+            verdict = f"[bold red]blocked[/]: {escape(error.next_step)}"
+            return _findings(error.details.get("findings", []), verdict, passed=False)
+        finally:
+            migration.release("precheck on the command line has ended")
+    return _findings(result.details.get("findings", []), f"[green]{escape(result.summary)}[/]", passed=True)
+
+
+def _findings(findings: list[dict[str, Any]], verdict: str, *, passed: bool) -> Answer:
+    table = Table("code", "severity", "what", "seen", "what to do", box=None, pad_edge=False)
+    for finding in findings:
+        style = _SEVERITY_STYLES.get(str(finding["severity"]), "")
+        severity = f"{finding['severity']}{' (waived)' if finding.get('waived') else ''}"
+        table.add_row(
+            str(finding["code"]),
+            severity,
+            *(escape(str(finding[key])) for key in ("title", "seen", "fix")),
+            style=style,
+        )
+    shown: list[RenderableType] = [table, verdict] if findings else [verdict]
+    return Answer({"passed": passed, "findings": findings}, shown, code=ExitCode.OK if passed else ExitCode.FAILED)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(plan)
+    app.command()(precheck)

@@ -1,0 +1,423 @@
+"""Compares the content of a partition on both sides, all records, in bounded memory.
+
+As long as a batch is on both sides as the same bytes, the digests of its payload are compared and nothing is decoded:
+that is so for all that was forwarded raw. Where batches differ (rebuilt, split, compacted since) records are compared
+one by one at the offsets that the map gives. Both sides give a chain of digests over the same pieces, so the chains are
+equal exactly if nothing differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from airflow_provider_kafka_migration.compare.content_differences import Differences, changed_fields
+from airflow_provider_kafka_migration.compare.content_log import CommittedLog
+from airflow_provider_kafka_migration.compare.content_spans import Spans
+from airflow_provider_kafka_migration.compare.content_target_only import MAX_KEYS, TargetOnly
+from airflow_provider_kafka_migration.compare.logs import Cursor, decode
+from airflow_provider_kafka_migration.documents.content import TopicRules
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record, Timestamps
+from airflow_provider_kafka_migration.kafka.batches.batch_columns import Columns
+from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+
+KEPT_DIFFERENCES = 100
+
+#: source offset, records, base timestamp, codec, digest of the payload
+_BATCH_PIECE = struct.Struct(">cqiqb32s")
+
+
+def range_map(compared: ContentRange) -> PartitionMap:
+    """The map of a partition with one run: equal or shifted."""
+    return PartitionMap(
+        [Run(compared.source_start_offset, compared.target_start_offset)],
+        source_end_offset=compared.source_end_offset,
+        target_end_offset=compared.target_end_offset,
+    )
+
+
+@dataclass(frozen=True)
+class ContentOptions:
+    """How to compare.
+
+    :param timestamps: as in the copy job: ``visible`` compares what readers see, ``raw`` what producers have written.
+    :param keep: differences that are kept.
+    :param now_ms: milliseconds since 1970, to judge expired tombstones; None: the clock's.
+    :param stop: asked before each batch; True ends the comparison with :class:`Interrupted`.
+    :param enough: asked now and then by :func:`compare_stretch`; True ends it with what was compared by then.
+    :param pace: told the bytes of each batch that was read; may wait, to go easy on the clusters.
+    """
+
+    timestamps: Timestamps = "visible"
+    keep: int = KEPT_DIFFERENCES
+    max_keys: int = MAX_KEYS
+    now_ms: int | None = None
+    stop: Callable[[], bool] = lambda: False
+    enough: Callable[[], bool] = lambda: False
+    pace: Callable[[int], None] = lambda size_bytes: None
+
+
+class Stretch(NamedTuple):
+    """What was compared, and what was found."""
+
+    compared: ContentRange
+    content: PartitionContent
+
+
+def compare_content(
+    compared: ContentRange,
+    offset_map: PartitionMap,
+    rules: TopicRules,
+    source: CommittedLog,
+    target: CommittedLog,
+    options: ContentOptions | None = None,
+) -> PartitionContent:
+    """Compare one partition.
+
+    :param offset_map: from source to target offsets, closed at the range's end.
+    :param rules: what the source may do to its records meanwhile.
+    :raises MigrationError: a side that cannot be read.
+    """
+    whole = replace(options or ContentOptions(), enough=lambda: False)
+    return compare_stretch(compared, offset_map, rules, source, target, whole).content
+
+
+def compare_stretch(
+    compared: ContentRange,
+    offset_map: PartitionMap,
+    rules: TopicRules,
+    source: CommittedLog,
+    target: CommittedLog,
+    options: ContentOptions,
+) -> Stretch:
+    """Compare a partition from its start as far as ``options.enough`` lets it; says how far that was.
+
+    :raises MigrationError: a side that cannot be read.
+    """
+    with TargetOnly(max_keys=options.max_keys) as target_only:
+        return _Comparison(compared, offset_map, rules, source, target, options, target_only).run()
+
+
+class _Chains:
+    """One digest per side. They are one and the same until the first difference."""
+
+    def __init__(self) -> None:
+        self._source = hashlib.sha256()
+        self._target = self._source
+
+    def both(self, *parts: bytes) -> None:
+        """Bytes that were found equal on both sides."""
+        joined = b"".join(parts)
+        self._source.update(joined)
+        if self._target is not self._source:
+            self._target.update(joined)
+
+    def only(self, side: Literal["source", "target"], *parts: bytes) -> None:
+        """Bytes of one side."""
+        if self._target is self._source:
+            self._target = self._source.copy()
+        for part in parts:
+            (self._source if side == "source" else self._target).update(part)
+
+    def digests(self) -> tuple[str, str]:
+        """(source, target), hex."""
+        return self._source.hexdigest(), self._target.hexdigest()
+
+
+class _Comparison:
+    def __init__(
+        self,
+        compared: ContentRange,
+        offset_map: PartitionMap,
+        rules: TopicRules,
+        source: CommittedLog,
+        target: CommittedLog,
+        options: ContentOptions,
+        target_only: TargetOnly,
+    ) -> None:
+        self._compared = compared
+        self._map = offset_map
+        #: with one run, an addition is all that translating takes
+        self._shift = next(offset_map.runs()).shift if len(offset_map) == 1 else None
+        self._rules = rules
+        self._options = options
+        self._source_log = source
+        self._target_only = target_only
+        self._differences = Differences(options.keep)
+        self._chains = _Chains()
+        self._equal_records = 0
+        #: (source, target) offsets behind the last records that were the same, and whether nothing was seen since
+        self._matched_end = (compared.source_start_offset, compared.target_start_offset)
+        self._is_just_matched = False
+        #: source ranges that were deleted before their turn came
+        self._deleted = Spans()
+        self._source = Cursor(
+            self._read_source(source, compared.source_start_offset, compared.source_end_offset),
+            compared.source_start_offset,
+            compared.source_end_offset,
+            options.timestamps,
+            lambda batch, error: self._unreadable("source", batch, error),
+        )
+        self._target = Cursor(
+            self._read(target, compared.target_start_offset, compared.target_end_offset),
+            # A broker gives a batch as a whole though its first records lie below the log start: nobody can read them.
+            max(compared.target_start_offset, target.log_start_offset()),
+            compared.target_end_offset,
+            # What the copier has written is CreateTime: what readers see.
+            "visible",
+            lambda batch, error: self._unreadable("target", batch, error),
+        )
+
+    def _read(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        for batch in log.batches(start_offset, stop_offset):
+            if self._options.stop():
+                raise Interrupted(
+                    "the comparison was told to stop",
+                    where=Where(topic=self._compared.topic, partition=self._compared.partition),
+                    next_step="clear the task",
+                )
+            self._options.pace(batch.size_bytes)
+            yield batch
+
+    def _read_again(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """The source once more, for later records of keys: that may be all of it, so it can be stopped and slowed."""
+        return self._read(self._source_log, start_offset, stop_offset)
+
+    def _read_source(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """The source's batches; notes what it had deleted. The batch that the log start lies in comes as a whole."""
+        seen = len(log.skipped)
+        for batch in self._read(log, start_offset, stop_offset):
+            first = batch.base_offset if isinstance(batch, RawBatch) else stop_offset
+            for skipped_from, skipped_until in log.skipped[seen:]:
+                self._deleted.add(skipped_from, min(skipped_until, first, stop_offset))
+            seen = len(log.skipped)
+            yield batch
+        for skipped_from, skipped_until in log.skipped[seen:]:
+            self._deleted.add(skipped_from, min(skipped_until, stop_offset))
+
+    def _unreadable(self, side: Literal["source", "target"], batch: AnyBatch, error: BatchMalformed) -> None:
+        offset = batch.base_offset if isinstance(batch, RawBatch) else batch.last_offset
+        at_source = offset if side == "source" else None
+        at_target = offset if side == "target" else None
+        self._differences.note("unreadable", at_source, at_target, f"on the {side}: {error.what}")
+        self._chains.only(side, b"unreadable", struct.pack(">q", offset))
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> Stretch:
+        source, target = self._source, self._target
+        compared = self._compared
+        while source.low is not None or target.low is not None:
+            if self._options.enough() and (cut := self._cut()) is not None:
+                compared = compared.model_copy(update={"source_end_offset": cut[0], "target_end_offset": cut[1]})
+                break
+            if self._take_batch():
+                continue
+            source_low = None if source.low is None else self._lowest_place(source.low)
+            if target.low is not None and (source_low is None or target.low < source_low):
+                self._step_target(source_low)
+            elif target.low is None or (source_low is not None and source_low < target.low):
+                self._step_source(target.low)
+            else:
+                self._step_both()
+        return Stretch(compared, self._result())
+
+    def _cut(self) -> tuple[int, int] | None:
+        """(source end, target end) of what was walked over: all records below were seen, and none from there on.
+
+        None where that is not known: with several runs in the map, only right behind two records that are the same.
+        """
+        source, target = self._source.low, self._target.low
+        if self._shift is None:
+            return self._matched_end if self._is_just_matched else None
+        ends = [source] if source is not None else []
+        ends += [target + self._shift] if target is not None else []
+        end = min(ends)
+        return (end, end - self._shift) if end > self._compared.source_start_offset else None
+
+    def _take_batch(self) -> bool:
+        """If both sides hold the same batch, walk over it without looking inside."""
+        source, target = self._source.batch, self._target.batch
+        if source is None or target is None or not self._may_be_same(source, target):
+            return False
+        digest = hashlib.sha256(source.payload).digest()
+        if hashlib.sha256(target.payload).digest() != digest:
+            return False
+        self._chains.both(
+            _BATCH_PIECE.pack(
+                b"B", source.base_offset, source.record_count, source.base_timestamp, source.codec, digest
+            )
+        )
+        self._equal_records += source.record_count
+        self._matched_end, self._is_just_matched = (source.next_offset, target.next_offset), True
+        self._source.skip_batch()
+        self._target.skip_batch()
+        return True
+
+    def _may_be_same(self, source: RawBatch, target: RawBatch) -> bool:
+        """What headers say: wholly in the range, at the right offsets, and with equal payloads the same records."""
+        return (
+            source.record_count == target.record_count
+            and source.last_offset_delta == target.last_offset_delta
+            and source.codec == target.codec
+            and source.base_timestamp == target.base_timestamp
+            and source.size_bytes == target.size_bytes
+            and (self._options.timestamps == "raw" or not source.is_log_append_time)
+            and not target.is_log_append_time
+            and self._source.is_whole
+            and self._target.is_whole
+            and self._place(source.base_offset) == target.base_offset
+            and self._place(source.last_offset) == target.last_offset
+        )
+
+    def _step_target(self, source_low: int | None) -> None:
+        """The target may have a record before the source's next one."""
+        columns = self._target.open()
+        if columns is None:
+            return
+        index = self._target.at
+        offset = columns.offsets[index]
+        if isinstance(self._map, TransactionalMap) and not self._map.covers(offset):
+            # Written under a producer id of ours, and the map knows nothing of it: no compaction explains that.
+            self._differences.note("extra", None, offset, "outside of the offset map")
+            self._chains.only("target", b"extra", struct.pack(">q", offset))
+            self._is_just_matched = False
+            self._target.skip()
+        elif source_low is None or offset < source_low:
+            self._is_just_matched = False
+            self._target_only.add(decode_or_bare(columns, index), self._map.source_position(offset + 1) - 1)
+            self._target.skip()
+
+    def _step_source(self, target_low: int | None) -> None:
+        """The source may have a record before the target's next one."""
+        columns = self._source.open()
+        if columns is None:
+            return
+        place = self._place(columns.offsets[self._source.at])
+        if place is None or target_low is None or place < target_low:
+            self._missing(columns, place)
+
+    def _step_both(self) -> None:
+        """The next records of both sides may be the same: take all of them that are."""
+        source, target = self._source.open(), self._target.open()
+        if source is None or target is None:
+            return
+        first, other = self._source.at, self._target.at
+        place = self._place(source.offsets[first])
+        if place is None:
+            self._missing(source, None)
+            return
+        if place != target.offsets[other]:
+            return  # decoding has shown that one of them comes later: the next round knows
+        # Where everything differs, nothing is gained by looking at more than one record at a time.
+        alike = source.bodies[first] == target.bodies[other]
+        count = min(len(source.offsets) - first, len(target.offsets) - other) if alike else 1
+        while count > 1 and not self._all_same(source, first, target, other, count):
+            count //= 2
+        mine, theirs = source.slice(first, first + count), target.slice(other, other + count)
+        self._matched_end, self._is_just_matched = (mine.offsets[-1] + 1, theirs.offsets[-1] + 1), True
+        if count == 1:
+            self._compare(mine, theirs)
+        else:
+            self._equal(mine)
+        self._source.skip(count)
+        self._target.skip(count)
+
+    def _all_same(self, source: Columns, first: int, target: Columns, other: int, count: int) -> bool:
+        mine, theirs = source.slice(first, first + count), target.slice(other, other + count)
+        return (
+            mine.bodies == theirs.bodies
+            and mine.times == theirs.times
+            and list(map(self._place, mine.offsets)) == theirs.offsets
+        )
+
+    def _equal(self, source: Columns) -> None:
+        self._equal_records += len(source.offsets)
+        self._chains.both(*_piece(source, source.offsets[0]))
+        self._differences.remember(source, matched=True)
+
+    def _missing(self, columns: Columns, place: int | None) -> None:
+        record = columns.slice(self._source.at, self._source.at + 1)
+        self._is_just_matched = False
+        self._differences.missing(record, place)
+        self._chains.only("source", *_piece(record, record.offsets[0]))
+        self._source.skip()
+
+    def _compare(self, source: Columns, target: Columns) -> None:
+        """Two records at the same place."""
+        if source.times == target.times and source.bodies == target.bodies:
+            self._equal(source)
+            return
+        fields = changed_fields(source, target)
+        if not fields:  # numbers that are encoded in a longer form than needed
+            self._equal(source)
+            return
+        self._chains.only("source", *_piece(source, source.offsets[0]))
+        self._chains.only("target", *_piece(target, source.offsets[0]))
+        self._differences.changed(source, target, fields)
+
+    # -- offsets -----------------------------------------------------------------------------------------------------
+
+    def _place(self, source_offset: int) -> int | None:
+        """Where a source record has to be on the target; None if the map says that there is no such record."""
+        if self._shift is not None:
+            return source_offset - self._shift
+        found = self._map.translate(source_offset)
+        return found.target_offset if found.how in (How.EQUAL, How.EXACT) else None
+
+    def _lowest_place(self, source_offset: int) -> int | None:
+        """No source record from this offset on has its place below the answer."""
+        if self._shift is not None:
+            return source_offset - self._shift
+        return self._map.translate(source_offset).target_offset
+
+    # -- the answer --------------------------------------------------------------------------------------------------
+
+    def _result(self) -> PartitionContent:
+        options = self._options
+        now_ms = int(time.time() * 1000) if options.now_ms is None else options.now_ms
+        judged = self._target_only.judge(
+            self._source_log, self._rules, self._read_again, now_ms=now_ms, keep=options.keep
+        )
+        self._deleted.update(judged.deleted)
+        for difference in judged.differences:
+            self._chains.only("target", b"extra", struct.pack(">q", difference.target_offset or 0))
+        source_digest, target_digest = self._chains.digests()
+        decoded = self._source.decoded_batches + self._target.decoded_batches
+        return PartitionContent(
+            topic=self._compared.topic,
+            partition=self._compared.partition,
+            source_records=self._source.record_count,
+            target_records=self._target.record_count,
+            compared=self._equal_records,
+            source_digest=source_digest,
+            target_digest=target_digest,
+            method="decoded" if decoded else "payload",
+            explained=dict(sorted(judged.explained.items())),
+            uncompared=self._deleted.ranges(),
+            uncompared_records=judged.deleted_records,
+            difference_count=self._differences.count + judged.extra,
+            differences=self._differences.first(judged.differences),
+        )
+
+
+def _piece(columns: Columns, first_source_offset: int) -> list[bytes]:
+    """Records as a piece of a chain: every length is in it, so no two pieces have the same bytes."""
+    numbers = [len(columns.offsets), *(offset - columns.offsets[0] for offset in columns.offsets), *columns.times]
+    numbers += map(len, columns.bodies)
+    return [struct.pack(f">cq{len(numbers)}q", b"R", first_source_offset, *numbers), *columns.bodies]
+
+
+def decode_or_bare(columns: Columns, index: int) -> Record:
+    """A record; without key and value if its body cannot be read: then nothing can explain it."""
+    try:
+        return decode(columns, index)
+    except BatchMalformed:
+        return Record(columns.offsets[index], columns.times[index], b"", b"", [])

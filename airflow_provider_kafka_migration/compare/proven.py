@@ -1,0 +1,251 @@
+"""How far each partition is proven: stored ranges, and whether they still hold for the logs as they are now."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.compare.content_joined import joined
+from airflow_provider_kafka_migration.copy.overtaken_log import times_overtaken
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.errors import OutsideOfLog
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, read_batches
+from airflow_provider_kafka_migration.kafka.logs import fetch_span
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap
+from airflow_provider_kafka_migration.offset_map.topic_key import topic_key
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+def proven_prefix(migration_id: str) -> str:
+    """Where the documents of a migration are, with a slash at the end."""
+    return f"{migration_id}/proven/"
+
+
+def proven_key(migration_id: str, topic: str, partition: int) -> str:
+    """Key of a partition's document below the journal location."""
+    return f"{proven_prefix(migration_id)}{topic_key(topic)}-{partition}.json"
+
+
+def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -> ProvenPartition:
+    """How far a partition is proven; an empty document before its first comparison.
+
+    A document that cannot be read, begins elsewhere, or is older than tombstones that were read too late, proves
+    nothing: the partition is compared from its start.
+    """
+    empty = ProvenPartition(
+        migration_id=migration_id,
+        topic=compared.topic,
+        target_topic=compared.target_topic,
+        partition=compared.partition,
+        verdict=compared.verdict,
+        overtaken_times=times_overtaken(store, migration_id, *compared.key),
+    )
+    data = store.get(proven_key(migration_id, *compared.key))
+    if data is None:
+        return empty
+    try:
+        found = ProvenPartition.parse(data)
+    except ValidationError as error:
+        log.warning("%s-%d: what was proven cannot be read: %s", *compared.key, error)
+        return empty
+    same = (found.migration_id, found.topic, found.target_topic, found.partition) == (
+        migration_id,
+        compared.topic,
+        compared.target_topic,
+        compared.partition,
+    )
+    if not same or not holds_tombstones(found, empty.overtaken_times):
+        return empty
+    return found if found.proven is None or _begins(found.proven, compared) else empty
+
+
+def holds_tombstones(document: ProvenPartition, overtaken_times: int) -> bool:
+    """Whether the comparison began after tombstones were last read too late.
+
+    A value that was found equal before may be one that the source has deleted since, without the copy having seen it.
+
+    :param overtaken_times: objects that there are of the partition now.
+    """
+    return document.overtaken_times == overtaken_times
+
+
+def store_proven(store: ObjectStore, document: ProvenPartition) -> None:
+    """Replace a partition's document. Two comparers may overwrite each other: what is lost is compared again."""
+    store.put(proven_key(document.migration_id, *document.key), document.canonical())
+
+
+def forget_proven(store: ObjectStore, migration_id: str, topic: str, partition: int) -> bool:
+    """Take back what was proven of a partition, because its target topic is another one now; whether there was any."""
+    key = proven_key(migration_id, topic, partition)
+    data = store.get(key)
+    if data is None:
+        return False
+    try:
+        found = ProvenPartition.parse(data)
+    except ValidationError:
+        return False  # nobody takes it for a proof
+    if found.proven is None and found.differing is None:
+        return False
+    nothing = {"proven": None, "differing": None, "differed_times": 0, "postponed": "", "postponed_at": ""}
+    store_proven(store, found.model_copy(update=nothing))
+    return True
+
+
+def _begins(proven: ProvenRange, compared: ContentRange) -> bool:
+    return (proven.source_start_offset, proven.target_start_offset) == (
+        compared.source_start_offset,
+        compared.target_start_offset,
+    )
+
+
+def fits(proven: ProvenRange, compared: ContentRange, offset_map: PartitionMap) -> bool:
+    """Whether a proven range is a first part of what is to be compared, by the map as it is now."""
+    if not _begins(proven, compared) or proven.source_end_offset > compared.source_end_offset:
+        return False
+    if proven.source_end_offset == compared.source_end_offset:
+        return proven.target_end_offset <= compared.target_end_offset
+    if proven.target_end_offset > compared.target_end_offset:
+        return False
+    if len(offset_map) == 1:
+        shift = next(offset_map.runs()).shift
+        return proven.source_end_offset - shift == proven.target_end_offset
+    # The runs may have been corrected since: the last proven record has to be where it was.
+    found = offset_map.translate(proven.source_end_offset - 1)
+    return found.how in (How.EQUAL, How.EXACT) and found.target_offset == proven.target_end_offset - 1
+
+
+def rest_of(compared: ContentRange, proven: ProvenRange | None) -> ContentRange | None:
+    """What of a range is left to compare; None if nothing is."""
+    if proven is None:
+        return compared
+    left = compared.model_copy(
+        update={"source_start_offset": proven.source_end_offset, "target_start_offset": proven.target_end_offset}
+    )
+    is_over = left.source_start_offset >= left.source_end_offset and left.target_start_offset >= left.target_end_offset
+    return None if is_over else left
+
+
+class Anchor:
+    """The leader epoch at a target offset: below it, in the same topic, the same epoch means the same log.
+
+    :param offset: -1 where nothing was written yet.
+    :param topic_id: of the target topic; empty where its brokers do not tell it, and then nothing stays proven.
+    """
+
+    def __init__(self, offset: int = -1, epoch: int = -1, topic_id: str = "") -> None:
+        self.offset = offset
+        self.epoch = epoch
+        self.topic_id = topic_id
+
+    @classmethod
+    def below(cls, wire: Wire, key: TopicPartition, target_end_offset: int) -> Anchor:
+        """The anchor of all that lies below an offset.
+
+        To be taken before the log is read, and before a range that is to grow is looked at by :func:`still_holds`:
+        whatever is written again after that has another epoch or topic id than the anchor.
+        """
+        topic_id = _topic_id(wire, key[0])
+        if target_end_offset <= 0:
+            return cls(topic_id=topic_id)
+        epoch = _epoch_at(wire, key, target_end_offset - 1)
+        return cls(topic_id=topic_id) if epoch is None else cls(target_end_offset - 1, epoch, topic_id)
+
+
+def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
+    """Whether the target's log is still the one that was read, up to the anchor.
+
+    A log start that has moved behind the anchor says nothing against it: what was deleted there was proven before.
+    A topic that was deleted and made again begins with the same epochs, so its id has to be the same, too. A range
+    without an id (an older release has written it) is not trusted.
+    """
+    key = (target_topic, partition)
+    if not proven.target_topic_id or _topic_id(wire, target_topic) != proven.target_topic_id:
+        return False
+    if proven.anchor_offset < 0:
+        return proven.target_end_offset <= proven.target_start_offset
+    if wire.list_offsets([key], "earliest")[key] > proven.anchor_offset:
+        return True
+    return _epoch_at(wire, key, proven.anchor_offset) == proven.anchor_epoch
+
+
+def is_another_log(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
+    """Whether the target's log is certainly not the one that was read: another topic, a lower end, another epoch.
+
+    Where configs that compact may be back already, the batch at the anchor may be gone; that says nothing.
+    """
+    key = (target_topic, partition)
+    if proven.target_topic_id and _topic_id(wire, target_topic) != proven.target_topic_id:
+        return True
+    if proven.anchor_offset < 0 or wire.list_offsets([key], "earliest")[key] > proven.anchor_offset:
+        return False
+    if wire.list_offsets([key], "log_end")[key] <= proven.anchor_offset:
+        return True
+    epoch = _epoch_at(wire, key, proven.anchor_offset)
+    return epoch is not None and epoch != proven.anchor_epoch
+
+
+def _topic_id(wire: Wire, topic: str) -> str:
+    """The id of a topic; empty if it is not there, or its brokers do not tell."""
+    found = wire.metadata([topic]).get(topic)
+    return "" if found is None or found.error_code else found.topic_id
+
+
+def _epoch_at(wire: Wire, key: TopicPartition, offset: int) -> int | None:
+    """Leader epoch of the batch that covers an offset; None if there is none."""
+    try:
+        batches, _ = read_batches(fetch_span(wire, key, offset, isolation=0, max_bytes=1).records)
+    except OutsideOfLog:
+        return None
+    if not batches or not isinstance(batches[0], RawBatch) or batches[0].base_offset > offset:
+        return None
+    return batches[0].leader_epoch
+
+
+def grown(
+    former: ProvenRange | None,
+    piece: ContentRange,
+    content: PartitionContent,
+    anchor: Anchor,
+    log_starts: tuple[int, int],
+) -> ProvenRange:
+    """A proven range and the piece behind it, which was found equal.
+
+    :param piece: what was compared; it begins where ``former`` ends.
+    :param log_starts: of source and target.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    first = former or ProvenRange(
+        source_start_offset=piece.source_start_offset,
+        source_end_offset=piece.source_start_offset,
+        target_start_offset=piece.target_start_offset,
+        target_end_offset=piece.target_start_offset,
+        content=content,
+        pieces=0,
+        first_at=now,
+    )
+    return first.model_copy(
+        update={
+            "source_end_offset": piece.source_end_offset,
+            "target_end_offset": piece.target_end_offset,
+            "anchor_offset": anchor.offset,
+            "anchor_epoch": anchor.epoch,
+            "target_topic_id": anchor.topic_id,
+            "source_log_start_offset": log_starts[0],
+            "target_log_start_offset": log_starts[1],
+            "content": content if former is None else joined(former.content, content),
+            "pieces": first.pieces + 1,
+            "last_at": now,
+        }
+    )
+
+
+def differing(document: ProvenPartition, content: PartitionContent) -> dict[str, object]:
+    """What a difference changes in a partition's document."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"differing": content, "differed_times": document.differed_times + 1, "differed_at": now}

@@ -1,0 +1,499 @@
+"""Compare-and-append: sends decided steps to the target's leaders and judges every answer.
+
+All copiers of a migration share one producer id and count records per partition, so the broker's sequence check lets a
+batch in only if it is exactly the next one (KIP-98). A refused or unexpected answer never leads to a guess: the
+partition is reset and its log says where to go on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
+
+from airflow_provider_kafka_migration.copy.append_errors import (
+    OutOfOrder,
+    dropped,
+    marker_error,
+    too_large,
+    unexpected_end,
+    unexpected_offset,
+)
+from airflow_provider_kafka_migration.copy.empty_transactions import (
+    MAX_OFFSETS_PER_FILL,
+    EmptyTransactions,
+    Fill,
+    markers_are_refused,
+)
+from airflow_provider_kafka_migration.copy.holes import (
+    MARKERS_API_KEY,
+    MAX_MARKERS_PER_REQUEST,
+    connection_marker_parts,
+    marker_errors,
+)
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, Sent
+from airflow_provider_kafka_migration.copy.throttling import Throttling
+from airflow_provider_kafka_migration.copy.transform import Append, Hole
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
+from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where
+from airflow_provider_kafka_migration.kafka import clock, error_codes, produce
+from airflow_provider_kafka_migration.kafka.batches.api import patched_header
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
+
+log = logging.getLogger(__name__)
+
+#: A broker remembers the last five batches of a producer id and partition (``ProducerStateEntry``).
+MAX_IN_FLIGHT_BATCHES = 5
+MAX_REQUESTS_PER_CHANNEL = 3
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
+#: Two connections to each leader: a broker answers one connection's requests one after the other.
+CHANNELS_PER_BROKER = 2
+#: Markers whose answer is lost are waited for so long before the log end is looked at.
+LOST_MARKERS_SECONDS = 0.3
+_LIST_OFFSETS_API_KEY = 2
+_LIST_OFFSETS_VERSION = 5
+_PRODUCE_TIMEOUT_MS = 30_000
+
+
+@dataclass(eq=False)
+class Channel:
+    """One connection to a leader and the partitions that it carries."""
+
+    broker_id: int
+    number: int
+    connection: BrokerConnection
+    requests: int = 0
+    #: partitions with requests on their way, and how many; of these, those with markers
+    unanswered: Counter[PartitionCopy] = field(default_factory=Counter)
+    filling: Counter[PartitionCopy] = field(default_factory=Counter)
+    #: sending is paused until then: the broker throttles
+    muted_until: float = 0.0
+    copies: dict[PartitionCopy, None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MarkerIdentity:
+    """Producer id and epoch of this incarnation of the lane: the fencing token of its markers."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Appender:
+    """The target side of a lane.
+
+    :param busy: the partitions that have something to send, as they are when :meth:`pump` is called.
+    :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param transactional_id: of the lane: fences the markers of its former incarnations; for empty transactions where
+        markers may not be written.
+    :param on_trouble: called with (copy, error): the partition must be reset or stopped.
+    :param on_confirmed: called with the partition when an append (given) or a fill (None) was answered as expected.
+    """
+
+    def __init__(
+        self,
+        target: Wire,
+        producers: ProducerIds,
+        *,
+        busy: Collection[PartitionCopy],
+        deadline: float,
+        transactional_id: str,
+        on_trouble: Callable[[PartitionCopy, MigrationError], None],
+        on_confirmed: Callable[[PartitionCopy, Sent | None], None] | None = None,
+    ) -> None:
+        self._target = target
+        self._producers = producers
+        self._busy = busy
+        self._deadline = deadline
+        self._transactional_id = transactional_id
+        self._identity: MarkerIdentity | None = None
+        self._on_trouble = on_trouble
+        self._on_confirmed = on_confirmed
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._channel_of: dict[PartitionCopy, Channel] = {}
+        self.throttling = Throttling()
+        #: wakes the copier's loop when a fill by empty transactions has ended
+        self.wake: Callable[[], object] = lambda: None
+        self._transactions: EmptyTransactions | None = None
+        self._markers_refused = False
+        #: why holes cannot be filled at all
+        self._fill_error: Terminal | None = None
+
+    # -- channels ----------------------------------------------------------------------------------------------------
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All open channels."""
+        return list(self._channels.values())
+
+    def attach(self, copies: Iterable[PartitionCopy]) -> None:
+        """Give each partition a channel to its present leader."""
+        todo = [copy for copy in copies if copy not in self._channel_of]
+        if not todo:
+            return
+        leaders = self._target.leaders([copy.target_key for copy in todo])
+        for copy in todo:
+            number = copy.spec.partition % CHANNELS_PER_BROKER
+            channel = self._channel(leaders[copy.target_key], number)
+            channel.copies[copy] = None
+            self._channel_of[copy] = channel
+
+    def _channel(self, broker_id: int, number: int) -> Channel:
+        key = (broker_id, number)
+        channel = self._channels.get(key)
+        if channel is None or channel.connection.closed:
+            connection = self._target.open_connection(broker_id)
+            connection.send_deadline = self._deadline
+            channel = Channel(broker_id, number, connection)
+            self._channels[key] = channel
+        return channel
+
+    def detach(self, copy: PartitionCopy) -> None:
+        """Take a partition off its channel; its leader is asked for again."""
+        channel = self._channel_of.pop(copy, None)
+        if channel is not None:
+            channel.copies.pop(copy, None)
+        self._target.forget_leaders([copy.target_key])
+
+    def lose(self, channel: Channel, error: MigrationError) -> None:
+        """A connection broke: the outcome of all that it carried is unknown."""
+        channel.connection.close()
+        if self._channels.get((channel.broker_id, channel.number)) is channel:
+            del self._channels[(channel.broker_id, channel.number)]
+        if channel.filling:
+            # The broker may still write these markers: later ones must fence them, and its log end needs a moment.
+            self._identity = None
+            for copy in channel.filling:
+                copy.settles_at = time.monotonic() + LOST_MARKERS_SECONDS
+        for copy in list(channel.copies):
+            self._on_trouble(copy, error)
+            self.detach(copy)
+
+    def close(self) -> None:
+        """Close all connections; what was not answered has an unknown outcome."""
+        if self._transactions is not None:
+            self._transactions.close()
+        for channel in self._channels.values():
+            channel.connection.close()
+        self._channels.clear()
+        self._channel_of.clear()
+
+    # -- how holes are filled ----------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Before the first look at a log end: find out how holes can be filled.
+
+        Where markers may not be written, transactions that former incarnations left open are over when this returns.
+        """
+        self._markers_refused = markers_are_refused(self._target)
+        if self._markers_refused:
+            self._fall_back()
+
+    def _fall_back(self) -> None:
+        _say_once(
+            "control markers may not be written on the target (ClusterAction on the cluster, or Alter since Kafka 3.8, "
+            "is missing, or the api): holes are filled by empty transactions, which takes longer"
+        )
+        transactions = EmptyTransactions(
+            self._target.config, self._transactional_id, deadline=self._deadline, wake=lambda: self.wake()
+        )
+        try:
+            transactions.begin()
+        except Terminal as error:
+            # Partitions without holes need none of it.
+            transactions.close()
+            self._fill_error = error
+        except BaseException:
+            transactions.close()
+            raise
+        else:
+            self._transactions = transactions
+
+    def is_settling(self, copy: PartitionCopy) -> bool:
+        """The log end may still grow by what is on its way, so it says nothing yet."""
+        if self._transactions is not None and self._transactions.is_filling(copy.target_key):
+            return True
+        return any(channel.unanswered[copy] > 0 for channel in self._channels.values())
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def pump(self, now: float) -> None:
+        """Send what can be sent now.
+
+        :raises SliceExpired: the deadline has passed.
+        """
+        if clock.is_over(self._deadline):
+            raise SliceExpired(
+                "the slice has ended", next_step="none: the next slice goes on from the target's log end"
+            )
+        if self._markers_refused:
+            self._collect_fills()
+        for channel, copies in self._waiting().items():
+            if now < channel.muted_until:
+                continue
+            try:
+                self._send_markers(channel, copies, now)
+                while channel.requests < MAX_REQUESTS_PER_CHANNEL and self._send_appends(channel, copies, now):
+                    pass
+            except Transient as error:
+                if isinstance(error, SliceExpired):
+                    raise
+                self.lose(channel, error)
+        if self._markers_refused:
+            self._submit_fills(now)
+
+    def _waiting(self) -> dict[Channel, list[PartitionCopy]]:
+        """What has something to send, by the channel that it goes through."""
+        found: dict[Channel, list[PartitionCopy]] = {}
+        for copy in self._busy:
+            channel = self._channel_of.get(copy)
+            if channel is not None:
+                found.setdefault(channel, []).append(copy)
+        return found
+
+    def _send_appends(self, channel: Channel, copies: list[PartitionCopy], now: float) -> bool:
+        batches: list[produce.ProduceBatch] = []
+        sent: dict[TopicPartition, tuple[PartitionCopy, int, Sent]] = {}
+        size = 0
+        for copy in copies:
+            if not self._may_append(copy) or size >= MAX_REQUEST_BYTES:
+                continue
+            step, waiting, sequence = copy.take_append()
+            copy.note_hole(now)
+            header = patched_header(
+                step.batch, self._producers.data_producer_id, self._producers.data_producer_epoch, sequence
+            )
+            batches.append(produce.ProduceBatch(*copy.target_key, header, step.batch.payload))
+            sent[copy.target_key] = (copy, copy.incarnation, waiting)
+            size += waiting.size_bytes
+        if not batches:
+            return False
+        version = api_version(channel.connection, produce.API_KEY, produce.MAX_VERSION)
+        parts = produce.encode(batches, timeout_ms=_PRODUCE_TIMEOUT_MS)
+        channel.requests += 1
+        channel.unanswered.update(copy for copy, _, _ in sent.values())
+        channel.connection.submit(
+            produce.API_KEY, version, parts, lambda frame: self._on_produced(channel, version, sent, frame)
+        )
+        return True
+
+    @staticmethod
+    def _may_append(copy: PartitionCopy) -> bool:
+        return (
+            copy.phase is Phase.RUNNING
+            and bool(copy.pending)
+            and not copy.filling
+            # A partition without producer state takes any sequence: if the first batch were refused (too large, for
+            # instance), the second one would be written in its place. So the first one goes alone.
+            and len(copy.in_flight) < (MAX_IN_FLIGHT_BATCHES if copy.has_appended else 1)
+            and isinstance(copy.pending[0], Append)
+        )
+
+    @staticmethod
+    def _may_fill(copy: PartitionCopy) -> bool:
+        return (
+            copy.phase is Phase.RUNNING
+            and bool(copy.pending)
+            and not copy.filling
+            # Markers are not compared: they may go only when all that was sent before is known to be there.
+            and not copy.in_flight
+            and isinstance(copy.pending[0], Hole)
+        )
+
+    def _send_markers(self, channel: Channel, copies: list[PartitionCopy], now: float) -> None:
+        ready = [] if self._markers_refused else [copy for copy in copies if self._may_fill(copy)]
+        if not ready:
+            return
+        try:
+            identity = self._marker_identity()
+        except SliceExpired:
+            raise
+        except MigrationError as error:
+            for copy in ready:
+                self._on_trouble(copy, error)
+            return
+        counts: dict[TopicPartition, int] = {}
+        sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
+        for copy in ready:
+            copy.note_hole(now)
+            copy.filling = _offsets_to_fill(copy, MAX_MARKERS_PER_REQUEST)
+            counts[copy.target_key] = copy.filling
+            sent[copy.target_key] = (copy, copy.incarnation)
+        version, parts = connection_marker_parts(
+            channel.connection, counts, identity.producer_id, identity.producer_epoch
+        )
+        errors: dict[TopicPartition, int] = {}
+        channel.unanswered.update(ready)
+        channel.filling.update(ready)
+        channel.connection.submit(
+            MARKERS_API_KEY, version, parts, lambda frame: errors.update(marker_errors(frame)), flexible=True
+        )
+        # Same connection, so the broker looks at the log end after it has written the markers: one round trip.
+        body = _log_end_request(list(counts))
+        channel.connection.submit(
+            _LIST_OFFSETS_API_KEY,
+            _LIST_OFFSETS_VERSION,
+            [body],
+            lambda frame: self._on_filled(channel, sent, errors, frame),
+        )
+
+    def _marker_identity(self) -> MarkerIdentity:
+        """The fencing token of this incarnation: taken when the first marker is needed, and anew when some were lost.
+
+        :raises Terminal: the transactional id may not be used.
+        :raises Transient: the coordinator does not answer.
+        """
+        if self._identity is None:
+            self._identity = MarkerIdentity(*self._target.init_producer_id(self._transactional_id))
+        return self._identity
+
+    def _collect_fills(self) -> None:
+        """What empty transactions have filled: the appends behind it can go."""
+        if self._transactions is None and self._fill_error is None:
+            self._fall_back()
+        for filled in self._transactions.collect() if self._transactions is not None else ():
+            copy, incarnation = filled.token
+            if copy.incarnation != incarnation:
+                continue
+            if filled.error is not None:
+                self._on_trouble(copy, filled.error)
+            else:
+                copy.transaction_holes += max(filled.log_end_offset - copy.confirmed_offset, 0)
+                self._judge_fill(copy, filled.log_end_offset)
+
+    def _submit_fills(self, now: float) -> None:
+        fills: dict[TopicPartition, Fill] = {}
+        for copy in list(self._busy):
+            if copy not in self._channel_of or not self._may_fill(copy) or self.is_settling(copy):
+                continue
+            if self._fill_error is not None:
+                self._on_trouble(copy, self._fill_error)
+                continue
+            copy.note_hole(now)
+            copy.filling = _offsets_to_fill(copy, MAX_OFFSETS_PER_FILL)
+            fills[copy.target_key] = Fill(copy.filling, copy.confirmed_offset, (copy, copy.incarnation))
+        if fills and self._transactions is not None:
+            self._transactions.submit(fills)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _on_produced(
+        self,
+        channel: Channel,
+        version: int,
+        sent: dict[TopicPartition, tuple[PartitionCopy, int, Sent]],
+        frame: memoryview,
+    ) -> None:
+        channel.requests -= 1
+        channel.unanswered.subtract(copy for copy, _, _ in sent.values())
+        channel.unanswered += Counter()
+        answer = produce.decode(frame[4:], version)
+        if answer.throttle_time_ms > 0:
+            channel.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
+        for item in answer.partitions:
+            copy, incarnation, waiting = sent[(item.topic, item.partition)]
+            if copy.incarnation != incarnation:
+                continue
+            if item.error_code:
+                self._on_trouble(copy, self._append_error(copy, item))
+            elif item.base_offset != waiting.target_offset:
+                self._on_trouble(copy, unexpected_offset(copy, waiting, item.base_offset))
+            else:
+                confirmed = copy.confirm_append()
+                if self._on_confirmed is not None:
+                    self._on_confirmed(copy, confirmed)
+
+    def _append_error(self, copy: PartitionCopy, item: produce.ProducedPartition) -> MigrationError:
+        what = "the append was refused" + (f" ({item.error_message})" if item.error_message else "")
+        where = Where(cluster="target", topic=item.topic, partition=item.partition, offset=copy.confirmed_source_offset)
+        if item.error_code in (
+            error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            error_codes.DUPLICATE_SEQUENCE_NUMBER,
+            error_codes.UNKNOWN_PRODUCER_ID,
+        ):
+            return OutOfOrder(what, where=where, next_step="none: the copier looks at the target's log end again")
+        if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
+            return too_large(copy.in_flight[0], what, where)
+        return error_codes.error_for(item.error_code, what, where=where, needs="Write")
+
+    def _on_filled(
+        self,
+        channel: Channel,
+        sent: dict[TopicPartition, tuple[PartitionCopy, int]],
+        errors: dict[TopicPartition, int],
+        frame: memoryview,
+    ) -> None:
+        for counts in (channel.unanswered, channel.filling):
+            counts.subtract(copy for copy, _ in sent.values())
+        channel.unanswered += Counter()
+        channel.filling += Counter()
+        answer = ListOffsetsResponse.decode(bytes(frame), version=_LIST_OFFSETS_VERSION, header=True)
+        for topic in answer.topics:
+            for item in topic.partitions:
+                copy, incarnation = sent[(topic.name, item.partition_index)]
+                if copy.incarnation != incarnation:
+                    continue
+                code = errors.get((topic.name, item.partition_index), 0) or item.error_code
+                if code == error_codes.CLUSTER_AUTHORIZATION_FAILED:
+                    self._markers_refused = True
+                if code:
+                    where = Where(cluster="target", topic=topic.name, partition=item.partition_index)
+                    self._on_trouble(copy, marker_error(code, where))
+                else:
+                    self._judge_fill(copy, item.offset)
+
+    def _judge_fill(self, copy: PartitionCopy, log_end_offset: int) -> None:
+        """The log end after a fill tells how much of it was written, and whether somebody else was there."""
+        if log_end_offset > copy.confirmed_offset + copy.filling or log_end_offset < copy.confirmed_offset:
+            self._on_trouble(copy, unexpected_end(copy, log_end_offset))
+        elif log_end_offset == copy.confirmed_offset:
+            where = Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition)
+            self._on_trouble(copy, dropped(where))
+        else:
+            copy.confirm_fill(log_end_offset, time.monotonic())
+            if self._on_confirmed is not None:
+                self._on_confirmed(copy, None)
+
+
+_said_lock = threading.Lock()
+_said: set[str] = set()
+
+
+def _say_once(text: str) -> None:
+    """Once per process: every slice of every lane would say it again."""
+    with _said_lock:
+        is_new = text not in _said
+        _said.add(text)
+    if is_new:
+        log.warning(text)
+
+
+def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:
+    step = copy.pending[0]
+    assert isinstance(step, Hole)
+    # The first marker after a resume goes alone: from then on those of former incarnations are refused, and what they
+    # have left is seen before many more are written.
+    return min(step.count, limit) if copy.has_filled else 1
+
+
+def _log_end_request(keys: list[TopicPartition]) -> bytes:
+    topics = [
+        ListOffsetsRequest.ListOffsetsTopic(
+            name=topic,
+            partitions=[
+                ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+                    partition_index=number, current_leader_epoch=-1, timestamp=-1
+                )
+                for number in numbers
+            ],
+        )
+        for topic, numbers in by_topic(keys)
+    ]
+    request = ListOffsetsRequest(replica_id=-2, isolation_level=0, topics=topics)
+    return bytes(request.encode(version=_LIST_OFFSETS_VERSION))

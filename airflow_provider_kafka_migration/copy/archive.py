@@ -1,0 +1,465 @@
+"""The archive: raw batches in object storage, in Kafka's own ``.log`` format with the source's offsets.
+
+``<migration_id>/segments/<topic>/<partition>/<from:020d>.<until:020d>.<sha256[:16]>.log`` and, written after it, the
+same with ``.json``: the entry. Both are create-only, and the name tells the content, so a second writer with the same
+bytes changes nothing. A segment without an entry was never finished and does not count. The first field of the name is
+what ``kafka-dump-log`` reads as base offset.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.documents.manifest import Manifest, ManifestPartition, SegmentEntry, seal
+from airflow_provider_kafka_migration.errors import ObjectExists, SegmentTampered, TopicRecreated, Where
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, read_batches
+from airflow_provider_kafka_migration.kafka.fetch import Aborted
+from airflow_provider_kafka_migration.offset_map.topic_key import topic_key, topic_of_key
+from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
+
+_NAME = re.compile(r"(?P<from>[0-9]{20})\.(?P<until>[0-9]{20})\.[0-9a-f]{16}\.json")
+#: How the key of the entry of a segment without batches ends: it was a hole, or a gap of the source.
+_EMPTY = f".{hashlib.sha256(b'').hexdigest()[:16]}.json"
+_RESTORE = "restore the object from a version of the bucket, or delete it and its entry and copy the partition again"
+
+
+def segments_prefix(migration_id: str, topic: str, partition: int) -> str:
+    """Where the segments of a partition are, with a slash at the end."""
+    return f"{migration_id}/segments/{topic_key(topic)}/{partition}/"
+
+
+class SegmentWriter:
+    """Writes segments of one partition. Safe to repeat after any crash."""
+
+    def __init__(self, store: ObjectStore, migration_id: str, topic: str, partition: int, topic_id: str = "") -> None:
+        self.store = store
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.prefix = segments_prefix(migration_id, topic, partition)
+
+    def put_chunk(self, chunk: Chunk) -> SegmentEntry:
+        """Archive a chunk; see :meth:`put`."""
+        return self.put(
+            chunk.batches,
+            chunk.aborted,
+            chunk.from_offset,
+            chunk.until_offset,
+            log_start_offset=chunk.log_start_offset,
+            last_stable_offset=chunk.last_stable_offset,
+        )
+
+    def put(
+        self,
+        batches: Bytes | memoryview,
+        aborted: Sequence[Aborted],
+        from_offset: int,
+        until_offset: int,
+        *,
+        log_start_offset: int = -1,
+        last_stable_offset: int = -1,
+    ) -> SegmentEntry:
+        """Make batches durable, then count them. Returns the entry, that of an earlier writer if there is one.
+
+        :param batches: as fetched; a truncated last one is left out.
+        :param until_offset: everything below it, down to ``from_offset``, is covered.
+        :raises BatchMalformed: a batch whose CRC is wrong: nothing damaged is archived.
+        :raises SegmentTampered: the object is there with other content, though its entry counts.
+        """
+        parsed, consumed = read_batches(memoryview(batches))
+        for batch in parsed:
+            batch.check_crc()
+        data = _whole(batches, consumed)
+        sha256 = hashlib.sha256(data).hexdigest()
+        stem = f"{self.prefix}{from_offset:020d}.{until_offset:020d}.{sha256[:16]}"
+        entry = SegmentEntry(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            from_offset=from_offset,
+            until_offset=until_offset,
+            batch_count=len(parsed),
+            record_count=sum(record_count(batch) for batch in parsed),
+            size_bytes=len(data),
+            sha256=sha256,
+            crc32c=f"{int(crc32c(data)):08x}",
+            aborted=sorted(set(aborted), key=lambda pair: (pair[1], pair[0])),
+            last_stable_offset=last_stable_offset,
+            log_start_offset=log_start_offset,
+            key=f"{stem}.log",
+        ).sealed()
+        self._put_log(entry, data)
+        return self._put_entry(entry)
+
+    def _put_log(self, entry: SegmentEntry, data: Bytes) -> None:
+        try:
+            self.store.put_new(entry.key, data, sha256=entry.sha256)
+        except ObjectExists:
+            if self.store.get(entry.key) == data:
+                return
+            if self.store.get(_entry_key(entry.key)) is not None:
+                raise _tampered(entry.key, "it is not what its name says", entry) from None
+            # Torn by a store that isn't atomic, and it never counted.
+            self.store.put(entry.key, data)
+
+    def _put_entry(self, entry: SegmentEntry) -> SegmentEntry:
+        key = _entry_key(entry.key)
+        try:
+            self.store.put_new(key, entry.canonical())
+        except ObjectExists:
+            # Another fetch of the same bytes: only what the broker said beside them may differ.
+            return _read_entry(self.store, key)
+        return entry
+
+
+def _whole(batches: Bytes | memoryview, consumed: int) -> Bytes:
+    """The whole batches as an object of their own; not copied where they are one already."""
+    owner = batches.obj if isinstance(batches, memoryview) else batches
+    if isinstance(owner, bytes | bytearray) and len(owner) == len(batches) == consumed:
+        return owner
+    return bytes(memoryview(batches)[:consumed])
+
+
+def record_count(batch: AnyBatch) -> int:
+    """Records of a batch, aborted ones included, markers not."""
+    if isinstance(batch, LegacyBatch):
+        return sum(1 for _ in batch.records())
+    return 0 if batch.is_control else batch.record_count
+
+
+def is_gap(entry: SegmentEntry) -> bool:
+    """Whether the source had deleted all of a segment's offsets before anybody had read them."""
+    return entry.batch_count == 0 and entry.log_start_offset >= entry.until_offset
+
+
+def _entry_key(log_key: str) -> str:
+    return f"{log_key.removesuffix('.log')}.json"
+
+
+def _tampered(key: str, why: str, entry: SegmentEntry | None = None) -> SegmentTampered:
+    where = Where(path=key) if entry is None else Where(path=key, topic=entry.topic, partition=entry.partition)
+    return SegmentTampered(f"segment {key} cannot be used: {why}", where=where, next_step=_RESTORE)
+
+
+def _read_entry(store: ObjectStore, key: str) -> SegmentEntry:
+    data = store.get(key)
+    if data is None:
+        raise _tampered(key, "its entry is gone")
+    try:
+        entry = SegmentEntry.parse(data)
+    except ValidationError as error:
+        raise _tampered(key, f"{error.error_count()} fields of its entry are wrong") from None
+    expected = f"{entry.from_offset:020d}.{entry.until_offset:020d}.{entry.sha256[:16]}.log"
+    sealed = seal(json.loads(data)) == entry.entry_sha256
+    if _entry_key(entry.key) != key or not entry.key.endswith(f"/{expected}") or not sealed:
+        raise _tampered(key, "its entry was altered", entry)
+    return entry
+
+
+class _Name(NamedTuple):
+    """What the key of an entry tells; sorts by offset."""
+
+    from_offset: int
+    until_offset: int
+    key: str
+
+
+def _is_empty(name: _Name) -> bool:
+    return name.key.endswith(_EMPTY)
+
+
+def _parse_name(key: str) -> _Name | None:
+    match = _NAME.fullmatch(key.rpartition("/")[2])
+    return _Name(int(match["from"]), int(match["until"]), key) if match else None
+
+
+class _Names:
+    """Names of one kind, sorted, with what is needed to find those that cover an offset."""
+
+    def __init__(self) -> None:
+        self._names: list[_Name] = []
+        #: the largest end of each name and those before it
+        self._reach: list[int] = []
+
+    def covering(self, position: int) -> _Name | None:
+        """The name that covers an offset, that with the largest end if there are several."""
+        stop = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        if stop == 0 or self._reach[stop - 1] <= position:
+            return None
+        best: _Name | None = None
+        for index in range(stop - 1, -1, -1):
+            name = self._names[index]
+            if name.until_offset > position and (best is None or name.until_offset > best.until_offset):
+                best = name
+            elif best is not None and name.from_offset < best.from_offset:
+                break  # segments overlap only where writers raced from the same offset
+        return best
+
+    def first_from(self, position: int) -> int | None:
+        """Where the first segment begins that lies above an offset."""
+        index = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        return self._names[index].from_offset if index < len(self._names) else None
+
+    def last_from(self, position: int) -> int | None:
+        """Where the last segment begins that does not lie above an offset."""
+        index = bisect_right(self._names, position, key=lambda name: name.from_offset)
+        return self._names[index - 1].from_offset if index else None
+
+    def replace(self, since: int, found: Iterable[_Name]) -> None:
+        """Know these names as well; those from an offset on are sorted in."""
+        first = bisect_left(self._names, since, key=lambda name: name.from_offset)
+        self._names[first:] = sorted({*self._names[first:], *found})
+        del self._reach[first:]
+        reach = self._reach[-1] if self._reach else -1
+        for name in self._names[first:]:
+            reach = max(reach, name.until_offset)
+            self._reach.append(reach)
+
+
+class SegmentIndex:
+    """Finds and reads the segments of one partition; follows an archive that grows.
+
+    Segments with batches win over those without, wherever both cover an offset: a copier that was killed may have had
+    records on their way into the archive while its successor, which could not know, recorded a gap of the source.
+
+    :param topic_id: of the plan; an entry with another one raises :class:`TopicRecreated`.
+    """
+
+    #: Every so many look-ups that find nothing, all names are listed again, not only those of later offsets.
+    FULL_LISTING_EVERY = 16
+
+    def __init__(self, store: ObjectStore, migration_id: str, topic: str, partition: int, topic_id: str = "") -> None:
+        self.store = store
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.prefix = segments_prefix(migration_id, topic, partition)
+        self._full, self._empty = _Names(), _Names()
+        self._is_listed = False
+        self._misses = 0
+
+    def find(self, position: int) -> SegmentEntry | None:
+        """The entry that covers an offset, that with the largest end if there are several; None if none does yet.
+
+        One without batches ends where one with batches begins, whatever its name says.
+        """
+        name = self._full.covering(position)
+        if name is None:
+            # Records may have come since a segment without any was seen here.
+            self._refresh(position)
+            name = self._covering(position)
+        return None if name is None else self._cut(name)
+
+    def find_undisputed(self, position: int) -> SegmentEntry | None:
+        """As :meth:`find`, but where the source's gap was recorded it is a gap, also if the archive has records there.
+
+        For comparisons with a target: it may have been copied before these records came, or after.
+        """
+        if not self._is_listed:
+            self._refresh(position)
+        gap = self._gap(position)
+        found = self.find(position) if gap is None else gap
+        if found is None or found is gap:
+            return found
+        return found.model_copy(update={"until_offset": self._gap_from(position, found.until_offset)})
+
+    def chain(self, position: int) -> Iterator[SegmentEntry]:
+        """Entries from an offset on, without a gap, as far as there are some."""
+        while (entry := self.find(position)) is not None:
+            yield entry
+            position = entry.until_offset
+
+    def until_offset(self, position: int) -> int:
+        """How far the archive covers the partition without a gap from ``position`` on; reads only names."""
+        self._refresh(position)
+        while (name := self._covering(position)) is not None:
+            position = name.until_offset
+        return position
+
+    def read_until_offset(self, position: int) -> int:
+        """How far the archive has what the source had: :meth:`until_offset`, but a gap of the source ends it.
+
+        Also a gap whose records have come into the archive after all: a copy may have passed it before.
+        """
+        self._refresh(position)
+        while self._gap(position) is None and (name := self._covering(position)) is not None:
+            # A gap may begin within a segment that has batches.
+            position = self._gap_from(position, name.until_offset)
+        return position
+
+    def _gap(self, position: int) -> SegmentEntry | None:
+        """The entry of the source's gap that covers an offset, if one is known."""
+        name = self._empty.covering(position)
+        entry = None if name is None else self._entry(name.key)
+        return entry if entry is not None and is_gap(entry) else None
+
+    def _gap_from(self, position: int, until_offset: int) -> int:
+        """Where the first gap of the source in ``(position, until_offset)`` begins; else the end."""
+        begin = self._empty.first_from(position)
+        while begin is not None and begin < until_offset:
+            if self._gap(begin) is not None:
+                return begin
+            begin = self._empty.first_from(begin)
+        return until_offset
+
+    def gap_until(self, position: int, until_offset: int) -> int:
+        """How far a gap may reach that begins at an offset: not into records that the archive has."""
+        self._refresh(position)
+        begin = self._full.first_from(position)
+        return until_offset if begin is None else min(begin, until_offset)
+
+    def read(self, entry: SegmentEntry) -> Chunk:
+        """The content of a segment; :class:`SegmentTampered` if it is torn, altered or gone."""
+        data = self.store.get(entry.key)
+        if data is None:
+            raise _tampered(entry.key, "it is gone", entry)
+        if len(data) != entry.size_bytes:
+            raise _tampered(entry.key, f"{len(data)} bytes instead of {entry.size_bytes}", entry)
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise _tampered(entry.key, "its SHA-256 is not that of its entry", entry)
+        return Chunk(
+            topic=entry.topic,
+            partition=entry.partition,
+            from_offset=entry.from_offset,
+            until_offset=entry.until_offset,
+            batches=memoryview(data),
+            aborted=list(entry.aborted),
+            last_stable_offset=entry.last_stable_offset,
+            log_start_offset=entry.log_start_offset,
+            origin="segment",
+        )
+
+    def _covering(self, position: int) -> _Name | None:
+        name = self._full.covering(position)
+        if name is not None:
+            return name
+        name, begin = self._empty.covering(position), self._full.first_from(position)
+        if name is None or begin is None or begin >= name.until_offset:
+            return name
+        return name._replace(until_offset=begin)
+
+    def _cut(self, name: _Name) -> SegmentEntry:
+        """The entry, as far as the segment is to be used."""
+        entry = self._entry(name.key)
+        if entry.until_offset == name.until_offset:
+            return entry
+        return entry.model_copy(update={"until_offset": name.until_offset})
+
+    def _refresh(self, position: int) -> None:
+        """List names again: those of the last known offset and later ones, now and then all."""
+        self._misses += 1
+        since: int | None = None
+        if self._is_listed and self._misses % self.FULL_LISTING_EVERY:
+            known = [names.last_from(position) for names in (self._full, self._empty)]
+            since = max((begin for begin in known if begin is not None), default=None)
+        # All names that begin with this offset sort behind it: "." follows.
+        found = _names(self.store, self.prefix, None if since is None else f"{self.prefix}{since:020d}")
+        self._is_listed = True
+        if since is None:
+            self._full, self._empty = _Names(), _Names()
+        by_kind: dict[bool, list[_Name]] = {True: [], False: []}
+        for name in found:
+            by_kind[_is_empty(name)].append(name)
+        self._full.replace(since or 0, by_kind[False])
+        self._empty.replace(since or 0, by_kind[True])
+
+    def _entry(self, key: str) -> SegmentEntry:
+        entry = _read_entry(self.store, key)
+        if (entry.topic, entry.partition) != (self.topic, self.partition):
+            raise _tampered(key, f"its entry is of {entry.topic}-{entry.partition}", entry)
+        if self.topic_id and entry.topic_id and entry.topic_id != self.topic_id:
+            raise TopicRecreated(
+                f"segment {key} is of topic id {entry.topic_id}, the plan's is {self.topic_id}",
+                where=Where(topic=self.topic, partition=self.partition, path=key),
+                next_step="the topic was deleted and created again: start a new migration, or exclude the topic",
+            )
+        return entry
+
+
+def _names(store: ObjectStore, prefix: str, start_after: str | None) -> list[_Name]:
+    found = (_parse_name(info.key) for info in store.list(prefix, start_after=start_after))
+    return [name for name in found if name is not None]
+
+
+def build_manifest(store: ObjectStore, migration_id: str) -> Manifest:
+    """The manifest of an archive, from its entries; the same entries give the same bytes.
+
+    :raises SegmentTampered: an entry that cannot be read. Segments themselves are not read.
+    """
+    by_partition: dict[tuple[str, int], list[_Name]] = {}
+    root = f"{migration_id}/segments/"
+    for name in _names(store, root, None):
+        part, partition, _ = name.key.removeprefix(root).split("/")
+        by_partition.setdefault((topic_of_key(part), int(partition)), []).append(name)
+    return Manifest(
+        migration_id=migration_id,
+        partitions=[_manifest_partition(store, *key, names) for key, names in sorted(by_partition.items())],
+    )
+
+
+def _manifest_partition(store: ObjectStore, topic: str, partition: int, names: list[_Name]) -> ManifestPartition:
+    chosen, gaps = _without_overlap(names)
+    entries = [_read_entry(store, name.key) for name in chosen]
+    return ManifestPartition(
+        topic=topic,
+        topic_id=entries[0].topic_id,
+        partition=partition,
+        from_offset=entries[0].from_offset,
+        until_offset=max(entry.until_offset for entry in entries),
+        record_count=sum(entry.record_count for entry in entries),
+        size_bytes=sum(entry.size_bytes for entry in entries),
+        gaps=gaps,
+        superseded=len(names) - len(chosen),
+        segments=entries,
+    )
+
+
+def _without_overlap(names: Iterable[_Name]) -> tuple[list[_Name], list[tuple[int, int]]]:
+    """(segments that cover everything, gaps between them): at each offset the one that reaches furthest, and one
+    without batches only where there is no other."""
+    by_kind: dict[bool, list[_Name]] = {True: [], False: []}
+    for name in sorted(names):
+        by_kind[_is_empty(name)].append(name)
+    full = _furthest(by_kind[False])
+    needed = [name for name in _furthest(by_kind[True]) if not _is_covered(name, full)]
+    chosen = sorted([*full, *needed])
+    gaps: list[tuple[int, int]] = []
+    reach = chosen[0].from_offset
+    for name in chosen:
+        if name.from_offset > reach:
+            gaps.append((reach, name.from_offset))
+        reach = max(reach, name.until_offset)
+    return chosen, gaps
+
+
+def _furthest(names: Iterable[_Name]) -> list[_Name]:
+    """Of sorted names those that are needed: at each offset the one that reaches furthest."""
+    chosen: list[_Name] = []
+    for name in names:
+        if not chosen or name.from_offset > chosen[-1].until_offset:
+            chosen.append(name)
+        elif name.until_offset > chosen[-1].until_offset:
+            same_start = name.from_offset == chosen[-1].from_offset
+            if same_start or (len(chosen) > 1 and name.from_offset <= chosen[-2].until_offset):
+                chosen.pop()
+            chosen.append(name)
+    return chosen
+
+
+def _is_covered(name: _Name, others: Sequence[_Name]) -> bool:
+    """Whether sorted names cover all of another one's range."""
+    position = name.from_offset
+    for index in range(bisect_right(others, position, key=lambda item: item.until_offset), len(others)):
+        if others[index].from_offset > position:
+            break
+        position = max(position, others[index].until_offset)
+    return position >= name.until_offset

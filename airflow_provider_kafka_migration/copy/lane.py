@@ -1,0 +1,419 @@
+"""The loop of a lane: fetch, (archive,) decide, place, append. One thread, no state but the target's log.
+
+What goes wrong with one partition never stops the others: it is reset and resumes, or stops with a named error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_kafka_migration.copy.append import Appender
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.gap_log import write_gap
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, ResumePoint, Sent
+from airflow_provider_kafka_migration.copy.placing import Placer
+from airflow_provider_kafka_migration.copy.polling import SocketPoller
+from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, Feed
+from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
+from airflow_provider_kafka_migration.copy.recovery import Troubles
+from airflow_provider_kafka_migration.copy.resume import Resumer
+from airflow_provider_kafka_migration.copy.topic_ids import fail_recreated
+from airflow_provider_kafka_migration.copy.transform import Decider, Step
+from airflow_provider_kafka_migration.copy.writers import TargetSide
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    MigrationError,
+    RecordTooLarge,
+    SliceExpired,
+    SourceGap,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import clock
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
+
+#: Decided and unsent bytes of one partition, and of the lane, beyond which nothing more is read.
+PARTITION_BUFFER_BYTES = 4 * 1024 * 1024
+LANE_BUFFER_BYTES = 48 * 1024 * 1024
+#: Bytes are still confirmed, but no longer read, in the last part of a slice.
+CLOSING_SECONDS = 0.5
+STOP_POLL_SECONDS = 0.5
+#: A broker that leaves a request unanswered for so long is given up; its partitions look for their leaders again.
+STALLED_SECONDS = 10.0
+#: An open transaction that holds records back for so long is named.
+OPEN_TRANSACTION_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class SliceLimits:
+    """How long a copier may go on.
+
+    :param deadline: of the monotonic clock; nothing is sent after it. A ``Deadline`` counts time asleep.
+    :param until: (topic, partition) -> exclusive source stop offset, or None while there is none.
+    :param stop: asked now and then; True ends the slice early.
+    :param rate: bytes per second that may be read now, 0 or None: as many as come; None: as the job says.
+    """
+
+    deadline: float
+    until: Callable[[PartitionCopy], int | None]
+    stop: Callable[[], bool] = lambda: False
+    rate: Callable[[], int | None] | None = None
+
+
+class LaneCopier:
+    """Copies the partitions of a lane until all are done, the slice ends, or it is told to stop.
+
+    :param source: None for a restore from segments alone.
+    """
+
+    def __init__(
+        self,
+        job: CopyJob,
+        lane: CopyLane,
+        *,
+        source: Wire | None,
+        target: Wire,
+        map_store: ObjectStore,
+        archive_store: ObjectStore | None,
+        limits: SliceLimits,
+    ) -> None:
+        self._job = job
+        self._limits = limits
+        self._lane = lane
+        self._source_wire = source
+        self._gap_store = map_store
+        self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
+        self._deciders: dict[PartitionCopy, Decider] = {}
+        #: partitions with something to send, and those whose log end is to be looked at: a lane may have thousands of
+        #: others, which must not cost each round
+        self._busy: dict[PartitionCopy, None] = {}
+        self._resuming: dict[PartitionCopy, None] = dict.fromkeys(self.copies)
+        self._maps = LaneMaps(map_store, job.migration_id, self._check_deadline)
+        self._placer = Placer(job, self._maps)
+        append = Appender(
+            target,
+            job.producers,
+            busy=self._busy,
+            deadline=limits.deadline,
+            transactional_id=lane.transactional_id,
+            on_trouble=self._on_trouble,
+            on_confirmed=self._on_confirmed,
+        )
+        self._appender = TargetSide(
+            job,
+            target,
+            append,
+            map_store,
+            deadline=limits.deadline,
+            on_trouble=self._on_trouble,
+            on_confirmed=self._on_confirmed,
+        )
+        self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=self._check_deadline)
+        self._feed = Feed(
+            job,
+            source,
+            archive_store,
+            copies=self.copies,
+            on_chunk=self._on_chunk,
+            on_trouble=self._on_trouble,
+            wants=self._wants,
+            reached=self._is_read,
+            rate=limits.rate,
+            watch=self._watch,
+        )
+        self._troubles = Troubles(
+            job, target, self._appender, self._feed, resuming=self._resuming, on_gap=self._record_gap
+        )
+        self._resumer = Resumer(job, source, target, archive=self._feed.archive_reader)
+        self._buffered_bytes = 0
+        self._buffer_limit_bytes = LANE_BUFFER_BYTES + (ARCHIVE_BUFFER_BYTES if job.via == "s3" else 0)
+        self._poller = SocketPoller()
+        self._feed.wake = self._poller.wake
+        self._appender.set_wake(self._poller.wake)
+        self._asked_to_stop = False
+        self._next_look = 0.0
+        self._unsettled: PartitionCopy | None = None
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[PartitionResult]:
+        """Copy; one result per partition, whatever happened."""
+        try:
+            if self._source_wire is not None:
+                self._watch.load()
+            if any(copy.fills_holes for copy in self.copies):
+                self._appender.prepare()
+            self._loop()
+        except SliceExpired:
+            log.debug("lane %s: the slice has ended", self._lane.lane)
+        finally:
+            self.close()
+        if self._source_wire is not None:
+            self._watch.save()
+        self._troubles.close()
+        results = [copy.result(done=self._is_done(copy)) for copy in self.copies]
+        throttled = {
+            "source_throttled_seconds": round(self._feed.throttled_seconds, 3),
+            "target_throttled_seconds": round(self._appender.throttled_seconds, 3),
+        }
+        return [results[0].model_copy(update=throttled), *results[1:]] if results else []
+
+    def _loop(self) -> None:
+        while True:
+            now = time.monotonic()
+            if clock.is_over(self._limits.deadline) or self._all_are_settled():
+                return
+            self._look_around(now)
+            if self._asked_to_stop:
+                return
+            self._resume_due(now)
+            self._troubles.settle()
+            self._forget_idle_ones()
+            self._buffered_bytes = sum(copy.pending_bytes for copy in self._busy) + self._feed.reading_bytes
+            closing = now >= self._limits.deadline - CLOSING_SECONDS
+            if closing and all(copy.is_idle for copy in self.copies):
+                return
+            if not closing:
+                self._feed.pump(now)
+            self._appender.pump(time.monotonic())
+            self._troubles.settle()
+            self._wait(self._pause(now))
+
+    def _forget_idle_ones(self) -> None:
+        for copy in [copy for copy in self._busy if not copy.pending]:
+            del self._busy[copy]
+
+    def _look_around(self, now: float) -> None:
+        """Now and then: is it time to stop, and does everybody answer?"""
+        if now < self._next_look:
+            return
+        self._next_look = now + STOP_POLL_SECONDS
+        self._asked_to_stop = self._limits.stop()
+        for copy in self.copies:
+            self._look_for_open_transactions(copy, now)
+        for connection in self._connections():
+            if connection.waiting_seconds(now) > STALLED_SECONDS:
+                self._on_broken(connection, connection.no_answer())
+
+    def _look_for_open_transactions(self, copy: PartitionCopy, now: float) -> None:
+        """Nothing is left to read but what an open transaction holds back: said once, when it lasts."""
+        if not copy.held_back or copy.fetch_offset < copy.source_end_offset or self._is_read(copy):
+            copy.held_since = None
+            return
+        if copy.held_since is None:
+            copy.held_since = now
+        elif 0 < now - copy.held_since >= OPEN_TRANSACTION_SECONDS:
+            copy.held_since = float("inf")
+            log.warning(
+                "%s-%s: an open transaction holds %s records of the source back (last stable offset %s, "
+                "high watermark %s)",
+                *copy.key,
+                copy.held_back,
+                copy.source_end_offset,
+                copy.source_high_watermark,
+            )
+
+    def _pause(self, now: float) -> float:
+        due = [copy.due_at - now for copy in self._still_resuming()]
+        due.append(self._limits.deadline - now)
+        due.append(STOP_POLL_SECONDS)
+        due.append(self._appender.next_due(now) - now)
+        due.append(self._feed.next_due(now) - now)
+        muted = [channel.muted_until - now for channel in self._appender.channels if channel.muted_until > now]
+        return max(0.0, min(due + muted))
+
+    def _connections(self) -> list[BrokerConnection]:
+        channels = [channel.connection for channel in self._appender.channels]
+        return channels + [reader.connection for reader in self._feed.readers]
+
+    def _wait(self, timeout_seconds: float) -> None:
+        self._poller.wait(self._connections(), timeout_seconds, self._on_broken)
+        self._feed.collect()
+
+    def _on_broken(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
+        for channel in self._appender.channels:
+            if channel.connection is connection:
+                self._appender.lose(channel, error)
+        for reader in self._feed.readers:
+            if reader.connection is connection:
+                self._feed.lose(reader, error)
+
+    def close(self) -> None:
+        """Close all sockets; what was not answered has an unknown outcome."""
+        self._feed.close()
+        self._appender.close()
+        self._poller.close()
+
+    def _check_deadline(self) -> None:
+        if clock.is_over(self._limits.deadline):
+            raise SliceExpired(
+                "the slice has ended", next_step="none: the next slice goes on from the target's log end"
+            )
+
+    # -- where a partition stands ------------------------------------------------------------------------------------
+
+    def _is_read(self, copy: PartitionCopy) -> bool:
+        until = self._limits.until(copy)
+        return until is not None and copy.fetch_offset >= until
+
+    def _is_done(self, copy: PartitionCopy) -> bool:
+        return self._is_copied(copy) and not (copy.fills_holes and copy.excess_markers > 0)
+
+    def _is_copied(self, copy: PartitionCopy) -> bool:
+        """All up to the stop offset is decided, and confirmed by the target."""
+        until = self._limits.until(copy)
+        return until is not None and copy.phase is Phase.RUNNING and copy.is_idle and copy.source_offset >= until
+
+    def _all_are_settled(self) -> bool:
+        """The one that was not, when last looked, is asked first: mostly it answers for all."""
+        if self._unsettled is not None and not self._is_settled(self._unsettled):
+            return False
+        self._unsettled = next((copy for copy in self.copies if not self._is_settled(copy)), None)
+        return self._unsettled is None
+
+    def _is_settled(self, copy: PartitionCopy) -> bool:
+        if self._is_copied(copy) and not self._is_done(copy):
+            try:
+                self._placer.settle_end(copy)
+            except MigrationError as error:
+                self._on_trouble(copy, error)
+        return copy.phase is Phase.FAILED or self._is_done(copy)
+
+    def _wants(self, copy: PartitionCopy) -> bool:
+        return (
+            copy.phase is Phase.RUNNING
+            and copy.stopping is None
+            and not self._is_read(copy)
+            and copy.pending_bytes < PARTITION_BUFFER_BYTES
+            and self._buffered_bytes < self._buffer_limit_bytes
+        )
+
+    # -- resume ------------------------------------------------------------------------------------------------------
+
+    def _still_resuming(self) -> list[PartitionCopy]:
+        for copy in [copy for copy in self._resuming if copy.phase is not Phase.RESUMING]:
+            del self._resuming[copy]
+        return [copy for copy in self._resuming if not self._appender.is_settling(copy)]
+
+    def _resume_due(self, now: float) -> None:
+        due = [copy for copy in self._still_resuming() if copy.due_at <= now]
+        if not due:
+            return
+        found: dict[PartitionCopy, ResumePoint | MigrationError | None]
+        try:
+            self._check_topic_ids(due)
+            due = [copy for copy in due if copy.phase is Phase.RESUMING and copy.due_at <= now]
+            found = self._appender.resume(due, self._resumer, self._maps) if due else {}
+        except Transient as error:
+            found = dict.fromkeys(due, error)
+        for copy, point in found.items():
+            if point is None:
+                # Replicas are behind: not an error, the log is asked again soon.
+                copy.resume_at = now + 0.05
+                self._troubles.is_patient(
+                    copy, Transient("the target's replicas do not catch up", where=self._where(copy))
+                )
+            elif isinstance(point, ResumePoint):
+                self._start(copy, point)
+            else:
+                self._on_trouble(copy, point)
+
+    def _start(self, copy: PartitionCopy, point: ResumePoint) -> None:
+        try:
+            copy.resume(point)
+            self._appender.attach([copy])
+            self._feed.attach([copy])
+        except MigrationError as error:
+            self._on_trouble(copy, error)
+            return
+        if copy.went_back and copy.went_back[-1][1] == point.target_end_offset:
+            log.warning(
+                "%s-%s: the target's log end went back from %s to %s (unclean election?): copied again from the source",
+                *copy.key,
+                *copy.went_back[-1],
+            )
+        self._deciders[copy] = Decider(
+            point.source_offset,
+            self._job.timestamps,
+            copy.spec.max_batch_bytes,
+            split_bytes=self._troubles.split_bytes(copy),
+            where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
+        )
+
+    def _check_topic_ids(self, copies: Sequence[PartitionCopy]) -> None:
+        """A topic deleted and created again is another topic, whatever its offsets are."""
+        if self._source_wire is None:
+            return
+        for copy, error in fail_recreated(self._source_wire, copies, self._where).items():
+            self._on_trouble(copy, error)
+            # What was noted is settled before the next look; nobody is to ask for leaders that there are not.
+            copy.resume_at = float("inf")
+
+    # -- chunks ------------------------------------------------------------------------------------------------------
+
+    def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
+        """Decide a chunk that is durable where it has to be."""
+        if self._source_wire is None:
+            # What the source was like when the segment was read is all that a restore knows of it.
+            copy.source_end_offset = max(copy.source_end_offset, chunk.last_stable_offset)
+        if copy.stopping is not None or copy.phase is not Phase.RUNNING:
+            return
+        try:
+            steps: list[Step] = []
+            # Once its holes are left out they stay so, for as long as this decider lives.
+            self._deciders[copy].packs = not copy.fills_holes
+            try:
+                # What was decided before a record that is too large stays in the list.
+                steps.extend(self._deciders[copy].decide_chunk(chunk))
+            except RecordTooLarge as error:
+                copy.stopping = error
+            self._busy[copy] = None
+            self._placer.place(copy, steps)
+            self._stop_when_idle(copy)
+        except MigrationError as error:
+            self._on_trouble(copy, error)
+
+    def _record_gap(self, copy: PartitionCopy, error: SourceGap) -> None:
+        """Retention was faster, and the policy is to go on: the gap is a hole, named in results and evidence."""
+        log_start_offset = int(error.details["log_start_offset"])
+        gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
+        # A copier that wakes up late must not cover what others may have read before it was deleted.
+        self._check_deadline()
+        if copy.is_fresh:
+            copy.begins_at = gap[1]
+        else:
+            # Written ahead: whoever goes on behind the gap would not see it any more.
+            write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
+            copy.gaps.append(gap)
+        self._feed.pass_gap(copy, gap[1], log_start_offset)
+
+    def _on_confirmed(self, copy: PartitionCopy, _sent: Sent | None) -> None:
+        if self._troubles.relax(copy) and copy in self._deciders:
+            self._deciders[copy].split_bytes = self._troubles.split_bytes(copy)
+        self._stop_when_idle(copy)
+
+    def _stop_when_idle(self, copy: PartitionCopy) -> None:
+        """What was decided before the error is still sent; then the partition stops, and nothing overtakes."""
+        if copy.stopping is not None and copy.is_idle:
+            self._on_trouble(copy, copy.stopping)
+
+    def _on_trouble(self, copy: PartitionCopy, error: MigrationError) -> None:
+        self._troubles.note(copy, error)
+
+    def _where(self, copy: PartitionCopy) -> Where:
+        return Where(
+            migration_id=self._job.migration_id,
+            phase=self._job.name,
+            topic=copy.spec.topic,
+            partition=copy.spec.partition,
+            offset=copy.confirmed_source_offset,
+        )

@@ -1,0 +1,407 @@
+"""Watches when a lane's copiers were at the end of the source's logs: for tombstones, and for lost records.
+
+A broker keeps a tombstone for ``delete.retention.ms`` after its cleaner has first passed it, and it passes nothing that
+is not below the last stable offset. So a copy that has all that was written before a moment ``caught_up_at`` misses no
+tombstone until ``caught_up_at + delete.retention.ms``: values that it has copied since were there then. (In the first
+pass, of tombstones that are older than it, only as long as the leader stays: each replica has a cleaner.) Read later,
+a tombstone may be gone together with the value that it deleted, and a copied value lives on for ever.
+
+Whether one is gone cannot be seen, but whether anything is: where offsets follow each other nothing was removed. So a
+partition is named only where reading went on too late **and** an offset is missing.
+
+How ``caught_up_at`` moves: an end of the log that a fetch has told becomes the mark. When everything below it is on the
+target (or in the archive), the moment at which that fetch was sent is the new ``caught_up_at``. That also holds for
+copies that are never quite at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.copy.overtaken_log import write_overtaken
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.lane_reading import LaneReading, PartitionReading
+from airflow_provider_kafka_migration.documents.overtaken_tombstones import OvertakenTombstones
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import MigrationError, SourceTruncated, TombstonesOvertaken, Where
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch
+from airflow_provider_kafka_migration.kafka.batches.codecs import NONE
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+log = logging.getLogger(__name__)
+
+#: A time of an earlier slice may lie so far in the future: machines' clocks differ. Beyond it one of them is wrong.
+CLOCK_TOLERANCE_SECONDS = 60.0
+
+
+class Answered(NamedTuple):
+    """What a fetch has told of a partition, at its ``fetch_offset``.
+
+    :param until_offset: everything below it is read; ``fetch_offset`` if there was nothing.
+    :param sent_at: when the fetch was sent, seconds since 1970.
+    """
+
+    batches: Sequence[AnyBatch]
+    until_offset: int
+    last_stable_offset: int
+    sent_at: float
+
+
+def first_missing(from_offset: int, batches: Sequence[AnyBatch], until_offset: int) -> int | None:
+    """The first batch or offset from which on something is missing in what was read; None: all offsets are there."""
+    expected = from_offset
+    for batch in batches:
+        if isinstance(batch, LegacyBatch):
+            # Only single messages say which offsets they have without a look inside.
+            is_whole = batch.codec == NONE and batch.last_offset == expected
+        else:
+            is_whole = batch.base_offset <= expected and batch.is_full
+        if not is_whole:
+            return expected
+        expected = batch.next_offset
+    return expected if expected < until_offset else None
+
+
+class ReadWatch:
+    """The reading positions of a lane, for one slice. One owner, except for what a late owner writes too late: it has
+    older times and positions, which are true as well.
+
+    :param store: of the journal location; of a backup half: the archive.
+    :param now: seconds since 1970.
+    :param check: raises when this owner's time is over: others may have read in time what it reads too late.
+    """
+
+    def __init__(
+        self,
+        job: CopyJob,
+        lane: int,
+        store: ObjectStore,
+        copies: Sequence[PartitionCopy],
+        *,
+        now: Callable[[], float] = time.time,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._job = job
+        self._lane = lane
+        self._store = store
+        self._copies = copies
+        self._now = now
+        self._check = check
+        self._prefix = f"{job.migration_id}/reading/"
+        self._known: dict[tuple[str, int], PartitionReading] = {}
+        self._stored: bytes | None = None
+        #: partitions that this slice has read from the source already
+        self._begun: set[PartitionCopy] = set()
+        #: partitions of which an answer came in this slice
+        self._answered: set[PartitionCopy] = set()
+
+    # -- storage -----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """What earlier slices have stored.
+
+        :raises StorageUnavailable: it cannot be read; nobody may guess.
+        """
+        wanted = {copy.key for copy in self._copies}
+        self._take(self._read(self._key), wanted)
+        if wanted - self._known.keys():
+            # Partitions that another lane had before.
+            for info in self._store.list(self._prefix):
+                if info.key != self._key:
+                    self._take(self._read(info.key), wanted)
+        for copy in self._copies:
+            known = self._known.get(copy.key)
+            if known is not None and known.source_epoch >= 0:
+                copy.read_before = (known.source_offset, known.source_epoch)
+
+    @property
+    def _key(self) -> str:
+        return f"{self._prefix}lane-{self._lane:06d}.json"
+
+    def _read(self, key: str) -> LaneReading | None:
+        data = self._store.get(key)
+        try:
+            return None if data is None else LaneReading.parse(data)
+        except ValidationError as error:
+            log.warning("%s cannot be read, so it is not known when the copy was at the end: %s", key, error)
+            return None
+
+    def _take(self, document: LaneReading | None, wanted: set[tuple[str, int]]) -> None:
+        for item in document.partitions if document is not None else ():
+            if item.key in wanted:
+                self._known.setdefault(item.key, item)
+
+    def save(self) -> None:
+        """Store what is known at the end of a slice. What cannot be stored is older next time, and still true."""
+        try:
+            for copy in self._copies:
+                # Also what nothing is known of: the next slice does not look for it in other lanes then.
+                self._change(copy)
+                self._note_epoch(copy)
+                if copy in self._begun:
+                    self._advance(copy)
+            self._put()
+        except MigrationError as error:
+            log.warning("When lane %s was at the end of its logs could not be stored: %s", self._lane, error)
+
+    def _put(self) -> None:
+        document = LaneReading(
+            migration_id=self._job.migration_id,
+            lane=self._lane,
+            partitions=[self._known[key] for key in sorted(self._known)],
+        )
+        data = document.canonical()
+        if data != self._stored and self._known:
+            self._store.put(self._key, data)
+            self._stored = data
+
+    def _note_epoch(self, copy: PartitionCopy) -> None:
+        """Only where nothing is on its way: then the last epoch that was read is that of the safe position."""
+        if copy.spec.verdict is Verdict.TRANSACTIONAL or copy.source_epoch < 0:
+            return  # a position that is committed on the target has the epoch beside it
+        if isinstance(copy.error, SourceTruncated):
+            # The next slice has to find the same.
+            details = copy.error.details
+            self._change(copy, source_offset=details["source_offset"], source_epoch=details["read_epoch"])
+        if copy.phase is Phase.RUNNING and copy.is_idle and copy.fetch_offset == copy.source_offset:
+            self._change(copy, source_offset=copy.source_offset, source_epoch=copy.source_epoch)
+
+    def _change(self, copy: PartitionCopy, **values: float) -> PartitionReading:
+        known = self._known.get(copy.key) or PartitionReading(topic=copy.spec.topic, partition=copy.spec.partition)
+        self._known[copy.key] = changed = known.model_copy(update=values)
+        return changed
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def note(self, copy: PartitionCopy, answered: Answered) -> None:
+        """A fetch was answered; called before anything of it is given on.
+
+        :raises TombstonesOvertaken: tombstones may have gone before they were read, and the policy is to fail.
+        :raises StorageUnavailable: what has to be known of it cannot be stored.
+        """
+        if copy not in self._answered:
+            self._forget_former_topic(copy)
+            self._answered.add(copy)
+        retention_ms = self._retention_ms(copy)
+        if retention_ms is None:
+            return
+        if copy not in self._begun:
+            self._begin(copy, answered, retention_ms)
+        self._advance(copy)
+        if answered.until_offset > copy.fetch_offset:
+            self._look_for_overtaking(copy, answered)
+        if self._known[copy.key].mark_at < 0:
+            self._set_mark(copy, answered, retention_ms)
+            self._advance(copy)
+
+    def _forget_former_topic(self, copy: PartitionCopy) -> None:
+        """A copy that begins again, from the source, has read nothing yet under any epoch. What went into the archive
+        was read, and is read from there."""
+        known = self._known.get(copy.key)
+        if known is not None and known.source_epoch >= 0 and self._job.via == "direct" and copy.is_fresh:
+            self._change(copy, source_offset=-1, source_epoch=-1)
+            copy.read_before = None
+            self._put()
+
+    def _retention_ms(self, copy: PartitionCopy) -> int | None:
+        settings = self._job.tombstones
+        return None if settings is None else settings.retention_ms.get(copy.spec.topic)
+
+    def _begin(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
+        """The first answer of this slice. What is read from the start on owes nothing to earlier slices."""
+        known = self._known.get(copy.key)
+        has_times = known is not None and known.caught_up_at >= 0
+        starts = copy.fetch_offset == copy.begins_at
+        if starts and (not has_times or (copy.is_fresh and self._job.via == "direct")):
+            # Stored before the first record is copied: a kill must not make the beginning unknown. What was read
+            # into the archive before counts as read, however empty the target is.
+            is_later = copy.begins_at > copy.spec.source_start_offset
+            must_store = known is None or known.mark_offset > copy.fetch_offset or not has_times or is_later
+            self._start_anew(copy, answered, retention_ms)
+            if must_store:
+                self._start_others(copy, answered)
+                self._put()
+        elif not has_times:
+            self._start_anew(copy, answered, retention_ms)
+            self._name_unknown(copy, answered, retention_ms)
+        else:
+            assert known is not None
+            self._go_on(copy, known, answered, retention_ms)
+        self._begun.add(copy)
+
+    def _go_on(self, copy: PartitionCopy, known: PartitionReading, answered: Answered, retention_ms: int) -> None:
+        if known.caught_up_at > answered.sent_at + CLOCK_TOLERANCE_SECONDS:
+            # Some machine's clock is wrong, or was: the time since then cannot be told.
+            self._start_anew(copy, answered, retention_ms)
+            self._name_unknown(copy, answered, retention_ms)
+            return
+        self._change(
+            copy,
+            retention_ms=_lowest(known.retention_ms, retention_ms),
+            mark_retention_ms=_lowest(known.mark_retention_ms, retention_ms),
+            mark_at=-1.0 if known.mark_at > answered.sent_at else known.mark_at,
+        )
+
+    def _start_anew(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
+        self._change(
+            copy,
+            caught_up_at=answered.sent_at,
+            caught_up_offset=copy.fetch_offset,
+            retention_ms=retention_ms,
+            mark_at=-1.0,
+            mark_offset=-1,
+            mark_retention_ms=-1,
+            overtaken_from=-1,
+            overtaken_until=-1,
+        )
+
+    def _start_others(self, copy: PartitionCopy, answered: Answered) -> None:
+        """A tail begins with all its partitions in one slice: one write serves all of them."""
+        if self._job.stop_key is None:
+            return
+        for other in self._copies:
+            retention_ms = self._retention_ms(other)
+            known = self._known.get(other.key)
+            if retention_ms is None or other in self._begun or (known is not None and known.caught_up_at >= 0):
+                continue
+            if other.phase is Phase.RUNNING and other.fetch_offset == other.begins_at:
+                self._start_anew(other, answered, retention_ms)
+
+    def _set_mark(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
+        self._change(
+            copy, mark_at=answered.sent_at, mark_offset=answered.last_stable_offset, mark_retention_ms=retention_ms
+        )
+
+    def _advance(self, copy: PartitionCopy) -> None:
+        """Everything below the mark is safe: the copy has all that was written before the mark was set."""
+        known = self._known[copy.key]
+        if known.mark_at < 0 or copy.phase is not Phase.RUNNING or copy.confirmed_source_offset < known.mark_offset:
+            return
+        if 0 <= known.overtaken_until <= copy.confirmed_source_offset:
+            self._write(copy, known, "passed")
+            known = known.model_copy(update={"overtaken_from": -1, "overtaken_until": -1})
+        self._known[copy.key] = known.model_copy(
+            update={
+                "caught_up_at": known.mark_at,
+                "caught_up_offset": known.mark_offset,
+                "retention_ms": known.mark_retention_ms,
+                "mark_at": -1.0,
+            }
+        )
+
+    # -- too late ----------------------------------------------------------------------------------------------------
+
+    def _look_for_overtaking(self, copy: PartitionCopy, answered: Answered) -> None:
+        known = self._known[copy.key]
+        gap_seconds = self._now() - known.caught_up_at
+        if known.overtaken_until >= 0 or gap_seconds * 1000 <= known.retention_ms:
+            return
+        missing = first_missing(copy.fetch_offset, answered.batches, answered.until_offset)
+        if missing is None:
+            return
+        until = max(answered.last_stable_offset, answered.until_offset)
+        stretch = known.model_copy(update={"overtaken_from": copy.fetch_offset, "overtaken_until": until})
+        # Written ahead: whoever goes on behind it would not see it any more.
+        document = self._write(copy, stretch, "met")
+        copy.overtaken.append(document.from_offset)
+        if self._job.tombstones is not None and self._job.tombstones.on_overtaken == "fail":
+            raise overtaken_error(self._job.migration_id, document)
+        log.warning("%s-%s: %s", *copy.key, describe(document))
+        self._known[copy.key] = stretch
+        # An older mark would say that the copy is late still, once it is passed.
+        self._set_mark(copy, answered, self._retention_ms(copy) or 0)
+
+    def _name_unknown(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
+        """Nothing tells when the copy was at the end. Named, but no reason to stop: it is no evidence of a gap."""
+        unknown = PartitionReading(
+            topic=copy.spec.topic,
+            partition=copy.spec.partition,
+            retention_ms=retention_ms,
+            overtaken_from=copy.fetch_offset,
+            overtaken_until=max(answered.last_stable_offset, copy.fetch_offset),
+        )
+        document = self._write(copy, unknown, "met")
+        copy.overtaken.append(document.from_offset)
+        self._change(copy, overtaken_from=document.from_offset, overtaken_until=document.until_offset)
+        log.warning("%s-%s: %s", *copy.key, describe(document))
+
+    def _write(
+        self, copy: PartitionCopy, known: PartitionReading, event: Literal["met", "passed"]
+    ) -> OvertakenTombstones:
+        if event == "met":
+            self._check()
+        now = self._now()
+        is_known = known.caught_up_at >= 0
+        document = OvertakenTombstones(
+            migration_id=self._job.migration_id,
+            topic=copy.spec.topic,
+            topic_id=copy.spec.topic_id,
+            partition=copy.spec.partition,
+            event=event,
+            from_offset=known.overtaken_from,
+            until_offset=known.overtaken_until,
+            caught_up_at=_iso(known.caught_up_at) if is_known else "",
+            caught_up_offset=known.caught_up_offset,
+            read_at=_iso(now),
+            gap_seconds=round(now - known.caught_up_at, 3) if is_known else -1.0,
+            retention_ms=known.retention_ms,
+        )
+        write_overtaken(self._store, document)
+        return document
+
+
+def describe(document: OvertakenTombstones) -> str:
+    """What was met, for people."""
+    until = max(document.until_offset - 1, document.from_offset)
+    if document.gap_seconds < 0:
+        return (
+            f"it is not known when the copy was last at the source's end, so tombstones at offsets "
+            f"{document.from_offset}..{until} may have gone before they were read"
+        )
+    return (
+        f"the copy has all that was written before {document.caught_up_at} (offset {document.caught_up_offset}), and "
+        f"read on {document.gap_seconds:.0f} s later, after more than delete.retention.ms "
+        f"({document.retention_ms / 1000:g} s): tombstones at offsets {document.from_offset}..{until} may have gone "
+        "before they were read, and keys that they deleted may live on on the target"
+    )
+
+
+def overtaken_error(migration_id: str, document: OvertakenTombstones) -> TombstonesOvertaken:
+    """The error of a partition that stops there."""
+    return TombstonesOvertaken(
+        describe(document),
+        where=Where(
+            migration_id=migration_id,
+            cluster="source",
+            topic=document.topic,
+            partition=document.partition,
+            offset=document.from_offset,
+        ),
+        next_step="to go on, set offsets.on_overtaken_tombstones: warn; the whole partition is compared again then, "
+        "and a key that lives on is a difference; recopy: the target topic is deleted, made again, and copied from the "
+        "source's log start (not in a seed through S3). Raise delete.retention.ms on the source until the cutover "
+        "first; then clear the task",
+        details={
+            "from_offset": document.from_offset,
+            "until_offset": document.until_offset,
+            "caught_up_at": document.caught_up_at,
+            "caught_up_offset": document.caught_up_offset,
+            "gap_seconds": document.gap_seconds,
+            "retention_ms": document.retention_ms,
+        },
+    )
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def _lowest(known_ms: int, present_ms: int) -> int:
+    return present_ms if known_ms < 0 else min(known_ms, present_ms)

@@ -1,0 +1,389 @@
+"""Where does the copy of a partition stand? The target's own log answers; nothing else is stored.
+
+The rules are paid for (KIP-98's sequence numbers make them possible):
+
+1. Wait until the high watermark has reached the log end: what a dead copier left is then there to stay.
+2. The last *data* batch gives the next sequence and the source offset. The end of the log must agree with the source
+   (``takeover_check``); where records lie behind markers too many, the map is made right (``realign``).
+3. Markers behind it fill a part of the next hole; the next source record must not lie below the log end. That is
+   noticed when the next record is placed (``placing``), so it needs no extra read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_kafka_migration.copy.leader_epochs import ReadUpTo, check_not_truncated, last_epoch
+from airflow_provider_kafka_migration.copy.log_starts import delete_fillers_again
+from airflow_provider_kafka_migration.copy.log_tail import LogTail, read_tails
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, advance_sequence
+from airflow_provider_kafka_migration.copy.realign import realigned
+from airflow_provider_kafka_migration.copy.takeover_check import Agreement, ReadChunk, agreement, chunks_of_cluster
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import (
+    FloorViolated,
+    ForeignData,
+    MigrationError,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, RawBatch, read_batches
+from airflow_provider_kafka_migration.kafka.ends import LogEnds, read_ends
+from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition
+from airflow_provider_kafka_migration.kafka.logs import fetch_where_possible
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+
+log = logging.getLogger(__name__)
+
+_FIRST_WINDOW_OFFSETS = 64
+_WINDOW_GROWTH = 64
+#: How far back is looked when the last batch alone cannot tell, and when displaced records are to be placed again.
+_DEEPER_OFFSETS = 256
+_REALIGN_OFFSETS = 100_000
+
+#: The point; None: not yet, ask again soon; or what stops the partition.
+Resumed = ResumePoint | MigrationError | None
+ArchiveReader = Callable[[PartitionCopy], ReadChunk | None]
+
+
+@dataclass(eq=False)
+class _Look:
+    """One partition while its end is looked at."""
+
+    copy: PartitionCopy
+    ends: LogEnds
+    map: PartitionMap
+    tail: LogTail | None = None
+
+    @property
+    def last(self) -> RawBatch | None:
+        """The last data batch of ours."""
+        if self.tail is None or not self.tail.batches:
+            return None
+        batch = self.tail.batches[-1]
+        assert isinstance(batch, RawBatch)
+        return batch
+
+    @property
+    def floor(self) -> int:
+        """Nothing of ours lies below it."""
+        return max(self.ends.log_start_offset, min(self.copy.spec.target_start_offset, self.ends.log_end_offset))
+
+    @property
+    def is_whole(self) -> bool:
+        """The tail reaches down to the first record of all."""
+        return self.tail is not None and self.tail.from_offset <= self.copy.spec.target_start_offset
+
+
+class Resumer:
+    """Finds resume points, many partitions at a time.
+
+    :param archive: where a restore that does not know the source reads what was copied.
+    """
+
+    def __init__(
+        self, job: CopyJob, source: Wire | None, target: Wire, *, archive: ArchiveReader = lambda _copy: None
+    ) -> None:
+        self._job = job
+        self._source = source
+        self._target = target
+        self._archive = archive
+
+    def resume(self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps) -> dict[PartitionCopy, Resumed]:
+        """Resume points; what goes wrong with one partition is its value, and does not stop the others.
+
+        :param lane_maps: taken over here, at the log ends that are found.
+        :raises Transient: nobody of a cluster answers, or the storage does not.
+        """
+        found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
+        looks = self._settled(copies, lane_maps, found)
+        self._find_last(looks, found)
+        failed = _failed(found)
+        looks = self._not_truncated([look for look in looks if look.copy not in failed], found)
+        reads = self._readers([look for look in looks if look.last is not None])
+        source_ends = self._source_ends([look for look in looks if look.last is not None])
+        for look in looks:
+            try:
+                read, ends = reads.get(look.copy), source_ends.get(look.copy.key)
+                self._check(look, read, ends, lane_maps)
+                found[look.copy] = self._point(look, self._source_epoch(look, read, ends))
+            except MigrationError as error:
+                found[look.copy] = error
+        return found
+
+    # -- the target --------------------------------------------------------------------------------------------------
+
+    def _settled(
+        self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps, found: dict[PartitionCopy, Resumed]
+    ) -> list[_Look]:
+        """Partitions whose replicas have all that the leader has, with their maps taken over at the log end."""
+        ends = read_ends(self._target, [copy.target_key for copy in copies])
+        self._restore_log_starts(copies, ends)
+        looks = []
+        for copy in copies:
+            end = ends[copy.target_key]
+            if isinstance(end, MigrationError):
+                found[copy] = end
+                continue
+            if not end.settled:
+                continue
+            try:
+                looks.append(_Look(copy, end, lane_maps.load(copy.spec, end.log_end_offset)))
+            except MigrationError as error:
+                found[copy] = error
+        return looks
+
+    def _restore_log_starts(
+        self, copies: Sequence[PartitionCopy], ends: dict[TopicPartition, LogEnds | MigrationError]
+    ) -> None:
+        """A broker that crashed may have forgotten that fillers were deleted."""
+        starts: dict[TopicPartition, int] = {}
+        wanted: dict[TopicPartition, int] = {}
+        for copy in copies:
+            end, start = ends[copy.target_key], copy.spec.target_start_offset
+            if copy.spec.verdict is Verdict.EQUAL and isinstance(end, LogEnds) and end.log_end_offset >= start:
+                starts[copy.target_key], wanted[copy.target_key] = end.log_start_offset, start
+        done = delete_fillers_again(self._target, starts, wanted, self._job.producers.filler_producer_id)
+        for key, found in done.items():
+            end = ends[key]
+            assert isinstance(end, LogEnds)
+            ends[key] = found if isinstance(found, MigrationError) else replace(end, log_start_offset=found)
+
+    def _find_last(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> None:
+        """The tail of each log with at least one data batch, walking back from the end with growing windows."""
+        todo = [look for look in looks if look.ends.log_end_offset > look.ends.log_start_offset]
+        window = _FIRST_WINDOW_OFFSETS
+        while todo:
+            starts = {look: max(look.floor, look.ends.log_end_offset - window) for look in todo}
+            self._read(starts, found)
+            failed = _failed(found)
+            todo = [
+                look for look in todo if look.copy not in failed and look.last is None and starts[look] > look.floor
+            ]
+            window *= _WINDOW_GROWTH
+
+    def _read(self, starts: Mapping[_Look, int], found: dict[PartitionCopy, Resumed]) -> None:
+        spans = {look.copy.target_key: (start, look.ends.log_end_offset) for look, start in starts.items()}
+        tails = read_tails(self._target, spans)
+        for look in starts:
+            tail = tails[look.copy.target_key]
+            try:
+                if isinstance(tail, MigrationError):
+                    raise tail
+                self._check_owner(look.copy, tail)
+                look.tail = tail
+            except MigrationError as error:
+                found[look.copy] = error
+
+    def _check_owner(self, copy: PartitionCopy, tail: LogTail) -> None:
+        for batch in tail.batches:
+            if isinstance(batch, LegacyBatch) or batch.producer_id != self._job.producers.data_producer_id:
+                raise self._foreign(copy, batch)
+
+    def _source_epoch(self, look: _Look, read: ReadChunk | None, source_ends: LogEnds | MigrationError | None) -> int:
+        """Leader epoch of what the source has at the end of our copy; -1 if it is not there any more."""
+        if self._source is None or read is None or look.last is None or not isinstance(source_ends, LogEnds):
+            return -1
+        offset = look.map.source_of(look.last.base_offset)
+        if offset < source_ends.log_start_offset:
+            return -1
+        chunk = read(offset)
+        position = look.map.source_position(look.last.next_offset)
+        batches = [] if chunk is None else read_batches(chunk.batches)[0]
+        return last_epoch([item for item in batches if isinstance(item, RawBatch) and item.base_offset < position])
+
+    def _point(self, look: _Look, source_epoch: int) -> ResumePoint:
+        copy, end, last = look.copy, look.ends.log_end_offset, look.last
+        run = look.map.last_run
+        assert run is not None
+        if last is not None:
+            return ResumePoint(
+                source_offset=look.map.source_position(last.next_offset),
+                target_end_offset=end,
+                next_sequence=advance_sequence(last.base_sequence, last.last_offset_delta),
+                shift=run.shift,
+                is_mapped=len(look.map) > 1,
+                skips_holes=look.map.skips_holes,
+                source_epoch=source_epoch,
+            )
+        start = copy.spec.target_start_offset
+        if end < start:
+            raise Transient(
+                f"the log end {end} is below the first offset to copy, {start}: the log start is not filled yet",
+                where=self._where(copy),
+                next_step="clear topology_copy, then this task",
+            )
+        if look.ends.log_start_offset > start:
+            raise FloorViolated(
+                f"the log start {look.ends.log_start_offset} is above the first copied offset {start} and nothing is "
+                "left",
+                where=self._where(copy),
+                next_step="find what deleted records on the target (retention, DeleteRecords); delete the topic and "
+                "start again",
+            )
+        return ResumePoint(copy.spec.source_start_offset, end, 0, run.shift, len(look.map) > 1, look.map.skips_holes)
+
+    # -- the source --------------------------------------------------------------------------------------------------
+
+    def _readers(self, looks: Sequence[_Look]) -> dict[PartitionCopy, ReadChunk]:
+        """What to compare each tail with; the first look at the source is one fetch for all partitions."""
+        if self._source is None:
+            archived = {look.copy: self._archive(look.copy) for look in looks}
+            return {copy: read for copy, read in archived.items() if read is not None}
+        positions = {look.copy.key: look.map.source_of(look.last.base_offset) for look in looks if look.last}
+        quick: dict[TopicPartition, FetchedPartition] = {}
+        if positions:
+            quick, _ = fetch_where_possible(
+                self._source, list(positions.items()), isolation=READ_COMMITTED, max_bytes=1024 * 1024
+            )
+        return {
+            look.copy: chunks_of_cluster(
+                self._source,
+                look.copy.key,
+                (positions[look.copy.key], quick[look.copy.key]) if look.copy.key in quick else None,
+            )
+            for look in looks
+        }
+
+    def _not_truncated(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
+        """Those of which the source still has what was read; asked before the contents are compared, which would name
+        the difference, but not its cause."""
+        if self._source is None:
+            return list(looks)
+        asked = {look.copy.key: read for look in looks if (read := _read_up_to(look)) is not None}
+        problems = check_not_truncated(self._source, asked) if asked else {}
+        for look in looks:
+            problem = problems.get(look.copy.key)
+            if problem is not None:
+                found[look.copy] = problem
+        return [look for look in looks if problems.get(look.copy.key) is None]
+
+    def _source_ends(self, looks: Sequence[_Look]) -> dict[TopicPartition, LogEnds | MigrationError]:
+        if self._source is None or not looks:
+            return {}
+        return read_ends(self._source, [look.copy.key for look in looks])
+
+    def _check(
+        self, look: _Look, read: ReadChunk | None, source_ends: LogEnds | MigrationError | None, lane_maps: LaneMaps
+    ) -> None:
+        """The end of the target must be what the source has there, and not lie beyond its end."""
+        last = look.last
+        if last is None or read is None:
+            return
+        if isinstance(source_ends, MigrationError):
+            raise source_ends
+        start = 0
+        if source_ends is not None:
+            start = source_ends.log_start_offset
+            if look.map.source_of(last.last_offset) >= source_ends.high_watermark:
+                raise self._beyond(look, last, source_ends.high_watermark)
+        verdict = self._agreement(look, read, start)
+        if verdict is Agreement.WEAK:
+            self._look_further(look, last.base_offset - _DEEPER_OFFSETS)
+            verdict = self._agreement(look, read, start)
+        if verdict is Agreement.DIFFERENT:
+            self._realign(look, last, read, start, lane_maps)
+
+    def _agreement(self, look: _Look, read: ReadChunk, source_start_offset: int) -> Agreement:
+        assert look.tail is not None
+        return agreement(
+            look.tail,
+            look.map,
+            read,
+            source_start_offset=source_start_offset,
+            is_whole=look.is_whole,
+            timestamps=self._job.timestamps,
+        )
+
+    def _look_further(self, look: _Look, from_offset: int) -> None:
+        found: dict[PartitionCopy, Resumed] = {}
+        self._read({look: max(look.floor, from_offset)}, found)
+        problem = found.get(look.copy)
+        if isinstance(problem, MigrationError):
+            raise problem
+
+    def _realign(
+        self, look: _Look, last: RawBatch, read: ReadChunk, source_start_offset: int, lane_maps: LaneMaps
+    ) -> None:
+        """Records behind markers too many: write the map anew. Anything else is not ours to heal."""
+        self._look_further(look, last.base_offset - _REALIGN_OFFSETS)
+        assert look.tail is not None
+        runs = realigned(
+            look.tail,
+            look.map,
+            read,
+            source_start_offset=source_start_offset,
+            is_whole=look.is_whole,
+            timestamps=self._job.timestamps,
+        )
+        if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
+            raise self._mismatch(look, last)
+        log.warning(
+            "%s-%s: control markers too many before source offset %s, found at the take-over; going on as mapped",
+            *look.copy.key,
+            runs[0].source_start,
+        )
+        lane_maps.write_ahead(look.copy.spec, look.ends.log_end_offset, runs)
+        look.map = lane_maps.maps[look.copy.key]
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def _where(self, copy: PartitionCopy, offset: int | None = None) -> Where:
+        return Where(
+            migration_id=self._job.migration_id,
+            cluster="target",
+            topic=copy.spec.target_topic,
+            partition=copy.spec.partition,
+            offset=offset,
+        )
+
+    def _foreign(self, copy: PartitionCopy, batch: AnyBatch) -> ForeignData:
+        producer = batch.producer_id if isinstance(batch, RawBatch) else -1
+        return ForeignData(
+            f"the target holds records that this migration did not write (producer id {producer})",
+            where=self._where(copy, batch.last_offset),
+            next_step="find and stop the producer that writes to the target topic; then delete the topic there and "
+            "start a new migration, or leave the topic out",
+            details={"producer_id": producer, "target_offset": batch.last_offset},
+        )
+
+    def _beyond(self, look: _Look, batch: RawBatch, source_end: int) -> ForeignData:
+        return ForeignData(
+            f"the target's last record stands for source offset {look.map.source_of(batch.last_offset)}, "
+            f"but the source ends at {source_end}",
+            where=self._where(look.copy, batch.last_offset),
+            next_step="the source lost records (unclean election?) or somebody wrote to the target; compare both ends",
+            details={"target_offset": batch.last_offset, "source_end_offset": source_end},
+        )
+
+    def _mismatch(self, look: _Look, batch: RawBatch) -> ForeignData:
+        source_offset = look.map.source_of(batch.base_offset)
+        return ForeignData(
+            f"the end of the target (offsets {batch.base_offset}..{batch.last_offset}) differs from the source's "
+            f"records at {source_offset}",
+            where=self._where(look.copy, batch.base_offset),
+            next_step="a stale copier, or somebody else, wrote to the target; delete the target topic and start "
+            "again, or leave the topic out",
+            details={"target_offset": batch.base_offset, "source_offset": source_offset},
+        )
+
+
+def _failed(found: Mapping[PartitionCopy, Resumed]) -> set[PartitionCopy]:
+    return {copy for copy, item in found.items() if isinstance(item, MigrationError)}
+
+
+def _read_up_to(look: _Look) -> ReadUpTo | None:
+    """Up to where it is known under which leader epoch the source was read; None: it is not."""
+    if look.last is None:
+        return None
+    position = look.map.source_position(look.last.next_offset)
+    if look.copy.source_epoch >= 0:
+        return ReadUpTo(position, look.copy.source_epoch)
+    before = look.copy.read_before
+    # Beyond what the target has, the source may lose what it likes: that was not copied.
+    return ReadUpTo(*before) if before is not None and before[0] <= position else None

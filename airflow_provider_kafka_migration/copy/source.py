@@ -1,0 +1,506 @@
+"""Where chunks come from: the source cluster's leaders, without blocking; archived segments are in ``archive``."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.leader_epochs import ReadUpTo, check_not_truncated, last_epoch, truncated
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy
+from airflow_provider_kafka_migration.copy.read_watch import Answered, ReadWatch
+from airflow_provider_kafka_migration.copy.throttling import Throttling
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    BrokerUnreachable,
+    MigrationError,
+    RecordsWithheld,
+    SourceGap,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import error_codes, fetch
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, read_batches
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.empty_answers import (
+    FULL_WAIT_MS,
+    Says,
+    cut_short,
+    enough_bytes,
+    proven_hole,
+    says,
+)
+from airflow_provider_kafka_migration.kafka.ends import local_log_start
+from airflow_provider_kafka_migration.kafka.wire import Wire, api_version
+
+log = logging.getLogger(__name__)
+
+#: 1 MB per partition was as fast as 8 MB, and keeps many partitions' buffers small.
+PARTITION_FETCH_BYTES = 1024 * 1024
+RESPONSE_FETCH_BYTES = 16 * 1024 * 1024
+LONG_POLL_MS = 500
+SHORT_POLL_MS = 5
+#: A fetch costs the broker and us something for each partition in it, so partitions that brought nothing for so long
+#: are asked for by a fetch of their own, which waits while the busy ones' goes on at their pace.
+QUIET_SECONDS = 1.0
+#: Fewer partitions of a leader stay in one fetch, whatever they do.
+FEW_PARTITIONS = 16
+#: Pauses of a partition whose records are withheld, before each further try. Behind the last one it is in trouble: it
+#: loses what it has on its way, and resumes.
+WITHHELD_PAUSES = (0.1, 0.3, 1.0, 2.0)
+#: Pause between two fetches of the quiet ones, so that single records here and there do not make it turn all the time.
+QUIET_PAUSE_SECONDS = 0.01
+
+
+class Ask(Enum):
+    """How a partition is asked for."""
+
+    #: with others
+    TOGETHER = "together"
+    #: by a fetch of its own: its first batch did not fit, or nothing came though there is more
+    ALONE = "alone"
+    #: nothing came again: what can prove a hole (``empty_answers``)
+    PROBE = "probe"
+
+
+@dataclass(eq=False)
+class Reader:
+    """One connection to one source leader, with at most one fetch on its way.
+
+    :param is_quiet: carries the partitions that bring nothing.
+    """
+
+    broker_id: int
+    connection: BrokerConnection
+    is_quiet: bool = False
+    busy: bool = False
+    #: the last fetch was for one partition alone: the others come next
+    was_alone: bool = False
+    #: when the last fetch was sent (seconds since 1970)
+    sent_at: float = 0.0
+    muted_until: float = 0.0
+    copies: dict[PartitionCopy, None] = field(default_factory=dict)
+    #: of the quiet ones: those that have brought something and are to go over to the busy ones
+    lively: dict[PartitionCopy, None] = field(default_factory=dict)
+
+
+class KafkaSource:
+    """The source side of a lane: one fetch per leader on its way, long-polling, read_committed.
+
+    :param on_chunk: called with (copy, chunk) for each partition that has something new.
+    :param on_trouble: called with (copy, error).
+    :param wants: whether a partition may be fetched now (room in its queues, stop offset not reached).
+    :param watch: hears of each answer before anything of it is given on.
+    """
+
+    def __init__(
+        self,
+        source: Wire,
+        *,
+        on_chunk: Callable[[PartitionCopy, Chunk], None],
+        on_trouble: Callable[[PartitionCopy, MigrationError], None],
+        wants: Callable[[PartitionCopy], bool],
+        partition_fetch_bytes: int = PARTITION_FETCH_BYTES,
+        watch: ReadWatch | None = None,
+    ) -> None:
+        self._watch = watch
+        self._source = source
+        self._on_chunk = on_chunk
+        self._on_trouble = on_trouble
+        self._wants = wants
+        self._partition_fetch_bytes = partition_fetch_bytes
+        #: by broker id and whether they carry the quiet ones
+        self._readers: dict[tuple[int, bool], Reader] = {}
+        self._reader_of: dict[PartitionCopy, Reader] = {}
+        self._fetch_bytes: dict[PartitionCopy, int] = {}
+        #: of the leader that each partition was attached to: it refuses fetches once there is another one
+        self._leader_epochs: dict[PartitionCopy, int] = {}
+        #: when a partition has brought something (monotonic clock), or was attached
+        self._heard_at: dict[PartitionCopy, float] = {}
+        self._next_sorting = 0.0
+        #: Partitions that must be asked for alone, and how.
+        self._alone: dict[PartitionCopy, Ask] = {}
+        #: Partitions whose records are withheld: how often that was so, and when they are asked for again.
+        self._withheld: dict[PartitionCopy, tuple[int, float]] = {}
+        self.throttling = Throttling()
+
+    @property
+    def readers(self) -> list[Reader]:
+        """All open readers."""
+        return list(self._readers.values())
+
+    def attach(self, copies: Iterable[PartitionCopy]) -> None:
+        """Give each partition a reader at its present leader."""
+        todo = [copy for copy in copies if copy not in self._reader_of]
+        if not todo:
+            return
+        leaders = self._source.leaders([copy.key for copy in todo])
+        epochs = self._source.leader_epochs(leaders)
+        for copy in self._not_truncated(todo, epochs):
+            self._leader_epochs[copy] = epochs[copy.key]
+            self._heard_at[copy] = time.monotonic()
+            self._give(copy, self._reader(leaders[copy.key]))
+
+    def _not_truncated(
+        self, copies: Sequence[PartitionCopy], epochs: Mapping[tuple[str, int], int]
+    ) -> list[PartitionCopy]:
+        """Those whose leader still has what was read; the others are in trouble.
+
+        A leader whose own epoch is that of the last batch is the one that was read from: its log only grows.
+        """
+        asked = {
+            copy.key: ReadUpTo(copy.fetch_offset, copy.source_epoch)
+            for copy in copies
+            if 0 <= copy.source_epoch != epochs[copy.key]
+        }
+        found = check_not_truncated(self._source, asked) if asked else {}
+        for copy in copies:
+            error = found.get(copy.key)
+            if error is not None:
+                self._on_trouble(copy, error)
+        return [copy for copy in copies if found.get(copy.key) is None]
+
+    def _reader(self, broker_id: int, is_quiet: bool = False) -> Reader:
+        reader = self._readers.get((broker_id, is_quiet))
+        if reader is None or reader.connection.closed:
+            reader = Reader(broker_id, self._source.open_connection(broker_id), is_quiet)
+            self._readers[(broker_id, is_quiet)] = reader
+        return reader
+
+    def _give(self, copy: PartitionCopy, reader: Reader) -> None:
+        self._take(copy)
+        reader.copies[copy] = None
+        self._reader_of[copy] = reader
+
+    def _take(self, copy: PartitionCopy) -> None:
+        reader = self._reader_of.pop(copy, None)
+        if reader is not None:
+            reader.copies.pop(copy, None)
+            reader.lively.pop(copy, None)
+
+    def detach(self, copy: PartitionCopy) -> None:
+        """Take a partition off its reader; its leader is asked for again."""
+        self._take(copy)
+        self._alone.pop(copy, None)
+        self._withheld.pop(copy, None)
+        self._source.forget_leaders([copy.key])
+
+    def lose(self, reader: Reader, error: MigrationError) -> None:
+        """A connection broke."""
+        reader.connection.close()
+        if self._readers.get((reader.broker_id, reader.is_quiet)) is reader:
+            del self._readers[(reader.broker_id, reader.is_quiet)]
+        for copy in list(reader.copies):
+            self.detach(copy)
+            self._on_trouble(copy, error)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for reader in self._readers.values():
+            reader.connection.close()
+        self._readers.clear()
+        self._reader_of.clear()
+
+    # -- fetching ----------------------------------------------------------------------------------------------------
+
+    def next_due(self, now: float) -> float:
+        """When a reader that rests may go on (monotonic clock); far away if none does."""
+        resting = [item.muted_until for item in self._readers.values() if not item.busy and item.muted_until > now]
+        resting += [due_at for _, due_at in self._withheld.values() if due_at > now]
+        return min(resting, default=now + LONG_POLL_MS / 1000)
+
+    def pump(self, now: float) -> None:
+        """Send a fetch to each leader that has none on its way."""
+        if now >= self._next_sorting:
+            self._next_sorting = now + QUIET_SECONDS / 2
+            self._open_for_quiet_ones(now)
+        for reader in list(self._readers.values()):
+            if reader.busy or now < reader.muted_until:
+                continue
+            try:
+                self._take_in(reader, now)
+                self._send(reader)
+            except Transient as error:
+                self.lose(reader, error)
+
+    def _open_for_quiet_ones(self, now: float) -> None:
+        """A second connection to leaders of which many partitions bring nothing."""
+        for broker_id, is_quiet in list(self._readers):
+            if is_quiet or (broker_id, True) in self._readers:
+                continue
+            reader = self._readers[(broker_id, False)]
+            if len(reader.copies) > FEW_PARTITIONS and any(self._is_quiet(copy, now) for copy in reader.copies):
+                try:
+                    self._reader(broker_id, is_quiet=True)
+                except Transient as error:
+                    log.info("no second connection to broker %s of the source: %s", broker_id, error.what)
+
+    def _take_in(self, reader: Reader, now: float) -> None:
+        """Before a fetch: take over the partitions that belong to it by now.
+
+        The reader that they leave may have them in a fetch that is on its way; its answer for them is ignored. The
+        other way round, those that have become busy would wait for that answer.
+        """
+        other = self._readers.get((reader.broker_id, not reader.is_quiet))
+        if other is None:
+            return
+        if reader.is_quiet:
+            moving = [copy for copy in other.copies if self._is_quiet(copy, now)]
+        else:
+            moving = list(other.lively)
+        for copy in moving:
+            self._give(copy, reader)
+
+    def _is_quiet(self, copy: PartitionCopy, now: float) -> bool:
+        return (
+            self._heard_at[copy] <= now - QUIET_SECONDS
+            and copy not in self._alone
+            # What only waits for room goes on soon.
+            and not copy.pending_bytes
+            and not copy.reading_bytes
+        )
+
+    def _send(self, reader: Reader) -> None:
+        wanted = [copy for copy in reader.copies if self._wants(copy) and not self._is_resting(copy)]
+        if not wanted:
+            return
+        chosen, ask = self._choose(reader, wanted)
+        reader.was_alone = ask is not Ask.TOGETHER
+        # Rotate: a broker fills an answer in the request's order, and the last ones may get nothing.
+        chosen.sort(key=lambda copy: copy.source_bytes)
+        size = {copy: self._fetch_bytes.get(copy, self._partition_fetch_bytes) for copy in chosen}
+        ranges = [
+            fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy], self._leader_epochs[copy]) for copy in chosen
+        ]
+        asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset, self._leader_epochs[copy]) for copy in chosen}
+        waits = reader.is_quiet or len(chosen) == len(reader.copies)
+        version = api_version(reader.connection, fetch.API_KEY, fetch.MAX_VERSION)
+        body = fetch.encode(
+            ranges,
+            version,
+            # With partitions left out for want of room the answer must not keep them waiting.
+            max_wait_ms=FULL_WAIT_MS if reader.was_alone else LONG_POLL_MS if waits else SHORT_POLL_MS,
+            max_bytes=max(RESPONSE_FETCH_BYTES, max(size.values())),
+            isolation=fetch.READ_UNCOMMITTED if ask is Ask.PROBE else fetch.READ_COMMITTED,
+        )
+        reader.busy = True
+        reader.sent_at = time.time()
+        reader.connection.submit(
+            fetch.API_KEY,
+            version,
+            [body],
+            lambda frame: self._on_fetched(reader, version, asked, ask, frame),
+        )
+
+    def _is_resting(self, copy: PartitionCopy) -> bool:
+        return copy in self._withheld and time.monotonic() < self._withheld[copy][1]
+
+    def _choose(self, reader: Reader, wanted: list[PartitionCopy]) -> tuple[list[PartitionCopy], Ask]:
+        """One that must be asked for alone, or all; by turns, since an answer without records may take long."""
+        alone = next((copy for copy in wanted if copy in self._alone), None)
+        if alone is None or (reader.was_alone and len(wanted) > 1):
+            return wanted, Ask.TOGETHER
+        return [alone], self._alone[alone]
+
+    def _on_fetched(
+        self,
+        reader: Reader,
+        version: int,
+        asked: dict[tuple[str, int], tuple[PartitionCopy, int, int, int]],
+        ask: Ask,
+        frame: memoryview,
+    ) -> None:
+        reader.busy = False
+        answer = fetch.decode(frame[4:], version)
+        if answer.throttle_time_ms > 0:
+            reader.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
+        elif reader.is_quiet and len(asked) > FEW_PARTITIONS:
+            reader.muted_until = time.monotonic() + QUIET_PAUSE_SECONDS
+        left = {
+            key: copy
+            for key, (copy, incarnation, offset, epoch) in asked.items()
+            if (copy.incarnation, copy.fetch_offset) == (incarnation, offset)
+            # The same broker may lead again in a later epoch, with another log.
+            and (self._reader_of.get(copy), self._leader_epochs[copy]) == (reader, epoch)
+        }
+        for item in answer.partitions:
+            copy = left.pop((item.topic, item.partition), None)
+            if copy is None:
+                continue
+            try:
+                if item.error_code:
+                    self._on_error(copy, item)
+                else:
+                    self._on_partition(copy, item, ask, reader.sent_at)
+            except BrokerUnreachable:
+                raise
+            except RecordsWithheld as error:
+                self._on_withheld(copy, error)
+            except MigrationError as error:
+                # Bytes that are no batches, or a broker that does not say where its log begins: this partition's.
+                self._on_trouble(copy, error)
+        if answer.throttle_time_ms <= 0:
+            self._on_left_out(left.values(), answer.error_code)
+
+    def _on_withheld(self, copy: PartitionCopy, error: RecordsWithheld) -> None:
+        """Nothing is concluded; the partition rests, and is asked for as ever then."""
+        self._alone.pop(copy, None)
+        times, _ = self._withheld.get(copy, (0, 0.0))
+        if times == len(WITHHELD_PAUSES):
+            self._on_trouble(copy, error)
+            return
+        log.info("%s-%s: %s", *copy.key, error.what)
+        self._withheld[copy] = (times + 1, time.monotonic() + WITHHELD_PAUSES[times])
+
+    def _on_left_out(self, copies: Iterable[PartitionCopy], error_code: int) -> None:
+        """Only a quota that is used up is a reason to say nothing of a partition."""
+        for copy in copies:
+            if error_code:
+                error = error_codes.error_for(
+                    error_code, "records cannot be read", where=self._where(copy), needs="Read"
+                )
+            else:
+                error = BrokerBusy(
+                    "the broker's answer says nothing of the partition",
+                    where=self._where(copy),
+                    next_step="clear the task when the broker is well again",
+                )
+            self._on_trouble(copy, error)
+
+    def _on_error(self, copy: PartitionCopy, item: fetch.FetchedPartition) -> None:
+        where = self._where(copy)
+        if item.error_code in error_codes.STALE_METADATA:
+            self.detach(copy)
+        if item.error_code == error_codes.OFFSET_OUT_OF_RANGE:
+            self._on_trouble(copy, self._out_of_range(copy, where))
+        else:
+            self._on_trouble(
+                copy, error_codes.error_for(item.error_code, "records cannot be read", where=where, needs="Read")
+            )
+
+    def _out_of_range(self, copy: PartitionCopy, where: Where) -> MigrationError:
+        """Retention has overtaken the copy, or the log is another one."""
+        log_start = self._source.list_offsets([copy.key], "earliest")[copy.key]
+        log_end = self._source.list_offsets([copy.key], "log_end")[copy.key]
+        details = {"from_offset": copy.fetch_offset, "log_start_offset": log_start, "log_end_offset": log_end}
+        if log_start > copy.fetch_offset:
+            return SourceGap(
+                f"records {copy.fetch_offset}..{log_start - 1} were deleted on the source before they were copied",
+                where=where,
+                next_step="raise the retention of the source topic; set offsets.on_source_gap: record to go on without "
+                "them, named in the evidence",
+                details=details,
+            )
+        if log_end < copy.fetch_offset:
+            epoch = self._source.leader_epochs([copy.key])[copy.key]
+            read = ReadUpTo(copy.fetch_offset, copy.source_epoch)
+            return truncated(log_end, read, where, leader_epoch=epoch, last_epoch=copy.source_epoch)
+        return BrokerBusy(
+            "the source's log start or end moved while it was read", where=where, next_step="none: it is read again"
+        )
+
+    def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask, sent_at: float) -> None:
+        copy.source_end_offset = item.last_stable_offset
+        copy.source_high_watermark = item.high_watermark
+        batches, consumed = read_batches(item.records)
+        if ask is Ask.PROBE:
+            self._on_probe(copy, item, batches, sent_at)
+            return
+        said = says(item, batches, copy.fetch_offset, fetch.READ_COMMITTED)
+        if said is Says.BATCHES:
+            self._tell_watch(copy, batches, batches[-1].next_offset, item, sent_at)
+            copy.source_epoch = max(copy.source_epoch, last_epoch(batches))
+            self._alone.pop(copy, None)
+            self._fetch_bytes.pop(copy, None)
+            self._deliver(copy, item, batches, item.records[:consumed], batches[-1].next_offset)
+        elif said is Says.PIECE:
+            self._ask_for_more(copy, item, ask)
+        elif said is Says.END:
+            self._tell_watch(copy, [], copy.fetch_offset, item, sent_at)
+            self._alone.pop(copy, None)
+            if not copy.source_bytes:
+                self._heard_at[copy] = 0.0
+        else:
+            # Other partitions have used up the answer's bytes, or it means nothing at all.
+            self._alone[copy] = Ask.PROBE if ask is Ask.ALONE else self._alone.get(copy, Ask.ALONE)
+
+    def _ask_for_more(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask) -> None:
+        """A batch larger than what was asked for, and not the first in the answer: alone it comes whole."""
+        size = self._fetch_bytes.get(copy, self._partition_fetch_bytes)
+        enough = enough_bytes(item.records, size)
+        if enough is None and ask is not Ask.TOGETHER:
+            raise cut_short(copy.fetch_offset, len(item.records), self._where(copy))
+        self._fetch_bytes[copy] = enough or size
+        self._alone[copy] = Ask.ALONE
+
+    def _tell_watch(
+        self,
+        copy: PartitionCopy,
+        batches: list[AnyBatch],
+        until_offset: int,
+        item: fetch.FetchedPartition,
+        sent_at: float,
+    ) -> None:
+        if self._watch is not None:
+            self._watch.note(copy, Answered(batches, until_offset, item.last_stable_offset, sent_at))
+
+    def _on_probe(
+        self, copy: PartitionCopy, item: fetch.FetchedPartition, batches: list[AnyBatch], sent_at: float
+    ) -> None:
+        """Nothing came, twice, though there is more below the last stable offset: is it a hole?
+
+        :raises RecordsWithheld: nothing proves that it is one.
+        """
+        self._alone.pop(copy, None)
+        if item.last_stable_offset <= copy.fetch_offset:
+            return
+        local_start = None if batches else local_log_start(self._source, copy.key, self._leader_epochs[copy])
+        until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
+        log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
+        # The hole may have swallowed whole epochs: with the one before it, the position behind it would look cut off.
+        behind = last_epoch(batches[:1]) if batches else self._leader_epochs[copy]
+        copy.source_epoch = max(copy.source_epoch, behind)
+        self._tell_watch(copy, [], until, item, sent_at)
+        self._deliver(copy, item._replace(aborted=[]), [], item.records[:0], until)
+
+    @staticmethod
+    def _where(copy: PartitionCopy) -> Where:
+        return Where(cluster="source", topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.fetch_offset)
+
+    def _deliver(
+        self,
+        copy: PartitionCopy,
+        item: fetch.FetchedPartition,
+        batches: list[AnyBatch],
+        records: memoryview,
+        until_offset: int,
+    ) -> None:
+        size = len(item.records)
+        copy.source_bytes += size
+        self._withheld.pop(copy, None)
+        self._note_heard(copy)
+        self._on_chunk(
+            copy,
+            Chunk(
+                topic=item.topic,
+                partition=item.partition,
+                from_offset=copy.fetch_offset,
+                until_offset=until_offset,
+                batches=records,
+                aborted=item.aborted,
+                last_stable_offset=item.last_stable_offset,
+                log_start_offset=item.log_start_offset,
+                origin="kafka",
+                source_bytes=size,
+                parsed=batches,
+            ),
+        )
+
+    def _note_heard(self, copy: PartitionCopy) -> None:
+        self._heard_at[copy] = time.monotonic()
+        reader = self._reader_of.get(copy)
+        if reader is not None and reader.is_quiet:
+            reader.lively[copy] = None

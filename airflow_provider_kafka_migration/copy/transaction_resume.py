@@ -1,0 +1,289 @@
+"""Where does the copy of a transactional partition stand? The target's coordinators answer; nothing else is asked.
+
+1. InitProducerId for the partition's transactional id: when it answers, the last transaction of every former
+   incarnation is over, with its markers written, and whoever still lives of them is fenced.
+2. The position is the offset that our group has committed on the target, stable ones only (KIP-447).
+3. The target must still have what the position stands for: its log does not end below it, and the last record that the
+   position names is of ours. (An unclean election, or a topic that was deleted and made again, is found so.)
+
+Many partitions at a time: requests to one coordinator go out together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.transactional_errors import is_concurrent
+from airflow_provider_kafka_migration.copy.transactional_session import Session
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    MigrationError,
+    OutsideOfLog,
+    PositionLost,
+    Transient,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka import transactions as requests
+from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, read_batches
+from airflow_provider_kafka_migration.kafka.ends import LogEnds, read_ends
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition
+from airflow_provider_kafka_migration.kafka.logs import fetch_span, fetch_where_possible
+from airflow_provider_kafka_migration.kafka.transactions import Producer
+from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
+from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional_position import Position, group_name, transactional_id
+from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+
+#: Beyond it the coordinator ends an open transaction by itself; until then it holds read-committed readers back.
+TRANSACTION_TIMEOUT_MS = 30_000
+_LAST_BATCH_BYTES = 128 * 1024
+
+#: The point; None: not yet, ask again soon; or what stops the partition.
+Resumed = ResumePoint | MigrationError | None
+
+
+@dataclass
+class _Look:
+    copy: PartitionCopy
+    producer: Producer
+    coordinator_id: int
+    position: Position | None = None
+    is_begun: bool = False
+    ends: LogEnds | None = None
+
+
+class TransactionalResumer:
+    """Takes transactional ids over and finds resume points.
+
+    :param pages: of a partition.
+    :param on_session: called with the new incarnation of each partition that can go on.
+    """
+
+    def __init__(
+        self,
+        migration_id: str,
+        target: Wire,
+        *,
+        pages: Callable[[PartitionCopy], MapPages],
+        on_session: Callable[[Session], None],
+    ) -> None:
+        self._migration_id = migration_id
+        self._target = target
+        self._pages = pages
+        self._on_session = on_session
+
+    def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]:
+        """Resume points; what goes wrong with one partition is its value, and does not stop the others.
+
+        :raises Transient: the coordinators, or nobody of the cluster, answers.
+        """
+        found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
+        looks = self._take_over(copies, found)
+        looks = self._locate(looks, found)
+        looks = self._check(looks, found)
+        for look in looks:
+            try:
+                found[look.copy] = self._point(look)
+            except MigrationError as error:
+                found[look.copy] = error
+        return found
+
+    # -- the transactional ids ---------------------------------------------------------------------------------------
+
+    def _take_over(self, copies: Sequence[PartitionCopy], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
+        names = {transactional_id(self._migration_id, *copy.target_key): copy for copy in copies}
+        groups: dict[int, list[str]] = {}
+        for name in sorted(names):
+            groups.setdefault(self._target.coordinator(name, TRANSACTION_COORDINATOR), []).append(name)
+        looks = []
+        for broker_id, members in sorted(groups.items()):
+            for name, (code, producer_id, epoch) in self._init_all(broker_id, members).items():
+                copy = names[name]
+                if not code:
+                    looks.append(_Look(copy, Producer(name, producer_id, epoch), broker_id))
+                elif not is_concurrent(code):
+                    found[copy] = self._init_error(copy, name, code)
+        return looks
+
+    def _init_all(self, broker_id: int, names: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+        """InitProducerId for all of them on one connection."""
+        connection = self._target.connection(broker_id)
+        answers: dict[str, tuple[int, int, int]] = {}
+
+        def keep(name: str) -> Callable[[memoryview], None]:
+            return lambda frame: answers.update({name: requests.init_producer_answer(frame)})
+
+        for name in names:
+            encoded = requests.init_producer(name, TRANSACTION_TIMEOUT_MS)
+            connection.submit(encoded.api_key, encoded.version, encoded.parts, keep(name))
+        deadline = time.monotonic() + self._target.timeout_seconds
+        while len(answers) < len(names):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise connection.no_answer()
+            connection.wait(left)
+        return answers
+
+    def _init_error(self, copy: PartitionCopy, name: str, code: int) -> MigrationError:
+        return error_codes.error_for(
+            code,
+            f"the transactional id {name} cannot be taken over",
+            where=self._where(copy),
+            needs=f"Write on TransactionalId {name}",
+        )
+
+    # -- the positions -----------------------------------------------------------------------------------------------
+
+    def _locate(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
+        if not looks:
+            return []
+        keys = [look.copy.target_key for look in looks]
+        positions = read_positions(self._target, group_name(self._migration_id), keys)
+        good = []
+        for look in looks:
+            position = positions[look.copy.target_key]
+            if isinstance(position, BrokerBusy):
+                continue  # the outcome of a transaction is not yet known to the group
+            if isinstance(position, MigrationError):
+                found[look.copy] = position
+                continue
+            look.position = position
+            try:
+                self._check_begun(look)
+            except MigrationError as error:
+                found[look.copy] = error
+            else:
+                good.append(look)
+        return good
+
+    def _check_begun(self, look: _Look) -> None:
+        if look.position is not None and (look.position.runs or look.position.page):
+            look.is_begun = True
+            return
+        look.is_begun = self._pages(look.copy).has_begun()
+        if look.position is None and look.is_begun:
+            raise PositionLost(
+                f"the group {group_name(self._migration_id)} has no position of this partition any more",
+                where=self._where(look.copy),
+                next_step="find who deleted the group or its offsets on the target (or whether "
+                "offsets.retention.minutes went by while nothing ran); what was copied cannot be told from what was "
+                "not: begin anew with another migration_id, and remove what this one has copied",
+                details={"group": group_name(self._migration_id)},
+            )
+
+    # -- the target's log --------------------------------------------------------------------------------------------
+
+    def _check(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
+        """The log must still have what the positions stand for."""
+        ends = read_ends(self._target, [look.copy.target_key for look in looks]) if looks else {}
+        good = []
+        for look in looks:
+            end = ends[look.copy.target_key]
+            if isinstance(end, MigrationError):
+                found[look.copy] = end
+                continue
+            look.ends = end
+            if look.position is not None and end.log_end_offset < look.position.target_offset:
+                found[look.copy] = self._went_back(look, f"the log ends at {end.log_end_offset}")
+                continue
+            good.append(look)
+        bad = self._foreign_ends(good)
+        found.update(bad)
+        return [look for look in good if look.copy not in bad]
+
+    def _foreign_ends(self, looks: Sequence[_Look]) -> dict[PartitionCopy, MigrationError]:
+        """Partitions whose record at the position is not of ours."""
+        wanted = {look.copy.target_key: look for look in looks if _last_run(look) is not None}
+        if not wanted:
+            return {}
+        places = [(key, _last_offset(look)) for key, look in sorted(wanted.items())]
+        answers, _ = fetch_where_possible(self._target, places, isolation=READ_UNCOMMITTED, max_bytes=_LAST_BATCH_BYTES)
+        bad: dict[PartitionCopy, MigrationError] = {}
+        for key, look in sorted(wanted.items()):
+            try:
+                problem = _problem(self._batches_at(key, _last_offset(look), answers.get(key)), look)
+            except MigrationError as error:
+                bad[look.copy] = error
+                continue
+            if problem:
+                bad[look.copy] = self._went_back(look, problem)
+        return bad
+
+    def _batches_at(self, key: TopicPartition, offset: int, answer: FetchedPartition | None) -> list[AnyBatch]:
+        """What the log has at an offset; none only if it is deleted, or proven to be compacted away."""
+        if answer is not None and not answer.error_code:
+            batches, _ = read_batches(answer.records)
+            if batches:
+                return batches
+        try:
+            return fetch_span(
+                self._target, key, offset, isolation=READ_UNCOMMITTED, max_bytes=_LAST_BATCH_BYTES
+            ).batches
+        except OutsideOfLog:
+            return []  # retention was faster than we
+
+    def _point(self, look: _Look) -> ResumePoint:
+        copy, position = look.copy, look.position
+        assert look.ends is not None
+        if position is None:
+            if not look.ends.settled:
+                raise Transient("the target's replicas do not catch up", where=self._where(copy))
+            start = Run(copy.spec.source_start_offset, look.ends.log_end_offset)
+            position = Position(start.source_start, start.target_start, start)
+        session = Session(copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun)
+        self._on_session(session)
+        return ResumePoint(position.source_offset, position.target_offset, 0, 0, source_epoch=position.source_epoch)
+
+    # -- errors ------------------------------------------------------------------------------------------------------
+
+    def _went_back(self, look: _Look, what: str) -> PositionLost:
+        assert look.position is not None
+        return PositionLost(
+            f"the position on the target stands for offset {look.position.target_offset}, but {what}",
+            where=self._where(look.copy),
+            next_step="the target lost records (unclean election?), or the topic was made anew: begin anew with "
+            "another migration_id, and remove what this one has copied",
+            details={
+                "target_offset": look.position.target_offset,
+                "source_offset": look.position.source_offset,
+                "group": group_name(self._migration_id),
+            },
+        )
+
+    def _where(self, copy: PartitionCopy) -> Where:
+        return Where(
+            migration_id=self._migration_id,
+            cluster="target",
+            topic=copy.spec.target_topic,
+            partition=copy.spec.partition,
+        )
+
+
+def _last_run(look: _Look) -> Run | None:
+    """The last run that the metadata names, if the log still has its end."""
+    position, ends = look.position, look.ends
+    if position is None or ends is None or not position.runs or position.target_offset - 1 < ends.log_start_offset:
+        return None
+    return position.runs[-1]
+
+
+def _last_offset(look: _Look) -> int:
+    assert look.position is not None
+    return look.position.target_offset - 1
+
+
+def _problem(batches: Sequence[object], look: _Look) -> str:
+    """Why the batch at the position is not of ours; empty if it is, or cannot be told."""
+    assert look.position is not None
+    offset = _last_offset(look)
+    batch = next((item for item in batches if isinstance(item, RawBatch) and item.next_offset > offset), None)
+    if batch is None:
+        return ""
+    if batch.base_offset > offset or batch.is_control or batch.producer_id not in look.position.producer_ids:
+        return f"offset {offset} is not what was written there (producer id {batch.producer_id})"
+    return ""

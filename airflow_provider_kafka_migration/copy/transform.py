@@ -1,0 +1,355 @@
+"""What becomes of each source batch: forwarded as it is, rebuilt, or a hole. Pure: no I/O, no clock.
+
+The table is DESIGN's: full committed batches go raw; batches with holes, a begin below the wanted offset, visible
+LogAppendTime, skewed offsets or too many bytes are rebuilt; small ones in a row are joined; control batches, empty ones
+and aborted transactions are holes; message formats 0 and 1 are converted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_provider_kafka_migration.copy.chunk import Chunk
+from airflow_provider_kafka_migration.copy.small_batches import SmallBatches
+from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
+from airflow_provider_kafka_migration.kafka.batches.api import (
+    AnyBatch,
+    LegacyBatch,
+    RawBatch,
+    Record,
+    Timestamps,
+    encode_batch,
+    inner_offsets_are_dense,
+    join_batches,
+    least_limit,
+    pack_batches,
+    read_batches,
+    rebuild,
+    records,
+)
+from airflow_provider_kafka_migration.kafka.fetch import Aborted
+
+#: Converted legacy records are gathered up to about this many bytes of keys and values.
+_LEGACY_BATCH_BYTES = 512 * 1024
+
+
+@dataclass(slots=True)
+class Append:
+    """Append this batch: a full one, whose base offset is that of the source."""
+
+    batch: RawBatch
+    source_offset: int
+    record_count: int
+    #: False if the batch holds the source's bytes as one of its batches
+    rebuilt: bool = False
+    #: of a packed one: (source offset, records before it) of each stretch of consecutive source offsets; else empty
+    packed: Sequence[tuple[int, int]] = ()
+
+    @property
+    def runs(self) -> Sequence[tuple[int, int]]:
+        """(source offset, records before it) of each stretch of consecutive source offsets: at least one."""
+        return self.packed or ((self.source_offset, 0),)
+
+    @property
+    def source_next_offset(self) -> int:
+        """First source offset behind it."""
+        source_offset, number = self.runs[-1]
+        return source_offset + self.record_count - number
+
+
+@dataclass(slots=True)
+class Hole:
+    """No committed record has one of these offsets on the source."""
+
+    source_offset: int
+    count: int
+
+
+Step = Append | Hole
+
+
+class AbortedTransactions:
+    """Which transactional batches of one chunk were aborted: the state machine of Java's ``CompletedFetch``.
+
+    :param aborted: (producer id, first offset), duplicates allowed, in any order.
+    """
+
+    __slots__ = ("_open", "_pending")
+
+    def __init__(self, aborted: Iterable[Aborted]) -> None:
+        #: by first offset, the next one last
+        self._pending = sorted(((first, producer) for producer, first in set(aborted)), reverse=True)
+        self._open: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._pending or self._open)
+
+    def drops(self, batch: RawBatch) -> bool:
+        """True if this batch belongs to an aborted transaction. To be asked for each batch, in offset order."""
+        if batch.producer_id < 0:
+            return False
+        pending = self._pending
+        while pending and pending[-1][0] <= batch.last_offset:
+            self._open.add(pending.pop()[1])
+        if batch.is_control:
+            if batch.producer_id in self._open and _is_abort_marker(batch):
+                self._open.discard(batch.producer_id)
+            return False
+        return batch.is_transactional and batch.producer_id in self._open
+
+
+def _is_abort_marker(batch: RawBatch) -> bool:
+    """Key of a marker: version (int16), type (int16): 0 abort, 1 commit. The cleaner may have emptied the batch."""
+    marker = next(records(batch), None)
+    return marker is not None and marker.key is not None and marker.key[2:4] == b"\x00\x00"
+
+
+class Decider:
+    """Turns the batches of one partition into steps, contiguous from ``next_offset`` on.
+
+    :param next_offset: first source offset that is wanted; moves on with each step.
+    :param timestamps: ``visible`` keeps what readers see, ``raw`` what producers have written.
+    :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
+    :param split_bytes: batches of several records are split at this size, too (the target makes them larger).
+    :param packs: the target keeps no holes: records go without those between them, many runs in one batch.
+    :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
+    :param where: topic and partition, for errors.
+    """
+
+    def __init__(
+        self,
+        next_offset: int,
+        timestamps: Timestamps = "visible",
+        max_batch_bytes: int | None = None,
+        *,
+        split_bytes: int | None = None,
+        packs: bool = False,
+        check_inner_offsets: bool = True,
+        where: Where | None = None,
+    ) -> None:
+        self.next_offset = next_offset
+        self.timestamps: Timestamps = timestamps
+        self.max_batch_bytes = max_batch_bytes
+        self.split_bytes = split_bytes
+        self.packs = packs
+        self.check_inner_offsets = check_inner_offsets
+        self.where = where or Where()
+        self._rebuilds_log_append_time = timestamps == "visible"
+        #: batches whose inner offsets were skewed, and were numbered anew
+        self.skewed_batches = 0
+
+    def decide(
+        self,
+        batches: Iterable[AnyBatch],
+        aborted: Sequence[Aborted] = (),
+        covered_until_offset: int | None = None,
+    ) -> Iterator[Step]:
+        """Steps for the batches of one chunk, in order; adjacent holes are one.
+
+        :param batches: in offset order; those below ``next_offset`` are only looked at for markers.
+        :param aborted: of this chunk; nothing is remembered from one chunk to the next.
+        :param covered_until_offset: the source has nothing more below it: a hole at the end reaches up to there.
+        :raises BatchMalformed: damaged data; names the place.
+        :raises RecordTooLarge: a single record does not fit the target; steps before it were given.
+        """
+        try:
+            yield from self._decide(batches, AbortedTransactions(aborted), covered_until_offset)
+        except (BatchMalformed, RecordTooLarge) as error:
+            raise self._located(error) from error
+
+    def decide_chunk(self, chunk: Chunk) -> Iterator[Step]:
+        """Steps for a chunk; :class:`BatchMalformed` also if its batches end before it claims to."""
+        if chunk.parsed is not None:
+            return self.decide(chunk.parsed, chunk.aborted, chunk.until_offset)
+        batches, consumed = read_batches(chunk.batches)
+        reached = batches[-1].next_offset if batches else chunk.from_offset
+        if consumed < len(chunk.batches) and chunk.until_offset > reached:
+            raise self._located(
+                BatchMalformed(
+                    f"a chunk that covers {chunk.from_offset}..{chunk.until_offset} is cut at offset {reached}",
+                    next_step="clear the task to read it again; if it stays so, the archived segment is torn",
+                )
+            )
+        return self.decide(batches, chunk.aborted, chunk.until_offset)
+
+    def _decide(
+        self, batches: Iterable[AnyBatch], aborted: AbortedTransactions, covered_until_offset: int | None
+    ) -> Iterator[Step]:
+        covered = self.next_offset if covered_until_offset is None else covered_until_offset
+        legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes, packs=self.packs)
+        for batch in batches:
+            covered = max(covered, batch.next_offset)
+            if isinstance(batch, LegacyBatch):
+                yield from self._joined(small)
+                yield from legacy.add(batch)
+                continue
+            # The markers of batches below next_offset count, so aborted transactions are looked at first.
+            dropped = bool(aborted) and aborted.drops(batch)
+            if dropped or batch.next_offset <= self.next_offset or not batch.record_count or batch.is_control:
+                continue
+            if legacy.pending:
+                yield from legacy.flush()
+            if batch.base_offset >= self.next_offset and small.takes(batch):
+                if not small.has_room_for(batch):
+                    yield from self._joined(small)
+                small.add(batch)
+                continue
+            yield from self._joined(small)
+            yield from self._forwarded(batch)
+        yield from self._joined(small)
+        yield from legacy.flush()
+        if covered > self.next_offset:
+            hole = Hole(self.next_offset, covered - self.next_offset)
+            self.next_offset = covered
+            yield hole
+
+    def _joined(self, small: SmallBatches) -> Iterator[Step]:
+        """Steps for the small batches that were gathered."""
+        batches = small.take()
+        if len(batches) == 1:
+            yield from self._forwarded(batches[0])
+            return
+        if self.packs:
+            yield from self._packed(batches)
+            return
+        for batch in join_batches(batches) if batches else ():
+            yield from self._steps(batch, rebuilt=batch not in batches)
+
+    def _packed(self, batches: Sequence[RawBatch]) -> Iterator[Step]:
+        """Steps for batches that go without the holes between their records."""
+        if not batches:
+            return
+        packed = pack_batches(
+            batches,
+            self.next_offset,
+            timestamps=self.timestamps,
+            max_batch_bytes=self.max_batch_bytes,
+            split_bytes=self.split_bytes,
+        )
+        try:
+            for batch, runs in packed:
+                yield from self._append(Append(batch, runs[0][0], batch.record_count, rebuilt=True, packed=runs))
+        except RecordTooLarge as error:
+            # What lies before it is known.
+            yield from self._hole_before(error.where.offset or 0)
+            raise
+
+    def _forwarded(self, batch: RawBatch) -> Iterator[Step]:
+        """Steps for a batch with committed records: as it is, or rebuilt."""
+        if self._is_forwardable(batch) and self._is_dense(batch):
+            yield from self._steps(batch, rebuilt=False)
+            return
+        if self.packs:
+            yield from self._packed([batch])
+            return
+        try:
+            parts = self._rebuild(batch)
+        except RecordTooLarge:
+            # Nothing of this batch can go, but what lies before it is known.
+            yield from self._hole_before(batch.base_offset)
+            raise
+        for part in parts:
+            yield from self._steps(part, rebuilt=True)
+
+    def _hole_before(self, source_offset: int) -> Iterator[Step]:
+        """The hole between what was given so far and an offset, if there is one."""
+        if source_offset > self.next_offset:
+            hole = Hole(self.next_offset, source_offset - self.next_offset)
+            self.next_offset = source_offset
+            yield hole
+
+    def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[Step]:
+        """The hole before a batch, if there is one, and the batch."""
+        return self._append(Append(batch, batch.base_offset, batch.record_count, rebuilt))
+
+    def _append(self, step: Append) -> Iterator[Step]:
+        yield from self._hole_before(step.source_offset)
+        self.next_offset = step.source_next_offset
+        yield step
+
+    def _is_forwardable(self, batch: RawBatch) -> bool:
+        """By its header, and where it begins."""
+        return (
+            batch.is_full
+            and batch.base_offset >= self.next_offset
+            and not self._is_too_large(batch)
+            and not (self._rebuilds_log_append_time and batch.is_log_append_time)
+        )
+
+    def _is_dense(self, batch: RawBatch) -> bool:
+        if self.check_inner_offsets and not batch.codec and not inner_offsets_are_dense(batch):
+            self.skewed_batches += 1
+            return False
+        return True
+
+    @property
+    def _limit_bytes(self) -> int | None:
+        """Of a batch with several records."""
+        return least_limit(self.max_batch_bytes, self.split_bytes)
+
+    def _rebuild(self, batch: RawBatch) -> list[RawBatch]:
+        # What was damaged on the source would get a new CRC, and nobody would ever see it.
+        batch.check_crc()
+        return rebuild(
+            batch,
+            self.next_offset,
+            timestamps=self.timestamps,
+            max_batch_bytes=self.max_batch_bytes,
+            split_bytes=self.split_bytes,
+        )
+
+    def _is_too_large(self, batch: RawBatch) -> bool:
+        if self.max_batch_bytes is not None and batch.size_bytes > self.max_batch_bytes:
+            return True
+        return self.split_bytes is not None and batch.record_count > 1 and batch.size_bytes > self.split_bytes
+
+    def _located(self, error: BatchMalformed | RecordTooLarge) -> BatchMalformed | RecordTooLarge:
+        offset = self.next_offset if error.where.offset is None else error.where.offset
+        return type(error)(
+            error.what,
+            where=replace(self.where, offset=offset),
+            next_step=error.next_step,
+            details=error.details,
+        )
+
+
+class _LegacyRecords:
+    """Gathers records of message formats 0 and 1, so that each doesn't become a batch and a request of its own."""
+
+    def __init__(self, decider: Decider) -> None:
+        self.decider = decider
+        self.pending: list[Record] = []
+        self._codec = 0
+        self._bytes = 0
+        self._next_offset = 0
+
+    def add(self, batch: LegacyBatch) -> Iterator[Step]:
+        """Take a batch in; gives steps when enough is there, the codec changes, or offsets jump."""
+        if batch.next_offset <= self.decider.next_offset:
+            return
+        batch.check_crc()
+        for record in batch.records(self.decider.timestamps):
+            if record.offset < max(self._next_offset, self.decider.next_offset):
+                continue
+            jumps = record.offset != self._next_offset and not self.decider.packs
+            if self.pending and (self._codec != batch.codec or jumps or self._bytes > _LEGACY_BATCH_BYTES):
+                yield from self.flush()
+            self.pending.append(record)
+            self._codec = batch.codec
+            self._next_offset = record.offset + 1
+            self._bytes += len(record.key or b"") + len(record.value or b"")
+
+    def flush(self) -> Iterator[Step]:
+        """Convert what is there."""
+        if not self.pending:
+            return
+        batch = RawBatch(memoryview(encode_batch(self.pending, self._codec)))
+        self.pending = []
+        self._bytes = 0
+        if self.decider.packs:
+            yield from self.decider._packed([batch])
+            return
+        fitting = self.decider._rebuild(batch) if self.decider._is_too_large(batch) else [batch]
+        for part in fitting:
+            yield from self.decider._steps(part, rebuilt=True)

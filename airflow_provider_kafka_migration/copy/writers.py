@@ -1,0 +1,136 @@
+"""The target side of a lane: each partition is copied by compare-and-append or in transactions, as its verdict says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from airflow_provider_kafka_migration.copy.append import Appender, Channel
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Sent
+from airflow_provider_kafka_migration.copy.resume import Resumed, Resumer
+from airflow_provider_kafka_migration.copy.transaction_resume import TransactionalResumer
+from airflow_provider_kafka_migration.copy.transactions import TransactionalAppender
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
+from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+
+def is_transactional(copy: PartitionCopy) -> bool:
+    """Whether a partition is copied in transactions."""
+    return copy.spec.verdict is Verdict.TRANSACTIONAL
+
+
+class TargetSide:
+    """Both appenders and both ways to resume, behind one surface.
+
+    :param append: compare-and-append.
+    :param map_store: where pages of the maps of transactional partitions go.
+    """
+
+    def __init__(
+        self,
+        job: CopyJob,
+        target: Wire,
+        append: Appender,
+        map_store: ObjectStore,
+        *,
+        deadline: float,
+        on_trouble: Callable[[PartitionCopy, MigrationError], None],
+        on_confirmed: Callable[[PartitionCopy, Sent | None], None],
+    ) -> None:
+        self._append = append
+
+        def pages(copy: PartitionCopy) -> MapPages:
+            return MapPages(map_store, job.migration_id, *copy.key)
+
+        self._transactional = TransactionalAppender(
+            target,
+            group_name(job.migration_id),
+            pages=pages,
+            deadline=deadline,
+            on_trouble=on_trouble,
+            on_confirmed=on_confirmed,
+        )
+        self._transactional_resumer = TransactionalResumer(
+            job.migration_id, target, pages=pages, on_session=self._transactional.begin
+        )
+
+    def _of(self, copy: PartitionCopy) -> Appender | TransactionalAppender:
+        return self._transactional if is_transactional(copy) else self._append
+
+    @property
+    def channels(self) -> list[Channel]:
+        """All open channels."""
+        return self._append.channels + self._transactional.channels
+
+    @property
+    def throttled_seconds(self) -> float:
+        """For how long the target's brokers have throttled."""
+        return self._append.throttling.seconds + self._transactional.throttling.seconds
+
+    def set_wake(self, wake: Callable[[], object]) -> None:
+        """What wakes the copier's loop when something in the background has ended."""
+        self._append.wake = self._transactional.wake = wake
+
+    def prepare(self) -> None:
+        """See :meth:`Appender.prepare`."""
+        self._append.prepare()
+
+    def attach(self, copies: Iterable[PartitionCopy]) -> None:
+        """Give each partition its channels."""
+        for copy in copies:
+            self._of(copy).attach([copy])
+
+    def detach(self, copy: PartitionCopy) -> None:
+        """Take a partition off its channels."""
+        self._of(copy).detach(copy)
+
+    def lose(self, channel: Channel, error: MigrationError) -> None:
+        """A connection broke."""
+        side = self._append if channel in self._append.channels else self._transactional
+        side.lose(channel, error)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._append.close()
+        self._transactional.close()
+
+    def is_settling(self, copy: PartitionCopy) -> bool:
+        """What is on its way may still change where the copy stands."""
+        return self._of(copy).is_settling(copy)
+
+    def pump(self, now: float) -> None:
+        """Send what can be sent now.
+
+        :raises SliceExpired: the deadline has passed.
+        """
+        self._append.pump(now)
+        self._transactional.pump(now)
+
+    def next_due(self, now: float) -> float:
+        """When something wants to be done without an answer having come (monotonic clock)."""
+        return self._transactional.next_due(now)
+
+    def resume(
+        self, copies: Sequence[PartitionCopy], resumer: Resumer, lane_maps: LaneMaps
+    ) -> dict[PartitionCopy, Resumed]:
+        """Resume points of all partitions, each by its own way.
+
+        :raises Transient: nobody of a cluster answers, or the storage does not.
+        """
+        in_transactions = [copy for copy in copies if is_transactional(copy)]
+        found: dict[PartitionCopy, Resumed] = {}
+        if in_transactions:
+            try:
+                found.update(self._transactional_resumer.resume(in_transactions))
+            except Terminal as error:
+                # A missing right on the group or the ids: partitions of the other kind need neither.
+                found.update(dict.fromkeys(in_transactions, error))
+        others = [copy for copy in copies if not is_transactional(copy)]
+        if others:
+            found.update(resumer.resume(others, lane_maps))
+        return found

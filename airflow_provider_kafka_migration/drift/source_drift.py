@@ -1,0 +1,323 @@
+"""What has changed on the source since the plan: topic configs, ACLs, SCRAM users, client quotas. Reads only.
+
+The target is compared with what the source has now. What cannot be read raises or is named; it never means "nothing has
+changed". An ACL that is missing on the source counts as removed only if all of its brokers say so, and nothing counts
+as removed on the word of a list that is empty altogether: a broker that has just started may answer so, too. The DENY
+bindings of the migration's own freeze (``cutover.freeze: acl``) are not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_provider_kafka_migration.access import access, created_access
+from airflow_provider_kafka_migration.access.mapping import make_plans, target_acl, writes_granted
+from airflow_provider_kafka_migration.access.plan_access import plan_users
+from airflow_provider_kafka_migration.documents.plan import AclPlan, Plan, TopicPlan, UserPlan
+from airflow_provider_kafka_migration.documents.plan_supplement import ConfigChange
+from airflow_provider_kafka_migration.errors import TopologyRefused
+from airflow_provider_kafka_migration.freeze import freeze_methods
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
+from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.topics import copy_settings, probe
+from airflow_provider_kafka_migration.topics.configs import TargetRules, changes, final_configs, with_excluded
+
+PHASE = "tail"
+#: Journal step of topology_copy: before it nothing of access is on the target that could be kept in step.
+ACCESS_COPIED = "acls_copied"
+_NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
+
+
+@dataclass(frozen=True)
+class SourceDrift:
+    """How the source differs from the plan (configs) and from the target (access).
+
+    :param configs: by source topic.
+    :param missing_acls: bindings that the source has and the target does not, under the target's names.
+    :param surplus_acls: bindings that this migration has created and the source has no more.
+    :param quotas: values to set on the target, ``None`` to remove one; ``present_quotas`` what it has.
+    :param new_users: users to create; ``gone_users`` those that this migration has created and the source has no more.
+    :param named: what can only be named: what it is, and why or what to do.
+    """
+
+    configs: Mapping[str, ConfigChange] = field(default_factory=dict)
+    missing_acls: tuple[Acl, ...] = ()
+    surplus_acls: tuple[Acl, ...] = ()
+    quotas: Mapping[QuotaEntity, Mapping[str, float | None]] = field(default_factory=dict)
+    present_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    new_users: tuple[str, ...] = ()
+    gone_users: tuple[str, ...] = ()
+    named: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def config_lines(self) -> list[str]:
+        """Changed topic configs for people."""
+        return [
+            f"topic {name}: {', '.join(_changed(change.former_configs, change.source_configs))}"
+            for name, change in sorted(self.configs.items())
+        ]
+
+    @property
+    def acl_lines(self) -> list[str]:
+        """Changed ACLs for people."""
+        lines = [f"ACL only on the source: {acl}" for acl in self.missing_acls]
+        return lines + [f"ACL no longer on the source: {acl}" for acl in self.surplus_acls]
+
+    @property
+    def other_lines(self) -> list[str]:
+        """Changed users and quotas for people."""
+        lines = [f"user only on the source: {name}" for name in self.new_users]
+        lines += [f"user no longer on the source: {name}" for name in self.gone_users]
+        return lines + self.quota_lines
+
+    @property
+    def quota_lines(self) -> list[str]:
+        """Changed quotas for people."""
+        lines = []
+        for entity, values in self.quotas.items():
+            who = ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in entity)
+            there = self.present_quotas.get(entity, {})
+            lines += [
+                f"quota of {who}: {key} is {_value(there.get(key))} on the target, is to be {_value(value)}"
+                for key, value in sorted(values.items())
+            ]
+        return lines
+
+    @property
+    def lines(self) -> list[str]:
+        """Everything that can be taken over, for people."""
+        return [*self.config_lines, *self.acl_lines, *self.other_lines]
+
+
+def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    return [
+        f"{name} {before.get(name, '(default)')} -> {value if value is not None else '(default)'}"
+        for name, value in changes(before, now).items()
+    ]
+
+
+def _value(value: float | None) -> str:
+    return "not set" if value is None else f"{value:g}"
+
+
+def look(context: PhaseContext, plan: Plan) -> SourceDrift:
+    """Compare the source with the plan and the target.
+
+    :raises MigrationError: something cannot be read; which, and the right that is missing.
+    """
+    configs = _configs(context, plan)
+    if context.journal.find_step(ACCESS_COPIED) is None:
+        return SourceDrift(configs=configs)
+    missing, surplus = _acls(context, plan)
+    quotas, present = _quotas(context)
+    new_users, gone_users, named = _users(context, plan)
+    return SourceDrift(
+        configs=configs,
+        missing_acls=tuple(sorted(missing)),
+        surplus_acls=tuple(sorted(surplus)),
+        quotas=quotas,
+        present_quotas=present,
+        new_users=tuple(new_users),
+        gone_users=tuple(gone_users),
+        named=named,
+    )
+
+
+def _none_at_all(context: PhaseContext, what: str) -> TopologyRefused:
+    return TopologyRefused(
+        f"the source lists no {what} at all any more, though this migration has copied some: that is not taken for "
+        "their removal",
+        where=context.where(PHASE, cluster="source"),
+        next_step=f"check the source's brokers; if all {what} are really gone, remove the copies on the target by hand "
+        "and set topology.on_source_drift: ignore",
+    )
+
+
+# -- topic configs ---------------------------------------------------------------------------------------------------
+
+
+def _configs(context: PhaseContext, plan: Plan) -> dict[str, ConfigChange]:
+    """Topics whose overrides on the source are not those of the plan. Topics of others end as they were: left out."""
+    topics = {topic.name: topic for topic in plan.topics if not topic.shared}
+    found = context.source.admin.topic_configs(sorted(topics)) if topics else {}
+    changed: dict[str, Configs] = {}
+    for name, topic in sorted(topics.items()):
+        item = found.get(name, Configs(name, error=_NO_ANSWER))
+        if item.error is not None:
+            if item.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+                continue  # it was deleted: another check names that
+            raise item.error.exception(
+                "configs of a source topic cannot be read, so nobody knows whether they have changed",
+                context.where(PHASE, cluster="source", topic=name),
+                operation="DescribeConfigs on Topic",
+            )
+        if item.overrides != topic.source_configs:
+            changed[name] = item
+    if not changed:
+        return {}
+    rules = _rules(context, plan)
+    return {name: _change(context, topics[name], item, rules) for name, item in changed.items()}
+
+
+def _change(context: PhaseContext, topic: TopicPlan, found: Configs, rules: TargetRules) -> ConfigChange:
+    section = context.spec.topology
+    wanted, dropped = final_configs(found, rules, section, topic.replication_factor)
+    wanted = with_excluded(wanted, topic.target_configs, section.config_exclude)
+    settings = copy_settings.load(context)
+    known = settings.topics.get(topic.target_name) if settings is not None else None
+    if section.on_config_drift == "keep_target" and known is not None and known.before is not None:
+        wanted, dropped = dict(topic.target_configs), dict(topic.dropped_configs)
+    return ConfigChange(
+        former_configs=dict(topic.source_configs),
+        source_configs=dict(sorted(found.overrides.items())),
+        target_configs=wanted,
+        dropped_configs=dropped,
+    )
+
+
+def _rules(context: PhaseContext, plan: Plan) -> TargetRules:
+    """What the target knows of topic configs; asked for a name that no topic has."""
+    admin = context.target.admin
+    answer = admin.new_topic_configs(probe.scratch_topic(context))
+    if answer.error is not None and answer.error.code != error_codes.UNSUPPORTED_VERSION:
+        raise answer.error.exception(
+            "defaults of new topics on the target cannot be read", context.where(PHASE, cluster="target")
+        )
+    defaults = None if answer.error else {name: item.value for name, item in answer.values.items()}
+    broker = admin.broker_configs(plan.target.brokers[0])
+    tiered = None if broker.error else broker.get("remote.log.storage.system.enable", "false") == "true"
+    return TargetRules(plan.target, defaults, tiered)
+
+
+# -- ACLs ------------------------------------------------------------------------------------------------------------
+
+
+def _acls(context: PhaseContext, plan: Plan) -> tuple[set[Acl], set[Acl]]:
+    """(only on the source, created by this migration and no longer on the source)."""
+    section = context.spec.acls
+    if section.policy == "skip" or section.target_auth != "kafka":
+        return set(), set()
+    source, target = context.source.admin.describe_acls(), context.target.admin.describe_acls()
+    if plan.source.authorizer and not source.authorizer:
+        raise _none_at_all(context, "ACLs")
+    on_source = _without_freeze(context, source.acls)
+    missing = {target_acl(item) for item in _plans(context, on_source, target, _names(plan)) if item.action == "create"}
+    ours = created_access.created_acls(context) & set(target.acls)
+    surplus = ours - _wanted(context, on_source, target) if ours else set()
+    if surplus and not on_source:
+        raise _none_at_all(context, "ACLs")
+    if surplus:
+        surplus -= _wanted(context, _of_all_brokers(context), target)
+    return missing, surplus
+
+
+def _without_freeze(context: PhaseContext, acls: Iterable[Acl]) -> tuple[Acl, ...]:
+    """All but the DENY bindings that the migration itself has put to stop producers; they stay after READY."""
+    # They are journaled before they are put, so a journal that is read after the brokers knows all that were seen.
+    context.journal.refresh()
+    own = freeze_methods.all_planned_acls(context)
+    return tuple(sorted(acl for acl in acls if acl not in own))
+
+
+def _names(plan: Plan) -> set[str]:
+    return {topic.name for topic in plan.topics}
+
+
+def _plans(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing, topics: set[str]) -> list[AclPlan]:
+    return make_plans(context.spec, acls, target, topics, writes_granted=writes_granted(context))
+
+
+def _wanted(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:
+    """Everything that the source still has, for all topics that ever were of the migration, held back or not."""
+    topics = context.ever_planned()
+    plans = make_plans(context.spec, acls, target, topics, writes_granted=True)
+    if context.spec.acls.write_grants == "at_cutover":
+        # READ that was given until ALL is granted stays beside it. Planned for a target that has neither: one that has
+        # ALL gets no READ any more.
+        plans += make_plans(context.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
+    return {target_acl(item) for item in plans if item.action != "target_only"}
+
+
+def _of_all_brokers(context: PhaseContext) -> tuple[Acl, ...]:
+    """Bindings that any broker of the source knows: one that has just started may know less than the others."""
+    admin = context.source.admin
+    found: set[Acl] = set()
+    for broker in admin.facts().brokers:
+        found |= set(admin.describe_acls(broker_id=broker).acls)
+    return _without_freeze(context, found)
+
+
+# -- quotas ----------------------------------------------------------------------------------------------------------
+
+
+def _quotas(
+    context: PhaseContext,
+) -> tuple[dict[QuotaEntity, dict[str, float | None]], dict[QuotaEntity, dict[str, float]]]:
+    """(values to set on the target, values that it has)."""
+    policy = context.spec.acls.quotas
+    if policy == "skip":
+        return {}, {}
+    plans = access.quota_plans(context)
+    source = {_entity(plan.entity): dict(plan.values) for plan in plans}
+    present = {_entity(plan.entity): dict(plan.target_values) for plan in plans}
+    ours = created_access.set_by_us(context)
+    found: dict[QuotaEntity, dict[str, float | None]] = {}
+    for entity, values in source.items():
+        there = present.get(entity, {})
+        for key, value in values.items():
+            is_ours = (entity, key) in ours and ours[entity, key][0] == there.get(key)
+            if there.get(key) != value and (key not in there or policy != "keep_target" or is_ours):
+                found.setdefault(entity, {})[key] = value
+    gone = {
+        (entity, key): before
+        for (entity, key), (value, before) in ours.items()
+        if key not in source.get(entity, {}) and present.get(entity, {}).get(key) == value
+    }
+    if gone and not any(source.values()):
+        raise _none_at_all(context, "client quotas")
+    for (entity, key), before in gone.items():
+        found.setdefault(entity, {})[key] = before
+    return found, present
+
+
+def _entity(parts: list[tuple[str, str | None]]) -> QuotaEntity:
+    return tuple((kind, name) for kind, name in parts)
+
+
+# -- users -----------------------------------------------------------------------------------------------------------
+
+
+def _users(context: PhaseContext, plan: Plan) -> tuple[list[str], list[str], dict[str, str]]:
+    """(to be created, to be removed, what can only be named)."""
+    unread: dict[str, str] = {}
+    now = {user.name: user for user in plan_users(context, unread)}
+    if unread:
+        return [], [], {f"{what} cannot be read": why for what, why in sorted(unread.items())}
+    created = created_access.created_users(context)
+    new = [name for name, user in sorted(now.items()) if user.action == "create" and name not in created]
+    listed = {name for name, user in now.items() if user.credentials}
+    before = {user.name: user for user in plan.users if user.credentials}
+    gone = sorted(name for name in created if name in before and name not in listed)
+    if gone and not listed:
+        raise _none_at_all(context, "SCRAM users")
+    return new, gone, _named_users(before, now, {*new, *gone})
+
+
+def _named_users(before: Mapping[str, UserPlan], now: Mapping[str, UserPlan], handled: set[str]) -> dict[str, str]:
+    named = {}
+    for name in sorted((before.keys() | now.keys()) - handled):
+        was, is_now = before.get(name), now.get(name)
+        if is_now is None or not is_now.credentials:
+            if was is not None:
+                named[f"user {name}"] = "it is gone on the source; the target's user is not this migration's and stays"
+        elif was is None:
+            if is_now.action == "report":
+                named[f"user {name}"] = f"new on the source; {is_now.reason}"
+        elif was.credentials != is_now.credentials:
+            named[f"user {name}"] = "its credentials on the source have changed: set its secret on the target again"
+    return named

@@ -1,0 +1,340 @@
+"""Changes of the source after the plan are brought to the target while the tail runs, or stop the cutover, by policy.
+
+Order of a pass, with what a crash in between leaves:
+
+1. changed topic configs become a supplement of the plan, journaled: from then on the two steps back use them. Copy-time
+   settings of these topics are made again in each pass, so a crash before that is healed by the next one;
+2. ACLs, users and quotas: what is to be created is journaled first (:mod:`~.created_access`), and each pass compares
+   both sides again. DENY is created first and removed last, so no door is open in between. What takes write access away
+   (:mod:`~.write_withdrawals`) is held back and named where it may be how producers are stopped for the cutover.
+
+Nothing is changed from the moment a freeze is requested until it is lifted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_provider_kafka_migration.access import access, created_access, write_grants
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan_supplement import STEP as SUPPLEMENTED
+from airflow_provider_kafka_migration.documents.plan_supplement import ConfigChange, PlanSupplement
+from airflow_provider_kafka_migration.drift import source_drift, write_withdrawals
+from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
+from airflow_provider_kafka_migration.errors import (
+    ClaimHeld,
+    ClaimLost,
+    FreezeFailed,
+    JournalTampered,
+    MigrationError,
+    PermissionMissing,
+    TopologyRefused,
+)
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.record import freeze_attempt, jobs
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.facts import load_job
+from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.topics import copy_settings, target_topics
+
+log = logging.getLogger(__name__)
+
+PHASE = "tail"
+#: Journal steps: what was taken over; what can only be named, once each.
+FOLLOWED = "source_drift_followed"
+NAMED = "source_drift_named"
+STEPS = (FOLLOWED, NAMED)
+_HELD = (
+    "it takes write access away, as stopping producers by hand does, so it is not taken over; if it is meant for good, "
+    "change the target by hand, too"
+)
+_OPENS = "without what is held back of the same principal it would give more than on the source: change both by hand"
+_MAX_LINES = 200
+
+
+def follow(context: PhaseContext) -> list[str]:
+    """One pass; what was taken over, for people.
+
+    :raises MigrationError: something cannot be read or set; the next pass tries again.
+    """
+    context.journal.refresh()
+    if not _may_change(context):
+        return []
+    plan = context.load_plan()
+    write_grants.see(context)
+    drift = source_drift.look(context, plan)
+    if _refuses(context):
+        _name(context, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
+        return []
+    _name(context, drift.named)
+    if _may_be_stopped_by_hand(context):
+        drift, _ = _hold_back(context, drift)
+    lines = list(drift.config_lines)
+    if drift.configs:
+        _supplement(context, drift.configs)
+    _refresh_proof(context, context.load_plan())
+    _set_copy_time(context, context.load_plan())
+    context.journal.refresh()
+    if not _access_follows(context) or not _may_change(context):
+        _journal_followed(context, lines)
+        return lines
+    return lines + _take_access(context, drift, lines)
+
+
+def _refuses(context: PhaseContext) -> bool:
+    return context.spec.topology.on_source_drift == "refuse"
+
+
+def _access_follows(context: PhaseContext) -> bool:
+    """Whether ACLs, users and quotas are brought to the target: not where a policy wants a stop at any difference."""
+    section = context.spec.acls
+    follows = context.spec.topology.on_source_drift == "follow"
+    return follows and section.policy != "refuse" and section.quotas != "refuse"
+
+
+def _may_be_stopped_by_hand(context: PhaseContext) -> bool:
+    """Whether a withdrawal of write access at any time may be how a person stops producers.
+
+    A webhook's receiver does it only from the request in the journal on, and from then on the tail changes nothing.
+    """
+    return _access_follows(context) and context.spec.cutover.freeze == "manual"
+
+
+def _hold_back(context: PhaseContext, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
+    """Name what takes write access away: (what may be taken over, what must not be without the former)."""
+    rest, withdrawn = write_withdrawals.split(drift)
+    rest, opening = write_withdrawals.without_open_doors(rest, withdrawn)
+    _name(context, dict.fromkeys(withdrawn.lines, _HELD))
+    _name(context, dict.fromkeys(opening.lines, _OPENS))
+    return rest, opening.lines
+
+
+def _may_change(context: PhaseContext) -> bool:
+    attempt = freeze_attempt.current_attempt(context)
+    is_frozen = attempt is not None and not attempt.lifted
+    return not is_frozen and context.journal.tip_state in (State.TAIL, State.DRAIN_READY)
+
+
+def _name(context: PhaseContext, named: Mapping[str, str]) -> None:
+    """A line in the journal for each, once."""
+    for what, why in sorted(named.items()):
+        key = canonical_digest([what, why])[:16]
+        if context.journal.find_step(NAMED, key) is None:
+            log.warning("changed on the source: %s: %s", what, why)
+            context.journal.step(NAMED, key=key, details={"what": what, "why": why}, reason=f"{what}: {why}")
+
+
+def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    more = len(lines) - _MAX_LINES
+    shown = [*lines[:_MAX_LINES], *([f"and {more} more"] if more > 0 else [])]
+    reason = f"{len(lines)} changes of the source were taken over; the first: {lines[0]}"
+    context.journal.step(FOLLOWED, details={"changes": shown}, reason=reason)
+    context.progress(Progress(PHASE, reason))
+
+
+# -- topic configs ---------------------------------------------------------------------------------------------------
+
+
+def _supplement(context: PhaseContext, changed: Mapping[str, ConfigChange]) -> None:
+    """Write and journal the new configs before anything is set."""
+    number = len(context.journal.steps(SUPPLEMENTED)) + 1
+    document = PlanSupplement(migration_id=context.migration_id, number=number, configs=dict(sorted(changed.items())))
+    digest = document.digest()
+    name = f"plan-supplements/{number:04d}-{digest[:16]}.json"
+    context.journal.check_holds()
+    context.journal_store.put(context.key(name), document.canonical())
+    context.journal.step(
+        SUPPLEMENTED,
+        key=str(number),
+        details={"document": name, "digest": digest, "partitions": [], "configs": sorted(changed)},
+        reason=f"configs of {len(changed)} topics have changed on the source",
+    )
+
+
+def _refresh_proof(context: PhaseContext, plan: Plan) -> None:
+    """The tail's job tells by which rules it compares in the background, and for how long tombstones stay on the
+    source: those of the configs as they are now.
+
+    Looked at in each pass once configs have changed, so a crash before that is healed by the next one.
+    """
+    job = load_job(context, PHASE) if any(item.configs for item in context.supplements()) else None
+    if job is None or job.generation != context.journal.generation:
+        return
+    changed = job.model_copy(
+        update={
+            "proof": job.proof and (jobs.proof_settings(context, plan) or job.proof),
+            "tombstones": job.tombstones and tombstone_settings(context, plan, job.tombstones),
+        }
+    )
+    if changed == job:
+        return
+    context.journal.refresh()
+    if not _may_change(context):
+        return
+    context.journal.check_holds()
+    context.journal_store.put(jobs.job_key(context, PHASE), changed.canonical())
+
+
+def _set_copy_time(context: PhaseContext, plan: Plan) -> None:
+    """Copy-time settings that follow from changed configs, for instance room for larger batches."""
+    changed = {name for item in context.supplements() for name in item.configs}
+    part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in changed]})
+    if not part.topics or copy_settings.load(context) is None:
+        return
+    settings = copy_settings.save(context, part, target_topics.look(context, part))
+    context.journal.refresh()
+    if not _may_change(context):
+        return
+    context.journal.check_holds()
+    copy_settings.apply_configs(
+        context, {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
+    )
+
+
+# -- access ----------------------------------------------------------------------------------------------------------
+
+
+def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] = ()) -> list[str]:
+    """ACLs, users and quotas; what was taken over. Whatever can be done is done, and then the failures are raised.
+
+    :param done: what the same pass has taken over already; journaled together.
+    """
+    context.journal.check_holds()
+    failures: list[dict[str, Any]] = []
+    lines = _take_acls(context, drift, failures)
+    if drift.new_users:
+        users = access.create_users(context, failures)["users_created"]
+        lines += [f"user created on the target: {name}" for name in users]
+    lines += _remove_users(context, drift.gone_users, failures)
+    answers = created_access.set_quotas(context, drift.quotas, drift.present_quotas)
+    failures += [_failed("quota", str(entity), error) for entity, error in answers.items() if error is not None]
+    if answers and not any(answers.values()):
+        lines += drift.quota_lines
+    _journal_followed(context, [*done, *lines])
+    if failures:
+        raise _failure(context, failures)
+    return lines
+
+
+def _take_acls(context: PhaseContext, drift: SourceDrift, failures: list[dict[str, Any]]) -> list[str]:
+    lines: list[str] = []
+
+    def note(verb: str, answers: Mapping[Acl, ItemError | None]) -> None:
+        lines.extend(f"ACL {verb} on the target: {acl}" for acl in sorted(answers) if answers[acl] is None)
+        failures.extend(_failed("acl", str(acl), error) for acl, error in sorted(answers.items()) if error is not None)
+
+    def only(acls: Sequence[Acl], permission: str) -> list[Acl]:
+        return [acl for acl in acls if acl.permission == permission]
+
+    note("created", created_access.create_acls(context, only(drift.missing_acls, "DENY")))
+    note("removed", created_access.remove_acls(context, only(drift.surplus_acls, "ALLOW")))
+    if failures:
+        # An ALLOW without its DENY would open a door.
+        return lines
+    note("created", created_access.create_acls(context, only(drift.missing_acls, "ALLOW")))
+    note("removed", created_access.remove_acls(context, only(drift.surplus_acls, "DENY")))
+    return lines
+
+
+def _remove_users(context: PhaseContext, names: Sequence[str], failures: list[dict[str, Any]]) -> list[str]:
+    created = created_access.created_users(context)
+    wanted = [(name, mechanism) for name in names for mechanism in created[name]]
+    answers = context.target.admin.delete_scram_credentials(wanted) if wanted else {}
+    lines = []
+    for name, error in sorted(answers.items()):
+        if error is not None:
+            failures.append(_failed("user", name, error))
+            continue
+        context.journal.step(created_access.USER_REMOVED, key=name)
+        lines.append(f"user removed on the target: {name}")
+    return lines
+
+
+def _failed(kind: str, name: str, error: ItemError) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "error": error.as_dict(), "unauthorized": error.unauthorized}
+
+
+def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyRefused | PermissionMissing:
+    first = failures[0]
+    kind = PermissionMissing if all(item["unauthorized"] for item in failures) else TopologyRefused
+    return kind(
+        f"{len(failures)} changes of the source could not be made on the target; the first: {first['kind']} "
+        f"{first['name']}: {first['error']['name']}",
+        where=context.where(PHASE, cluster="target"),
+        next_step="grant Alter (ACLs, users) and AlterConfigs (quotas) on the target cluster to the migration's "
+        "principal, or correct what the broker says; the tail tries again by itself",
+        details={"failures": failures},
+    )
+
+
+# -- before the freeze, and for people -------------------------------------------------------------------------------
+
+
+def check_before_freeze(context: PhaseContext) -> None:
+    """Look again right before producers are stopped. Access is taken over here and now; configs need a new approval.
+
+    What takes write access away is taken over only if the migration itself stops the producers (``freeze: acl``): else
+    producers may be stopped by it already, and they are to write to the target.
+
+    :raises FreezeFailed: something has changed that the target does not have.
+    :raises MigrationError: something cannot be read; never taken for "nothing has changed".
+    """
+    drift = source_drift.look(context, context.load_plan())
+    policy = context.spec.topology.on_source_drift
+    if policy == "ignore":
+        _name(
+            context, {**dict.fromkeys(drift.lines, "not taken over (topology.on_source_drift: ignore)"), **drift.named}
+        )
+        return
+    _name(context, drift.named)
+    lines = drift.lines
+    if _access_follows(context):
+        opening: list[str] = []
+        if context.spec.cutover.freeze != "acl":
+            drift, opening = _hold_back(context, drift)
+        lines = drift.config_lines + opening
+        if drift.acl_lines or drift.other_lines:
+            _take_access(context, drift)
+    if lines:
+        raise _changed(context, lines)
+
+
+def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
+    follows = context.spec.topology.on_source_drift == "follow"
+    return FreezeFailed(
+        f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
+        where=context.where("cutover", cluster="source"),
+        next_step="the tail takes changes over within topology.refresh_interval (its log says if it cannot); then "
+        "approve again"
+        if follows
+        else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail; then "
+        "approve again",
+        details={"changes": list(lines)},
+    )
+
+
+def facts(context: PhaseContext) -> list[list[str]]:
+    """Rows for an approval: what was taken over, what was named, and what differs at this moment."""
+    rows = [["taken over", line] for entry in context.journal.steps(FOLLOWED) for line in entry.details["changes"]]
+    named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
+    try:
+        drift = source_drift.look(context, context.load_plan())
+        rows += [["given at the switch", line] for line in write_grants.gone(context)]
+    except (ClaimHeld, ClaimLost, JournalTampered):
+        raise
+    except MigrationError as error:
+        return [*rows, *named, ["could not be looked at", error.what]]
+    held: list[list[str]] = []
+    if _may_be_stopped_by_hand(context):
+        drift, withdrawn = write_withdrawals.split(drift)
+        held = [["held back", f"{line}: {_HELD}"] for line in withdrawn.lines]
+    shown = {text for _, text in held}
+    rows += [row for row in named if row[1] not in shown] + held
+    return rows + [["not on the target yet", line] for line in drift.lines]

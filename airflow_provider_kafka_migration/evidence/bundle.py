@@ -1,0 +1,281 @@
+"""Collects what goes into the evidence: journal, plan, results. Reads only; the same state gives the same sections."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from airflow_provider_kafka_migration.approvals import check
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.proof import Outcome
+from airflow_provider_kafka_migration.drift import take_over
+from airflow_provider_kafka_migration.groups import left_out
+from airflow_provider_kafka_migration.groups.commit import FINAL_GROUPS
+from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import load_job, result_data
+from airflow_provider_kafka_migration.record.offset_maps import FINAL_DRAIN, OFFSET_MAP
+from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.record.source_gaps import source_gaps
+from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+PACKAGE = "airflow-provider-kafka-migration"
+_VERSIONS_OF = (PACKAGE, "apache-airflow", "pyspark", "kafka-python", "confluent-kafka", "pynacl", "rfc8785")
+
+
+def build(
+    context: PhaseContext,
+    outcome: Outcome,
+    *,
+    signed_at: datetime,
+    object_lock: dict[str, Any],
+    warnings: list[str],
+) -> EvidenceBundle:
+    """The bundle of the present state."""
+    entries = context.journal.entries()
+    plan = context.load_plan()
+    cutover = _cutover(context)
+    config = _config(context)
+    return EvidenceBundle(
+        migration_id=context.migration_id,
+        tool_version=_version(PACKAGE),
+        signed_at=iso(signed_at),
+        outcome=outcome,
+        config_fingerprint=canonical_digest(config),
+        config=config,
+        resume_fingerprint=str(entries[0].details.get("fingerprint", {}).get("sha256", "")) if entries else "",
+        journal=[entry.model_dump(mode="json", by_alias=True) for entry in entries],
+        source=plan.source.model_dump(mode="json"),
+        target=plan.target.model_dump(mode="json"),
+        plan=json.loads(plan.canonical()),
+        plan_digest=plan.digest(),
+        topology=_section(context, "topology", "topology_copy", steps=("topology", "topology_copied", "topology_copy")),
+        acls=_section(context, "acls", steps=("acls", "acls_copied")),
+        seed={**_job(context, "seed"), **_section(context, "seed", steps=("seed_done", "seeded", "seed"))},
+        tail={**_job(context, "tail"), **_section(context, "tail", steps=("tail_done", "tail"))},
+        drain_final=_drain_final(context),
+        cutover=cutover,
+        validation=result_data(context, "validation"),
+        groups=result_data(context, FINAL_GROUPS) or result_data(context, "groups"),
+        approvals=[
+            {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
+            for entry in entries
+            if entry.step in (check.STEP, check.REFUSED)
+        ],
+        findings=result_data(context, "precheck").get("findings", []),
+        waivers=sorted(context.spec.waive),
+        not_copied=not_copied(context, plan),
+        versions={name: _version(name) for name in _VERSIONS_OF} | {"python": platform.python_version()},
+        artifacts=_artifacts(context),
+        source_drift=[
+            {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
+            for entry in entries
+            if entry.step in take_over.STEPS
+        ],
+        object_lock=object_lock,
+        warnings=warnings,
+    )
+
+
+def _config(context: PhaseContext) -> dict[str, Any]:
+    """The spec in force as the journal has it, flat; the one in hand where it was never recorded."""
+    recorded = last_spec(context.journal)
+    return dict(recorded.details["fields"]) if recorded else flatten(context.spec.model_dump(mode="json"))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _section(context: PhaseContext, *results: str, steps: Iterable[str] = ()) -> dict[str, Any]:
+    """A result document by one of its names, or else the details of a journal step."""
+    for name in results:
+        if found := result_data(context, name):
+            return found
+    for step in steps:
+        entry = context.journal.find_step(step)
+        if entry is not None and entry.details:
+            return dict(entry.details)
+    return {}
+
+
+def _job(context: PhaseContext, name: str) -> dict[str, Any]:
+    """What a copy job was told, without where its connections come from."""
+    job = load_job(context, name)
+    if job is None:
+        return {}
+    return {
+        "job": {
+            "via": job.via,
+            "lanes": len(job.lanes),
+            "partitions": len(job.partitions),
+            "max_concurrent_partitions": job.max_concurrent_partitions,
+            "timestamps": job.timestamps,
+            "producers": job.producers.model_dump(mode="json"),
+        }
+    }
+
+
+def _last_attempt_step(context: PhaseContext, name: str) -> dict[str, Any]:
+    attempt = freeze_attempt.current_attempt(context)
+    return (freeze_attempt.step_done(context, attempt, name) or {}) if attempt else {}
+
+
+def _drain_final(context: PhaseContext) -> dict[str, Any]:
+    return _last_attempt_step(context, FINAL_DRAIN)
+
+
+def _cutover(context: PhaseContext) -> dict[str, Any]:
+    attempt = freeze_attempt.current_attempt(context)
+    freeze = attempt.verified.model_dump(mode="json") if attempt and attempt.verified else {}
+    return {
+        "attempts": attempt.number if attempt else 0,
+        "freeze": freeze,
+        "boundary": result_data(context, "boundary"),
+        "frozen_time": result_data(context, "frozen-time"),
+        "floor_guard": _last_attempt_step(context, "floor_guard"),
+        "fence": _last_attempt_step(context, "fence"),
+        "groups_snapshot": _last_attempt_step(context, "snapshot_groups"),
+        "offset_translations": _last_attempt_step(context, "commit_groups"),
+        "lifted": [{"at": entry.at, **entry.details} for entry in context.journal.steps(freeze_attempt.LIFTED)],
+    }
+
+
+# -- what was left out -----------------------------------------------------------------------------------------------
+
+
+def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
+    """Everything that is on the source and is not on the target, with the reason."""
+    found: list[dict[str, Any]] = []
+    found += _not_taken(context, plan)
+    for topic in plan.topics:
+        found += [_left("config", f"{topic.name}: {name}", why) for name, why in sorted(topic.dropped_configs.items())]
+    found += [
+        _left("acl", f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.resource_name}", why)
+        for acl in plan.acls
+        if (why := acl.reason or acl.action) and acl.action in ("filtered", "unsupported")
+    ]
+    found += [_left("user", user.name, user.reason) for user in plan.users if user.action == "report"]
+    found += [
+        _left("quota", ", ".join(f"{kind} {name or '(default)'}" for kind, name in quota.entity), "kept on the target")
+        for quota in plan.quotas
+        if quota.action == "kept_on_target"
+    ]
+    found += [_left("group_config", item.group, item.reason) for item in plan.group_configs if item.reason]
+    found += [_left("not_looked_at", what, why) for what, why in sorted(plan.unknown.items())]
+    found += [_left("note", "", note) for note in plan.notes]
+    found += _groups_left(context)
+    found += _gaps(context)
+    found += [
+        _left(
+            "overtaken_tombstones", f"{item['topic']}-{item['partition']}", item["what"],
+            offsets=[item["from_offset"], item["until_offset"]],
+        )
+        for item in overtaken_tombstones(context)
+    ]  # fmt: skip
+    found += _bypassed(context)
+    found += [
+        _left("source_drift", str(entry.details["what"]), str(entry.details["why"]))
+        for entry in context.journal.steps(take_over.NAMED)
+    ]
+    found += [
+        _left("partition", name, "it was not there, or not taken up, when the boundary of the cutover was drawn")
+        for name in sorted(follow.born_late(context))
+    ]
+    return found
+
+
+def _left(kind: str, name: str, reason: str, **details: Any) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "reason": reason, **details}
+
+
+def _not_taken(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
+    """Topics and groups beside the migration: as the client switch found them, else as the plan did."""
+    known = left_out.recorded(context)
+    topics = {**(known.topics if known else {}), **plan.excluded_topics}
+    groups = known.groups if known else plan.excluded_groups
+    found = [_left("topic", name, reason) for name, reason in sorted(topics.items())]
+    found += [_left("group", item.group, left_out.group_reason(item)) for item in groups]
+    return found + [_left("not_looked_at", what, why) for what, why in sorted((known.unread if known else {}).items())]
+
+
+def _groups_left(context: PhaseContext) -> list[dict[str, Any]]:
+    result = result_data(context, FINAL_GROUPS) or result_data(context, "groups")
+    found = []
+    for group in result.get("groups", []):
+        if group.get("skipped_reason"):
+            found.append(_left("group", group["group"], group["skipped_reason"]))
+        found += [
+            _left("group_offset", f"{group['group']}: {item['topic']}-{item['partition']}", item["reason"])
+            for item in group.get("offsets", [])
+            if item["target_offset"] is None
+        ]
+    return found
+
+
+def _gaps(context: PhaseContext) -> list[dict[str, Any]]:
+    """Source ranges lost to retention before they were read (``on_source_gap: record``)."""
+    why = "source retention overtook the copy"
+    return [
+        _left("source_gap", f"{item['topic']}-{item['partition']}", why, ranges=item["ranges"])
+        for item in source_gaps(context)
+    ]
+
+
+def _bypassed(context: PhaseContext) -> list[dict[str, Any]]:
+    """Partitions that were written to on the source after its end was drawn."""
+    found = []
+    for entry in context.journal.steps(freeze_attempt.STEP):
+        for item in entry.details.get("bypasses", []) or []:
+            place = f"{item['topic']}-{item['partition']}"
+            offsets = [item["from_offset"], item["to_offset"]]
+            found.append(_left("bypass", place, "written to the source after the freeze", offsets=offsets))
+    return found
+
+
+# -- artifacts -------------------------------------------------------------------------------------------------------
+
+
+def _artifacts(context: PhaseContext) -> dict[str, dict[str, Any]]:
+    """Documents that belong to the evidence, by digest, so that they can be checked, too."""
+    wanted: list[tuple[str, ObjectStore, str]] = [
+        ("offset_map", context.evidence_store, OFFSET_MAP),
+        ("plan", context.journal_store, "plan.json"),
+        ("archive_manifest", context.archive_store, "manifest.json"),
+        ("validation", context.journal_store, "results/validation.json"),
+        ("groups_snapshot", context.journal_store, "results/groups-snapshot.json"),
+    ]
+    found = {}
+    for name, store, path in wanted:
+        key = context.key(path)
+        data = store.get(key)
+        if data is not None:
+            found[name] = {
+                "uri": f"{store.uri}/{key}",
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "size_bytes": len(data),
+            }
+    return found
+
+
+def last_transition(entries: Iterable[JournalEntry]) -> JournalEntry | None:
+    """The last entry that changed the state."""
+    found = None
+    for entry in entries:
+        if not entry.is_step:
+            found = entry
+    return found

@@ -1,0 +1,108 @@
+"""What a person must do to let producers write again when the migration cannot do it itself.
+
+The text stands in errors that are read at night, so it is complete in itself: who has to be called, which commands
+have to be run, and when it must not be done.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen, Where
+from airflow_provider_kafka_migration.freeze import words
+from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.plain_secrets import shown_address
+from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+#: A longer list of commands is cut; the journal has all bindings.
+_MAX_COMMANDS = 20
+
+
+def still_frozen(
+    spec: MigrationSpec,
+    what: str,
+    cause: MigrationError,
+    *,
+    method: str,
+    deadline: datetime | None,
+    acls: list[Acl],
+    held: bool = False,
+) -> StillFrozen:
+    """The error of a freeze that could not be lifted.
+
+    :param what: what was tried, one clause.
+    :param method: how producers were stopped: ``webhook``, ``manual`` or ``acl``.
+    :param deadline: when the freeze was to end; None: not known, since the journal cannot be read.
+    :param acls: the DENY bindings that stop producers, as far as they are known.
+    :param held: the webhook's receiver was asked to forget the deadline.
+    """
+    return StillFrozen(
+        f"{what}: {cause.what}",
+        where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
+        next_step=instructions(spec, method=method, deadline=deadline, acls=acls, held=held),
+        details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
+    )
+
+
+def maybe_ready(spec: MigrationSpec, cause: MigrationError, *, method: str, deadline: datetime | None) -> StillFrozen:
+    """The error of the cutover's last step with the journal away: READY may be in it, so nobody frees producers."""
+    return StillFrozen(
+        "the journal cannot be read or written, and it may have ready_for_client_switch already: producers stay "
+        f"stopped: {cause.what}",
+        where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
+        next_step="do not free the producers by hand: make the journal's storage reachable, then clear "
+        "cutover.floor_guard. It goes on if ready_for_client_switch is journaled; if it is not, the freeze is lifted",
+        details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
+    )
+
+
+def instructions(
+    spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl], held: bool = False
+) -> str:
+    """Sentences for the person who has to free the producers."""
+    if method == "webhook":
+        how = _webhook(spec, deadline, held=held)
+    else:
+        how = _acl(acls) if method == "acl" else _MANUAL
+    return (
+        f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
+        "or red: clients may be on the target already; nor if floor_guard has begun and the journal cannot be read. "
+        "The migration goes on trying while cutover.freeze_limit or the command line runs; "
+        "`kafka-migration rollback FILE` lifts the freeze as soon as it can, too"
+    )
+
+
+def _webhook(spec: MigrationSpec, deadline: datetime | None, *, held: bool) -> str:
+    address = spec.cutover.producer_freeze_webhook
+    url = shown_address(address) if address else "the freeze webhook"
+    if held:
+        until = "it was asked to keep them stopped without a deadline, so it does not free them by itself"
+    elif deadline:
+        until = f"it was given the deadline {iso(deadline)} at which it should free them by itself"
+    else:
+        until = "it was given a deadline at which it should free them by itself, unless cutover.floor_guard has begun"
+    return (
+        f"ask the owners of {url} whether producers are free ({until}); "
+        f'if not, let them free the producers, or POST {{"migration_id": "{spec.migration_id}", "action": '
+        '"unfreeze"} there, signed where it wants a signature.'
+    )
+
+
+_MANUAL = f"the producers were stopped by hand: {words.TELL_OWNERS}."
+
+
+def _acl(acls: list[Acl]) -> str:
+    if not acls:
+        return (
+            "once the source answers, remove the DENY WRITE ACLs that the journal lists in its last step freeze_acls "
+            "(kafka-acls.sh --bootstrap-server SOURCE --remove --deny-principal ... --operation Write --topic ...)."
+        )
+    commands = [
+        f"kafka-acls.sh --bootstrap-server SOURCE --remove --force --deny-principal '{acl.principal}' "
+        f"--operation Write --topic '{acl.resource_name}'"
+        for acl in acls[:_MAX_COMMANDS]
+    ]
+    more = len(acls) - len(commands)
+    rest = f" and {more} more, listed in the journal's last step freeze_acls" if more else ""
+    return "once the source answers, run: " + "; ".join(commands) + rest + "."

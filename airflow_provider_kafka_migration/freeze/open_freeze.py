@@ -1,0 +1,137 @@
+"""The freeze that is open per the journal, for people: since when, until when, and which commands go on or lift it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow_provider_kafka_migration.freeze import words
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.timing import iso, parse_iso
+from airflow_provider_kafka_migration.state import State
+
+
+class Standing(StrEnum):
+    """What the journal has of a freeze that is not over."""
+
+    #: Producers are stopped, or were asked to stop.
+    FROZEN = "frozen"
+    #: The migration has left the cutover, and the journal does not say that producers are free.
+    GIVEN_UP = "given_up"
+    #: READY is journaled, and the last step of the cutover has not ended: nobody frees the producers any more.
+    READY = "ready"
+
+
+@dataclass(frozen=True)
+class OpenFreeze:
+    """A freeze that is not over.
+
+    :param read_at: when the journal was read.
+    """
+
+    attempt: FreezeAttempt
+    standing: Standing
+    read_at: datetime
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether ``max_producer_freeze`` is over."""
+        return self.standing is not Standing.READY and self.read_at > self.attempt.deadline
+
+    def as_dict(self, file: str = "FILE") -> dict[str, Any]:
+        """JSON-able."""
+        attempt = self.attempt
+        return {
+            "standing": str(self.standing),
+            "attempt": attempt.number,
+            "method": attempt.method,
+            "since": iso(attempt.stopped_at),
+            "requested_at": iso(attempt.requested_at),
+            "deadline": iso(attempt.deadline),
+            "overdue": self.is_overdue,
+            "without_deadline": attempt.held,
+            "go_on": _resume(file),
+            "lift": None if self.standing is Standing.READY else _rollback(file),
+            "text": self.lines(file),
+        }
+
+    def lines(self, file: str = "FILE") -> list[str]:
+        """Sentences for people; the first one says what is the matter.
+
+        :param file: the spec, for commands that can be copied.
+        """
+        attempt = self.attempt
+        if self.standing is Standing.READY:
+            return [
+                f"producers stay stopped on the source: {freeze_attempt.READY} is journaled, and "
+                "cutover.floor_guard has not ended",
+                f"go on: `{_resume(file)}`; the freeze is not lifted any more, and producers must not write to the "
+                "source again",
+            ]
+        if self.standing is Standing.GIVEN_UP:
+            return [
+                f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
+                f"(stopped since {iso(attempt.stopped_at)}, limit {iso(attempt.deadline)})",
+                f"free them: `{_resume(file)}` does it a few seconds after the limit, `{_rollback(file)}` at once, "
+                f"and ends the migration{_then(attempt.method)}",
+            ]
+        if self.is_overdue:
+            go_on = (
+                f"lift it: `{_resume(file)}`; the cutover then begins again with a new approval{_then(attempt.method)}"
+            )
+        else:
+            go_on = (
+                f"go on with the cutover, within the limit: `{_resume(file)}`; behind the limit the same command lifts"
+            )
+        lift = f"lift it and end the migration: `{_rollback(file)}`{_then(attempt.method)}"
+        return [
+            words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
+            words.unattended(attempt.method, held=attempt.held),
+            go_on,
+            lift,
+        ]
+
+
+def _then(method: str) -> str:
+    return f"; then {words.TELL_OWNERS}" if method == "manual" else ""
+
+
+def _resume(file: str) -> str:
+    return f"kafka-migration resume {file}"
+
+
+def _rollback(file: str) -> str:
+    return f"kafka-migration rollback {file}"
+
+
+def read(context: PhaseContext) -> OpenFreeze | None:
+    """The freeze that is not over, per the journal as it is known; None: there is none.
+
+    :param context: only its journal and clock are used.
+    """
+    attempt = freeze_attempt.current_attempt(context)
+    state = context.journal.tip_state
+    if attempt is None or attempt.lifted or state is None or state.is_terminal:
+        return None
+    if attempt.ready:
+        is_past = context.journal.is_past(State.CUTOVER)
+        return None if is_past else OpenFreeze(attempt, Standing.READY, context.now())
+    standing = Standing.GIVEN_UP if attempt.given_up else Standing.FROZEN
+    return OpenFreeze(attempt, standing, context.now())
+
+
+def lifted_since(context: PhaseContext, at: datetime) -> str:
+    """What is true of producers whose freeze was lifted since then; empty if none was."""
+    attempt = freeze_attempt.current_attempt(context)
+    entry = (
+        context.journal.find_step(freeze_attempt.LIFTED, attempt.key)
+        if attempt is not None and attempt.lifted
+        else None
+    )
+    if attempt is None or entry is None or parse_iso(entry.at) < at:
+        return ""
+    return f"freeze {attempt.number} was lifted at {entry.at}: {words.lifted(attempt.method)}"

@@ -1,0 +1,205 @@
+"""Whether the source stands still, and who goes on writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import Bypass
+from airflow_provider_kafka_migration.errors import FreezeFailed
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+
+PHASE = "cutover"
+POLL_SECONDS = 0.2
+#: What was on its way when producers stopped may still land for so long, beside the window.
+GRACE_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class SourceEnds:
+    """One look at the source: log end, high watermark and last stable offset of each partition."""
+
+    log_end: dict[TopicPartition, int]
+    high_watermark: dict[TopicPartition, int]
+    stable: dict[TopicPartition, int]
+
+    @classmethod
+    def look(cls, context: PhaseContext) -> SourceEnds:
+        """Ask the source's leaders. The stable offset first: seen late, it would hide a transaction that just began."""
+        keys = list(migrated_partitions(context))
+        wire = context.source.wire
+        stable = wire.list_offsets(keys, "stable")
+        high_watermark = wire.list_offsets(keys, "latest")
+        return cls(wire.list_offsets(keys, "log_end"), high_watermark, stable)
+
+    @property
+    def open_transactions(self) -> list[TopicPartition]:
+        """Partitions whose last stable offset is held back."""
+        return sorted(key for key, offset in self.stable.items() if offset < self.high_watermark[key])
+
+    @property
+    def unreplicated(self) -> list[TopicPartition]:
+        """Partitions whose log end is not on all in-sync replicas yet."""
+        return sorted(key for key, offset in self.high_watermark.items() if offset < self.log_end[key])
+
+
+@dataclass
+class StillWatch:
+    """Decides whether log ends stand still. Pure: times come from outside, in seconds of one clock."""
+
+    window_seconds: float
+    started: float
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+    first_ends: dict[TopicPartition, int] = field(default_factory=dict)
+    still_since: float | None = None
+
+    def see(self, ends: dict[TopicPartition, int], at: float, *, settled: bool) -> bool:
+        """Take one look; whether the ends have stood still, and ``settled`` held, for the whole window."""
+        self.first_ends = self.first_ends or dict(ends)
+        if ends != self.ends or not settled:
+            self.ends, self.still_since = dict(ends), None
+        if self.still_since is None and settled:
+            self.still_since = at
+        return self.still_since is not None and at - self.still_since >= self.window_seconds
+
+    def moved(self) -> list[TopicPartition]:
+        """Partitions whose end grew since the first look."""
+        return sorted(key for key, end in self.ends.items() if end != self.first_ends.get(key, end))
+
+
+@dataclass(frozen=True)
+class Watch:
+    poll_seconds: float
+    sleep: Callable[[float], None]
+    clock: Callable[[], float]
+
+
+def stand_still(
+    context: PhaseContext, attempt: FreezeAttempt, watch: Watch
+) -> tuple[dict[TopicPartition, int], list[Bypass]]:
+    """Wait until the source stands still: its log ends, and who went on writing if the policy is to continue."""
+    section = context.spec.cutover
+    still = StillWatch(section.freeze_stable_window.total_seconds(), watch.clock())
+    while True:
+        look = SourceEnds.look(context)
+        now = watch.clock()
+        if still.see(look.log_end, now, settled=not look.open_transactions and not look.unreplicated):
+            return look.log_end, []
+        waited = now - still.started
+        if look.open_transactions and waited > section.max_open_transaction_wait.total_seconds():
+            raise _held_back(context, look)
+        moving = still.moved()
+        patience = still.window_seconds + GRACE_SECONDS
+        # Ends that have moved, but stand still by now, only need the window again.
+        if moving and waited > patience and section.on_bypass != "wait" and _moved_lately(still, now):
+            bypasses = name_bypasses(context, attempt.requested_at, still.first_ends, look.log_end)
+            if section.on_bypass == "fail":
+                raise bypassed(context, bypasses)
+            if not look.open_transactions and not look.unreplicated:
+                return look.log_end, bypasses
+        frozen.check_deadline(context, attempt)
+        watch.sleep(watch.poll_seconds)
+
+
+def _moved_lately(still: StillWatch, now: float) -> bool:
+    return still.still_since is None or now - still.still_since < still.window_seconds / 2
+
+
+def name_bypasses(
+    context: PhaseContext, since: datetime, before: dict[TopicPartition, int], after: dict[TopicPartition, int]
+) -> list[Bypass]:
+    """Who wrote between two looks, as far as the brokers tell (DescribeProducers: idempotent producers only)."""
+    moved = sorted(key for key, end in after.items() if end > before.get(key, end))
+    producers = context.source.admin.producers(moved)
+    names = {item.producer_id: item.transactional_id for item in context.source.admin.list_transactions() or []}
+    since_ms = int(since.timestamp() * 1000)
+    found = []
+    for key in moved:
+        states = producers[key].producers if key in producers else ()
+        found.append(
+            Bypass(
+                topic=key[0],
+                partition=key[1],
+                from_offset=before[key],
+                to_offset=after[key],
+                producers=[
+                    {
+                        "producer_id": state.producer_id,
+                        "producer_epoch": state.producer_epoch,
+                        "last_timestamp_ms": state.last_timestamp_ms,
+                        "transactional_id": names.get(state.producer_id, ""),
+                    }
+                    for state in states
+                    if state.last_timestamp_ms >= since_ms
+                ],
+            )
+        )
+    return found
+
+
+def bypassed(context: PhaseContext, bypasses: list[Bypass]) -> FreezeFailed:
+    """The error that names who went on writing."""
+    first = bypasses[0]
+    known = [f"producer id {item['producer_id']}" + _named(item) for item in first.producers]
+    who = ", ".join(known) or "a producer without idempotence, which the broker does not name"
+    return FreezeFailed(
+        f"{len(bypasses)} partitions were written to after the freeze; {first.topic}-{first.partition} got "
+        f"offsets {first.from_offset} to {first.to_offset - 1} from {who}",
+        where=context.where(PHASE, cluster="source", topic=first.topic, partition=first.partition),
+        next_step="stop that producer, then approve the cutover again (or choose cutover.on_bypass)",
+        details={"bypasses": [item.model_dump(mode="json") for item in bypasses]},
+    )
+
+
+def _named(item: dict[str, Any]) -> str:
+    return f" (transactional id {item['transactional_id']})" if item["transactional_id"] else ""
+
+
+def _held_back(context: PhaseContext, look: SourceEnds) -> FreezeFailed:
+    held = look.open_transactions
+    producers = context.source.admin.producers(held)
+    open_ids = sorted(
+        {
+            state.producer_id
+            for key in held
+            if key in producers
+            for state in producers[key].producers
+            if state.transaction_start >= 0
+        }
+    )
+    named = [item for item in context.source.admin.open_transactions() or [] if item.producer_id in open_ids]
+    who = ", ".join(f"{item.transactional_id} (producer id {item.producer_id})" for item in named)
+    topic, partition = held[0]
+    return FreezeFailed(
+        f"{len(held)} partitions have open transactions after the freeze: {who or f'producer ids {open_ids}'}",
+        where=context.where(PHASE, cluster="source", topic=topic, partition=partition, offset=look.stable[held[0]]),
+        next_step="let the application end its transaction, or abort it (kafka-transactions.sh abort); then approve "
+        "the cutover again",
+        details={
+            "partitions": [partition_name(key) for key in held],
+            "producer_ids": open_ids,
+            "transactional_ids": [item.transactional_id for item in named],
+        },
+    )
+
+
+def check_not_bypassed(
+    context: PhaseContext, attempt: FreezeAttempt, expected: dict[TopicPartition, int]
+) -> list[Bypass]:
+    """Look again after the freeze: whether the source's log ends are still where they should be.
+
+    :raises FreezeFailed: they are not, and the policy is ``fail`` (or ``wait``: it is too late to wait).
+    """
+    ends = context.source.wire.list_offsets(list(expected), "log_end")
+    if all(ends[key] <= end for key, end in expected.items()):
+        return []
+    bypasses = name_bypasses(context, attempt.requested_at, expected, ends)
+    if context.spec.cutover.on_bypass != "continue":
+        raise bypassed(context, bypasses)
+    return bypasses

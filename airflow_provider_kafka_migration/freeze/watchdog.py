@@ -1,0 +1,205 @@
+"""Steps of the cutover are tried again inside the freeze, for as long as its limit allows.
+
+A scheduler's retries know nothing of a freeze: four tries are used up while a broker restarts, and minutes between two
+tries are minutes of frozen producers. So a step that met something transient is run again here, in the same process.
+When the limit is over the freeze is lifted, without the clusters or documents that the step itself could not reach.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from airflow_provider_kafka_migration.errors import (
+    DrainTimeout,
+    FreezeFailed,
+    Interrupted,
+    MigrationError,
+    StillFrozen,
+    StorageUnavailable,
+    Transient,
+)
+from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
+
+PHASE = "cutover"
+#: Pauses before the second, third ... try, seconds; the last one repeats.
+PAUSES = (1.0, 2.0, 3.0, 5.0)
+
+#: Transient, but trying the step again inside the same freeze cannot help.
+_NOT_AGAIN = (Interrupted, DrainTimeout)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class FreezePatience:
+    """Runs one step of the cutover until it ends, or until the freeze has to end.
+
+    :param open_context: a context that needs nothing but the journal; called again when it failed.
+    :param show: told of each failed try.
+    :param may_be_ready: the step journals READY: while the journal is away it may be in it, with its answer lost.
+    """
+
+    def __init__(
+        self,
+        spec: MigrationSpec,
+        open_context: Callable[[], PhaseContext],
+        show: Callable[[Progress], None],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], datetime] = _utc_now,
+        may_be_ready: bool = False,
+    ) -> None:
+        self._may_be_ready = may_be_ready
+        self._spec = spec
+        self._open_context = open_context
+        self._show = show
+        self._sleep = sleep
+        self._now = now
+        self._began = now()
+        self._attempt: FreezeAttempt | None = None
+        self._is_known = False
+        self._tries = 0
+
+    def run(self, step: Callable[[], PhaseResult]) -> PhaseResult:
+        """Run the step, again and again after transient failures.
+
+        :raises FreezeFailed: the limit was over before the step could end; the freeze was lifted.
+        :raises StillFrozen: the freeze could not be lifted; says what a person has to do.
+        :raises MigrationError: what the step met, where it is not transient or nothing is frozen.
+        """
+        while True:
+            try:
+                return step()
+            except StillFrozen as error:
+                # The step has failed for good and tried to lift the freeze: only that is still to be done.
+                self._lift_patiently(error)
+            except _NOT_AGAIN:
+                raise
+            except Transient as error:
+                self._look()
+                if self._attempt is None and self._is_known:
+                    raise
+                if self._left() <= 0:
+                    self._end(error)
+                self._pause(error)
+
+    # -- what is known of the freeze ---------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """The open freeze as the journal has it; unknown where the journal cannot be read."""
+        try:
+            context = self._open_context()
+            context.journal.refresh()
+            attempt = freeze_attempt.current_attempt(context)
+        except Transient as error:
+            log.warning("The journal cannot be read, so it is not known whether producers are frozen: %s", error)
+            return
+        self._attempt = attempt if attempt is not None and attempt.is_open else None
+        self._is_known = True
+
+    def _deadline(self) -> datetime:
+        """When the freeze has to end. Unknown: no freeze that began before this step may last longer than this."""
+        if self._attempt is not None:
+            return self._attempt.deadline
+        longest: timedelta = self._spec.cutover.max_producer_freeze
+        return self._began + longest
+
+    def _left(self) -> float:
+        return (self._deadline() - self._now()).total_seconds()
+
+    def _pause(self, error: MigrationError) -> None:
+        pause = PAUSES[min(self._tries, len(PAUSES) - 1)]
+        self._tries += 1
+        left = self._left()
+        log.warning("Tried again in %.0f s, since %.0f s of the freeze are left: %s", pause, left, error)
+        self._show(Progress(PHASE, f"{error.what}; trying again, {left:.0f} s of the freeze are left"))
+        self._sleep(max(min(pause, left), 0.0))
+
+    # -- the end of the limit ----------------------------------------------------------------------------------------
+
+    def _end(self, error: MigrationError) -> None:
+        """Lift the freeze since its time is over; never returns."""
+        if self._attempt is None:
+            raise self._unknown(error) from error
+        reason = f"max_producer_freeze was over, and the step could not end: {error.what}"
+        try:
+            context = self._open_context()
+            details = frozen.lift(context, self._attempt, reason=reason)
+        except StillFrozen as problem:
+            raise self._still_frozen(problem) from error
+        except Transient as problem:
+            raise self._unknown(problem) from error
+        raise FreezeFailed(
+            f"freeze {self._attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {reason}",
+            where=error.where,
+            next_step=f"{words.lifted(self._attempt.method)}. First: {error.next_step}. Then begin the cutover "
+            "again with drain_ready and a new approval",
+            details={"attempt": self._attempt.number, "cause": error.as_dict(), **details},
+        ) from error
+
+    def _lift_patiently(self, error: StillFrozen) -> None:
+        """Try to lift until the limit is over, at least once; never returns."""
+        last = error
+        while True:
+            self._look()
+            if self._attempt is None and self._is_known:
+                raise self._lifted_meanwhile(error) from error
+            if self._attempt is not None:
+                last = self._lift(self._attempt, last)
+            if self._left() <= 0:
+                raise last from error
+            self._pause(last)
+
+    def _lift(self, attempt: FreezeAttempt, error: StillFrozen) -> StillFrozen:
+        """Try to lift once; why it did not work."""
+        try:
+            frozen.lift(self._open_context(), attempt, reason="a step of the cutover failed for good")
+        except StillFrozen as problem:
+            return self._still_frozen(problem)
+        except Transient as problem:
+            return self._unknown(problem)
+        raise self._lifted_meanwhile(error) from error
+
+    def _lifted_meanwhile(self, error: MigrationError) -> FreezeFailed:
+        method = self._attempt.method if self._attempt else self._spec.cutover.freeze
+        return FreezeFailed(
+            "a step of the cutover failed for good, and the freeze is lifted now",
+            where=error.where,
+            next_step=f"{words.lifted(method)}. Look at the failure before this one, in the log; then begin the "
+            "cutover again with drain_ready and a new approval",
+            details={"cause": error.as_dict()},
+        )
+
+    def _still_frozen(self, error: StillFrozen) -> StillFrozen:
+        """The error of a lift; where the journal is what is away, it must not tell anybody to free producers."""
+        cause = error.__cause__
+        return self._unknown(cause) if self._may_be_ready and isinstance(cause, StorageUnavailable) else error
+
+    def _unknown(self, cause: MigrationError) -> StillFrozen:
+        """The journal is out of reach: nobody knows whether producers may be freed."""
+        attempt = self._attempt
+        if self._may_be_ready:
+            method = attempt.method if attempt else self._spec.cutover.freeze
+            deadline = attempt.deadline if attempt else None
+            return by_hand.maybe_ready(self._spec, cause, method=method, deadline=deadline)
+        return by_hand.still_frozen(
+            self._spec,
+            "the journal cannot be read or written, so the migration must not free producers by itself"
+            + (f" (freeze {attempt.number} was to end at {iso(attempt.deadline)})" if attempt else ""),
+            cause,
+            method=attempt.method if attempt else self._spec.cutover.freeze,
+            deadline=attempt.deadline if attempt else None,
+            acls=[],
+            held=attempt.held if attempt else False,
+        )

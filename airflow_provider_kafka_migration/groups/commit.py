@@ -1,0 +1,303 @@
+"""Consumer groups: read on the source, translated, and committed on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.groups import (
+    CommittedOffset,
+    GroupResult,
+    GroupSnapshot,
+    GroupsResult,
+    GroupsSnapshot,
+    TranslatedOffset,
+)
+from airflow_provider_kafka_migration.errors import (
+    FreezeFailed,
+    GroupsIncomplete,
+    MigrationError,
+    Where,
+)
+from airflow_provider_kafka_migration.groups.group_translation import count_translations, translate_group
+from airflow_provider_kafka_migration.groups.offsets import (
+    MOVED,
+    NO_SHARE_GROUPS,
+    OTHER_PROTOCOL,
+    TargetGroup,
+    read_offsets,
+    target_states,
+    write_offsets,
+)
+from airflow_provider_kafka_migration.kafka.admin import groups as admin_groups
+from airflow_provider_kafka_migration.kafka.admin.admin_share_groups import is_unsupported
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, put_result
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document, load_maps
+from airflow_provider_kafka_migration.record.timing import iso
+
+PHASE = "cutover"
+
+
+ACKNOWLEDGED = "client_switch_acknowledged"
+RESULT = "groups"
+
+
+def read_groups(context: PhaseContext) -> list[GroupSnapshot]:
+    """All selected groups with their committed offsets on the source, ascending. Failures of single groups are data."""
+    admin = context.source.admin
+    listings = {name: item for name, item in admin.list_groups().items() if context.spec.groups.selects(name)}
+    names = sorted(listings)
+    descriptions = admin.describe_groups(names, listings=listings) if names else {}
+    offsets = read_offsets(admin, {name: listings[name] for name in names})
+    topics = {topic for topic, _ in migrated_partitions(context)}
+    return [_snapshot(context, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
+
+
+def _snapshot(
+    context: PhaseContext,
+    listing: admin_groups.GroupListing,
+    description: admin_groups.GroupDescription | None,
+    offsets: admin_groups.GroupOffsets | None,
+    topics: set[str],
+) -> GroupSnapshot:
+    committed = offsets.offsets if offsets is not None else {}
+    failure = _read_failure(context, listing, offsets, topics)
+    return GroupSnapshot(
+        group=listing.group,
+        type=listing.type,
+        state=description.state if description is not None and description.error is None else listing.state,
+        members=sorted(f"{member.client_id} {member.client_host}" for member in description.members)
+        if description
+        else [],
+        offsets=[
+            CommittedOffset(topic=key[0], partition=key[1], offset=value.offset, metadata=value.metadata)
+            for key, value in sorted(committed.items())
+            if key[0] in topics
+        ],
+        other_topics=sorted({topic for topic, _ in committed} - topics),
+        error=failure.as_dict() if failure else None,
+    )
+
+
+def _read_failure(
+    context: PhaseContext,
+    listing: admin_groups.GroupListing,
+    offsets: admin_groups.GroupOffsets | None,
+    topics: set[str],
+) -> MigrationError | None:
+    group = listing.group
+    if offsets is None:
+        return FreezeFailed(
+            "the group's offsets were not answered", where=_where(context, group), next_step="clear the task"
+        )
+    errors = [error for key, error in offsets.errors.items() if key[0] in topics]
+    error = offsets.error or next(iter(errors), None)
+    if error is None or (listing.type == "share" and is_unsupported(error)):
+        return None
+    return error.exception(
+        "the group's offsets cannot be read on the source",
+        _where(context, group, cluster="source"),
+        operation=f"Describe on group {group} and on its topics",
+    )
+
+
+def _where(context: PhaseContext, group: str, **fields: Any) -> Where:
+    return context.where(PHASE, group=group, **fields)
+
+
+def take_snapshot(context: PhaseContext) -> GroupsSnapshot:
+    """The groups as they stand now."""
+    return GroupsSnapshot(migration_id=context.migration_id, taken_at=iso(context.now()), groups=read_groups(context))
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Partitions and maps at one moment."""
+
+    partitions: Mapping[TopicPartition, CopyPartition]
+    maps: Mapping[TopicPartition, PartitionMap]
+
+    @classmethod
+    def final(cls, context: PhaseContext) -> Translator:
+        """With ``offset-map.json``: the copy is finished. Before the final drain with the open maps of the run log."""
+        document = load_document(context)
+        maps = closed_maps(document) if document is not None else load_maps(context)
+        return cls(migrated_partitions(context), maps)
+
+    @classmethod
+    def live(cls, context: PhaseContext) -> Translator:
+        """With the open maps of the run log: for previews while the tail runs."""
+        partitions = migrated_partitions(context)
+        return cls(partitions, load_maps(context, partitions))
+
+    def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
+        """All offsets of a group."""
+        return translate_group(group, self.partitions, self.maps)
+
+
+def preview(context: PhaseContext) -> list[GroupResult]:
+    """What a commit would do now, without writing: for approvals."""
+    snapshots = read_groups(context)
+    translator = Translator.live(context)
+    states = target_states(context, {item.group: item.type for item in snapshots})
+    return [
+        GroupResult(
+            group=item.group,
+            type=item.type,
+            source_state=item.state,
+            target_state=states[item.group].state,
+            offsets=translator.translate(item),
+            skipped_reason=_left_alone(item, states[item.group]),
+            failures=[item.error] if item.error else [],
+        )
+        for item in snapshots
+    ]
+
+
+def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
+    """Why a whole group is not written; empty if it may be."""
+    if group.error is not None:
+        return "its offsets could not be read on the source"
+    if group.type not in MOVED:
+        return OTHER_PROTOCOL
+    if target.cannot:
+        return target.cannot
+    if not group.offsets:
+        if group.type == "share":
+            return f"no start offset is known: it has read nothing yet, or {NO_SHARE_GROUPS.format(role='source')}"
+        return "it has no committed offsets in the migrated topics"
+    if not target.is_empty and target.error is None:
+        return f"it has members on the target (state {target.state})"
+    return ""
+
+
+def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: Translator) -> list[GroupResult]:
+    """Commit what is not yet right on the target. Idempotent, forward only; failures are data.
+
+    The caller has checked that it holds the migration.
+    """
+    groups = sorted(groups, key=lambda item: item.group)
+    states = target_states(context, {item.group: item.type for item in groups})
+    results = []
+    for number, group in enumerate(groups, start=1):
+        results.append(_commit_group(context, group, translator, states[group.group]))
+        if number % 50 == 0 or number == len(groups):
+            context.progress(Progress(PHASE, "groups", done=number, total=len(groups), unit="groups"))
+    return results
+
+
+def _commit_group(
+    context: PhaseContext, group: GroupSnapshot, translator: Translator, target: TargetGroup
+) -> GroupResult:
+    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": target.state}
+    translated = translator.translate(group)
+    reason = _left_alone(group, target)
+    failures = [group.error] if group.error else []
+    if target.error is not None:
+        failures.append(_failure(context, group.group, target.error, "the group cannot be described"))
+    if reason or failures:
+        return GroupResult(**base, offsets=translated, skipped_reason=reason, failures=failures)
+    wanted, final = _decide(translated, target.offsets)
+    try:
+        errors = write_offsets(context.target.admin, group.group, group.type, wanted) if wanted else {}
+    except MigrationError as error:
+        return GroupResult(**base, offsets=final, failures=[error.as_dict()])
+    failures = [
+        _failure(context, group.group, error, "the offset cannot be committed", topic=key[0], partition=key[1])
+        for key, error in sorted(errors.items())
+        if error is not None
+    ]
+    written = sum(error is None for error in errors.values())
+    unchanged = sum(item.target_offset is not None for item in final) - len(wanted)
+    return GroupResult(**base, offsets=final, committed=written, unchanged=unchanged, failures=failures)
+
+
+def _decide(
+    translated: list[TranslatedOffset], present: Mapping[TopicPartition, admin_groups.GroupOffset]
+) -> tuple[dict[TopicPartition, admin_groups.GroupOffset], list[TranslatedOffset]]:
+    """(what to commit by target partition, translations with notes on those the target is ahead of)."""
+    wanted: dict[TopicPartition, admin_groups.GroupOffset] = {}
+    final = []
+    for item in translated:
+        key = (item.target_topic, item.partition)
+        there = present.get(key)
+        if item.target_offset is None:
+            final.append(item)
+        elif there is not None and there.offset > item.target_offset:
+            note = f"the target is ahead: it has {there.offset}; a group is never set back"
+            final.append(item.model_copy(update={"reason": note}))
+        else:
+            final.append(item)
+            if there is None or there.offset != item.target_offset or there.metadata != item.metadata:
+                wanted[key] = admin_groups.GroupOffset(item.target_offset, -1, item.metadata)
+    return wanted, final
+
+
+def _failure(context: PhaseContext, group: str, error: ItemError, what: str, **fields: Any) -> dict[str, Any]:
+    where = _where(context, group, cluster="target", **fields)
+    return error.exception(what, where, operation=f"Read on group {group} and on the topics (Describe, too)").as_dict()
+
+
+def make_result(context: PhaseContext, results: list[GroupResult], snapshots: Iterable[GroupSnapshot]) -> GroupsResult:
+    """The document of all groups."""
+    return GroupsResult(
+        migration_id=context.migration_id,
+        at=iso(context.now()),
+        groups=results,
+        active_on_source=sorted(item.group for item in snapshots if item.members),
+    )
+
+
+def summarize(results: Iterable[GroupResult]) -> str:
+    """One line for people."""
+    results = list(results)
+    counts = count_translations([item for group in results for item in group.offsets])
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "no offsets"
+    failed = sum(bool(group.failures) for group in results)
+    left = sum(bool(group.skipped_reason) and not group.failures for group in results)
+    text = f"{len(results)} groups ({kinds})"
+    text += f"; {left} left alone" if left else ""
+    return text + (f"; {failed} FAILED" if failed else "")
+
+
+def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> GroupsIncomplete | None:
+    """One error about all groups that failed, or ``None``."""
+    failed = [group for group in results if group.failures]
+    if not failed:
+        return None
+    first = failed[0]
+    return GroupsIncomplete(
+        f"{len(failed)} groups could not be moved (all others are done); {first.group}: {first.failures[0]['what']}",
+        where=context.where(PHASE, group=first.group),
+        next_step="correct the causes listed in details, or exclude the groups (groups.exclude); then clear the task: "
+        "groups that are done stay as they are",
+        details={"groups": {group.group: group.failures for group in failed}},
+    )
+
+
+def sync_groups(context: PhaseContext) -> GroupsResult:
+    """One refresh (seed 002): groups may go on reading the source until they switch; the target follows, forward only.
+
+    Writes ``results/groups.json``. Failures are in the result, not raised.
+    """
+    snapshots = read_groups(context)
+    context.journal.check_holds()
+    results = commit(context, snapshots, Translator.final(context))
+    result = make_result(context, results, snapshots)
+    put_result(context, RESULT, result)
+    return result
+
+
+def load_result(context: PhaseContext) -> GroupsResult | None:
+    """The latest result of all groups, or ``None``."""
+    data = get_result(context, RESULT)
+    return GroupsResult.parse(data) if data is not None else None
+
+
+FINAL_GROUPS = "groups-final"

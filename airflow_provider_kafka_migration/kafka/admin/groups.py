@@ -1,0 +1,362 @@
+"""Consumer groups and their offsets. A commit is checked per partition: brokers refuse partitions, not requests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from airflow_provider_kafka_migration.kafka.admin.base import AdminBase, ItemError, batches, item_error
+from airflow_provider_kafka_migration.kafka.admin.cluster import operation_names
+from airflow_provider_kafka_migration.kafka.group_messages import (
+    ConsumerGroupDescribeRequest,
+    ShareGroupDescribeRequest,
+    StreamsGroupDescribeRequest,
+)
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+
+#: Versions from 10 on name topics by id; names are what a migration knows on both sides.
+MAX_OFFSETS_VERSION = 9
+COORDINATOR_GROUP = 0
+NO_EPOCH = -1
+EMPTY_STATES = frozenset({"Empty", "Dead"})
+
+
+@dataclass(frozen=True)
+class GroupListing:
+    """A group as its coordinator lists it.
+
+    :param type: ``classic``, ``consumer`` (KIP-848), ``share``, ``streams``; ``simple`` is a classic group that
+        only stores offsets (no member ever joined); ``unknown`` for protocols other than ``consumer``.
+    """
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str
+    broker: int
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A live member of a group and what is assigned to it (empty where the protocol does not tell)."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    assigned: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupDescription:
+    """State and members of one group, or its error."""
+
+    group: str
+    type: str
+    state: str
+    members: tuple[GroupMember, ...] = ()
+    error: ItemError | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """No members: offsets may be committed from outside."""
+        return self.error is None and self.state in EMPTY_STATES and not self.members
+
+
+@dataclass(frozen=True)
+class GroupOffset:
+    """A committed position: the next offset to read, its leader epoch (-1: none) and the metadata text."""
+
+    offset: int
+    leader_epoch: int = NO_EPOCH
+    metadata: str = ""
+
+
+@dataclass(frozen=True)
+class GroupOffsets:
+    """Committed offsets of one group, partitions without a commit left out.
+
+    :param errors: partitions that the coordinator did not answer for.
+    :param error: the whole group failed; ``offsets`` says nothing then.
+    """
+
+    group: str
+    offsets: dict[TopicPartition, GroupOffset] = field(default_factory=dict, hash=False)
+    errors: dict[TopicPartition, ItemError] = field(default_factory=dict, hash=False)
+    error: ItemError | None = None
+
+
+class GroupsAdmin(AdminBase):
+    """List and describe groups, read and write their offsets."""
+
+    def list_groups(self) -> dict[str, GroupListing]:
+        """All groups that this principal may describe, ascending; others are hidden by the brokers.
+
+        :raises BrokerBusy, PermissionMissing: a coordinator did not answer; never a part of the list instead.
+        """
+        found: dict[str, GroupListing] = {}
+        for broker in self.wire.brokers():
+            for item in self._list_groups_on(broker.broker_id).groups:
+                found[item.group_id] = _listing(item, broker.broker_id)
+        return dict(sorted(found.items()))
+
+    def _list_groups_on(self, broker_id: int) -> Any:
+        def attempt() -> Any:
+            request = ListGroupsRequest(states_filter=[], types_filter=[])
+            response = self.wire.request(request, broker_id=broker_id)
+            self.check(response.error_code, None, "groups cannot be listed", broker=str(broker_id))
+            return response
+
+        return self.wire.retrying(attempt)
+
+    def coordinators(self, groups: Sequence[str]) -> dict[str, int | ItemError]:
+        """The broker that coordinates each group, or its error."""
+        found: dict[str, int | ItemError] = {}
+        if self.api_version(FindCoordinatorRequest.API_KEY) < 4:
+            return {group: self.wire.coordinator(group, COORDINATOR_GROUP) for group in sorted(set(groups))}
+
+        def send(batch: list[str]) -> dict[str, ItemError | None]:
+            request = FindCoordinatorRequest(key_type=COORDINATOR_GROUP, coordinator_keys=batch)
+            answers: dict[str, ItemError | None] = {}
+            for item in self.wire.request(request).coordinators:
+                error = item_error(item.error_code, item.error_message)
+                found[item.key] = error or item.node_id
+                answers[item.key] = error
+            return answers
+
+        self.in_batches(sorted(set(groups)), send)
+        return found
+
+    def by_coordinator(self, groups: Sequence[str]) -> tuple[dict[int, list[str]], dict[str, ItemError]]:
+        """(groups by the broker that coordinates them, error by group without one)."""
+        grouped: dict[int, list[str]] = defaultdict(list)
+        failed: dict[str, ItemError] = {}
+        for group, answer in sorted(self.coordinators(groups).items()):
+            if isinstance(answer, ItemError):
+                failed[group] = answer
+            else:
+                grouped[answer].append(group)
+        return grouped, failed
+
+    def describe_groups(
+        self, groups: Sequence[str], *, listings: Mapping[str, GroupListing] | None = None
+    ) -> dict[str, GroupDescription]:
+        """State and members per group; a group that does not exist has state ``Dead``. Needs Describe on each.
+
+        :param listings: an answer of :meth:`list_groups`, if at hand; tells the groups' types.
+        """
+        known = self.list_groups() if listings is None else listings
+        grouped, failed = self.by_coordinator(groups)
+        found = {group: GroupDescription(group, "unknown", "", error=error) for group, error in failed.items()}
+        for broker, members in sorted(grouped.items()):
+            by_type: dict[str, list[str]] = defaultdict(list)
+            for group in members:
+                kind = known[group].type if group in known else "classic"
+                by_type[kind if kind in _DESCRIBERS else "classic"].append(group)
+            for kind, names in sorted(by_type.items()):
+                for batch in batches(names):
+                    found.update(self._describe_typed(kind, batch, broker, known))
+        return dict(sorted(found.items()))
+
+    def _describe_typed(
+        self, kind: str, groups: list[str], broker: int, known: Mapping[str, GroupListing]
+    ) -> dict[str, GroupDescription]:
+        if kind in _DESCRIBERS:
+            request = _DESCRIBERS[kind](group_ids=groups, include_authorized_operations=False)
+            response = self.wire.request(request, broker_id=broker)
+            return {item.group_id: _described_by_assignment(item, kind) for item in response.groups}
+        response = self.wire.request(
+            DescribeGroupsRequest(groups=groups, include_authorized_operations=False), broker_id=broker
+        )
+        return {
+            item.group_id: _described(item, known[item.group_id].type if item.group_id in known else "classic")
+            for item in response.groups
+        }
+
+    def group_operations(self, groups: Sequence[str]) -> dict[str, frozenset[str] | None]:
+        """What this principal may do on each group, existing or not (KIP-430); ``None`` where it is not told.
+
+        Version 5 of DescribeGroups answers for groups that do not exist, too; later ones do not.
+        """
+        grouped, failed = self.by_coordinator(groups)
+        found: dict[str, frozenset[str] | None] = {
+            group: frozenset() if error.unauthorized else None for group, error in failed.items()
+        }
+        for broker, names in sorted(grouped.items()):
+            for batch in batches(names):
+                request = DescribeGroupsRequest(groups=batch, include_authorized_operations=True)
+                for item in self.wire.request(request, broker_id=broker, version=5).groups:
+                    error = item_error(item.error_code)
+                    if error is None:
+                        found[item.group_id] = operation_names(item.authorized_operations)
+                    else:
+                        found[item.group_id] = frozenset() if error.unauthorized else None
+        return dict(sorted(found.items()))
+
+    def group_offsets(self, group: str) -> GroupOffsets:
+        """Committed offsets of one group; see :meth:`groups_offsets`."""
+        return self.groups_offsets([group])[group]
+
+    def groups_offsets(self, groups: Sequence[str], *, require_stable: bool = True) -> dict[str, GroupOffsets]:
+        """Committed offsets of groups; needs Describe on group and topics. Errors per group are data.
+
+        :param require_stable: wait for open transactions that hold offsets (UNSTABLE_OFFSET_COMMIT is retried).
+        """
+        found: dict[str, GroupOffsets] = {}
+
+        def send(batch: list[str]) -> dict[str, ItemError | None]:
+            grouped, failed = self.by_coordinator(batch)
+            found.update({group: GroupOffsets(group, error=error) for group, error in failed.items()})
+            for broker, members in sorted(grouped.items()):
+                found.update(self._fetch_offsets(members, broker, require_stable))
+            return {group: worst_error(found[group]) for group in batch if group in found}
+
+        self.in_batches(sorted(set(groups)), send, size=100)
+        return dict(sorted(found.items()))
+
+    def _fetch_offsets(self, groups: list[str], broker: int, require_stable: bool) -> dict[str, GroupOffsets]:
+        if self.api_version(OffsetFetchRequest.API_KEY) >= 8:
+            items = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None) for group in groups]
+            request = OffsetFetchRequest(groups=items, require_stable=require_stable)
+            response = self.wire.request(request, broker_id=broker, version=MAX_OFFSETS_VERSION)
+            return {item.group_id: _offsets(item.group_id, item) for item in response.groups}
+        answers = {}
+        for group in groups:
+            request = OffsetFetchRequest(group_id=group, topics=None, require_stable=require_stable)
+            answers[group] = _offsets(group, self.wire.request(request, broker_id=broker))
+        return answers
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+    ) -> dict[TopicPartition, ItemError | None]:
+        """Commit offsets for a group without being a member (generation -1); needs Read on group and topics.
+
+        Brokers accept this only while the group has no members (UNKNOWN_MEMBER_ID otherwise, per partition).
+        An unknown group becomes a simple one. The source's leader epoch must not be written: give -1.
+        """
+        topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
+
+        def send(batch: list[TopicPartition]) -> dict[TopicPartition, ItemError | None]:
+            by_topic: dict[str, list[int]] = defaultdict(list)
+            for topic, partition in batch:
+                by_topic[topic].append(partition)
+            topics = [
+                topic_type(name=topic, partitions=[_commit(number, offsets[topic, number]) for number in numbers])
+                for topic, numbers in sorted(by_topic.items())
+            ]
+            request = OffsetCommitRequest(
+                group_id=group, generation_id_or_member_epoch=-1, member_id="", retention_time_ms=-1, topics=topics
+            )
+            broker = self.coordinators([group])[group]
+            if isinstance(broker, ItemError):
+                return dict.fromkeys(batch, broker)
+            response = self.wire.request(request, broker_id=broker, version=MAX_OFFSETS_VERSION)
+            return {
+                (topic.name, item.partition_index): item_error(item.error_code)
+                for topic in response.topics
+                for item in topic.partitions
+            }
+
+        return self.in_batches(sorted(offsets), send, size=1000)
+
+    def delete_groups(self, groups: Sequence[str]) -> dict[str, ItemError | None]:
+        """Delete empty groups; needs Delete on each."""
+
+        def send(batch: list[str]) -> dict[str, ItemError | None]:
+            grouped, failed = self.by_coordinator(batch)
+            answers: dict[str, ItemError | None] = dict(failed)
+            for broker, members in sorted(grouped.items()):
+                response = self.wire.request(DeleteGroupsRequest(groups_names=members), broker_id=broker)
+                answers.update({item.group_id: item_error(item.error_code) for item in response.results})
+            return answers
+
+        return self.in_batches(sorted(set(groups)), send)
+
+
+_DESCRIBERS: dict[str, Any] = {
+    "consumer": ConsumerGroupDescribeRequest,
+    "share": ShareGroupDescribeRequest,
+    "streams": StreamsGroupDescribeRequest,
+}
+
+
+def _listing(item: Any, broker: int) -> GroupListing:
+    kind = str(item.group_type or "classic").lower()
+    if kind == "classic":
+        if not item.protocol_type:
+            kind = "simple"
+        elif item.protocol_type != "consumer":
+            kind = "unknown"
+    elif kind not in ("consumer", "share", "streams"):
+        kind = "unknown"
+    return GroupListing(item.group_id, kind, item.group_state or "", item.protocol_type or "", broker)
+
+
+def _described(item: Any, kind: str) -> GroupDescription:
+    error = item_error(item.error_code, item.error_message)
+    if error is not None and error.code == 69:  # GROUP_ID_NOT_FOUND, from v6 on; before: state Dead
+        return GroupDescription(item.group_id, kind, "Dead")
+    members = (GroupMember(member.member_id, member.client_id, member.client_host) for member in item.members)
+    return GroupDescription(
+        item.group_id,
+        kind,
+        item.group_state,
+        tuple(sorted(members, key=lambda member: member.member_id)),
+        error,
+    )
+
+
+def _described_by_assignment(item: Any, kind: str) -> GroupDescription:
+    error = item_error(item.error_code, item.error_message)
+    members = []
+    for member in item.members:
+        assignment = getattr(member, "assignment", None)
+        assigned = tuple(
+            sorted(
+                (topic.topic_name, partition)
+                for topic in getattr(assignment, "topic_partitions", None) or ()
+                for partition in topic.partitions
+            )
+        )
+        members.append(GroupMember(member.member_id, member.client_id, member.client_host, assigned))
+    ordered = tuple(sorted(members, key=lambda member: member.member_id))
+    return GroupDescription(item.group_id, kind, item.group_state, ordered, error)
+
+
+def _offsets(group: str, item: Any) -> GroupOffsets:
+    error = item_error(item.error_code)
+    if error is not None:
+        return GroupOffsets(group, error=error)
+    offsets: dict[TopicPartition, GroupOffset] = {}
+    errors: dict[TopicPartition, ItemError] = {}
+    for topic in item.topics:
+        for part in topic.partitions:
+            failure = item_error(part.error_code)
+            if failure is not None:
+                errors[topic.name, part.partition_index] = failure
+            elif part.committed_offset >= 0:
+                offsets[topic.name, part.partition_index] = GroupOffset(
+                    part.committed_offset, part.committed_leader_epoch, part.metadata or ""
+                )
+    return GroupOffsets(group, dict(sorted(offsets.items())), dict(sorted(errors.items())))
+
+
+def worst_error(offsets: GroupOffsets) -> ItemError | None:
+    """A retriable error of the group or of one of its partitions, so that it is asked again."""
+    if offsets.error is not None:
+        return offsets.error
+    return next((error for error in offsets.errors.values() if error.retriable), None)
+
+
+def _commit(partition: int, value: GroupOffset) -> Any:
+    return OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+        partition_index=partition,
+        committed_offset=value.offset,
+        committed_leader_epoch=value.leader_epoch,
+        committed_metadata=value.metadata,
+    )

@@ -1,0 +1,470 @@
+"""Records inside of batches: read them, write them, and rebuild batches on the level of bytes.
+
+A rebuild is needed when a batch cannot be forwarded as it is: records were compacted away, it begins before the wanted
+offset, its visible timestamp is the broker's, or it is too large. Keys, values and headers are copied as one slice per
+record; only length, timestamp delta and offset delta are written anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
+from airflow_provider_kafka_migration.kafka.batches import codecs
+from airflow_provider_kafka_migration.kafka.batches.header import (
+    CONTROL_BIT,
+    NO_PRODUCER_ID,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    RawBatch,
+    build_batch,
+)
+
+#: visible: what consumers see (the append time of LogAppendTime topics); raw: what producers have written.
+Timestamps = Literal["visible", "raw"]
+
+NO_TIMESTAMP = -1
+Headers = list[tuple[bytes, bytes | None]]
+_CUT = "a record ends behind its batch"
+
+
+class Record(NamedTuple):
+    """One record. Header names are bytes: Kafka does not check that they are UTF-8."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class RecordIndex:
+    """Where the records of one batch are, without their content decoded.
+
+    Record ``i`` lies in ``buffer[starts[i]:ends[i]]``; its key, value and headers are ``buffer[bodies[i]:ends[i]]``.
+    """
+
+    __slots__ = ("bodies", "buffer", "ends", "offset_deltas", "starts", "time_deltas")
+
+    def __init__(self, buffer: bytes) -> None:
+        self.buffer = buffer
+        self.starts: list[int] = []
+        self.bodies: list[int] = []
+        self.ends: list[int] = []
+        self.offset_deltas: list[int] = []
+        self.time_deltas: list[int] = []
+
+
+# --- variable length integers ---------------------------------------------------------------------------------------
+
+
+def encode_varint(value: int) -> bytes:
+    """Zigzag varint of a signed 64-bit number, shortest form."""
+    value = value << 1 ^ value >> 63
+    if value < 128:
+        return _SINGLE[value]
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_SINGLE = [bytes([value]) for value in range(128)]
+#: encode_varint() of 0 .. 8191: nearly all lengths and offset deltas
+_VARINTS = [encode_varint(value) for value in range(8192)]
+
+
+def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
+    """(value, position behind it) of a zigzag varint of up to ten bytes."""
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+        if shift > 63:
+            raise BatchMalformed("a number in a record has more than ten bytes")
+    return value >> 1 ^ -(value & 1), position
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+def index_records(batch: RawBatch, max_bytes: int = codecs.MAX_UNPACKED_BYTES) -> RecordIndex:
+    """Unpack a batch and find its records.
+
+    :raises BatchMalformed: damaged data, or more or fewer records than the header says.
+    """
+    if batch.record_count == 0:
+        return RecordIndex(b"")
+    try:
+        index = RecordIndex(codecs.decompress(batch.codec, batch.payload, max_bytes))
+        _fill(index, batch.record_count)
+    except (IndexError, BatchMalformed) as error:
+        what = error.what if isinstance(error, BatchMalformed) else _CUT
+        raise _malformed(batch, what) from None
+    return index
+
+
+def _malformed(batch: RawBatch, what: str) -> BatchMalformed:
+    return BatchMalformed(
+        what,
+        where=Where(offset=batch.base_offset),
+        next_step="look at the batch on the source with kafka-dump-log --deep-iteration",
+    )
+
+
+def _fill(index: RecordIndex, count: int) -> None:
+    """The hot loop of all slow paths: single-byte numbers are read in place."""
+    buffer = index.buffer
+    size = len(buffer)
+    position = 0
+    for _ in range(count):
+        index.starts.append(position)
+        length, position = _long_varint(buffer, position)
+        end = position + length
+        position += 1  # attributes, always 0
+        byte = buffer[position]
+        if byte < 128:
+            index.time_deltas.append(byte >> 1 ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = _long_varint(buffer, position)
+            index.time_deltas.append(delta)
+        byte = buffer[position]
+        if byte < 128:
+            index.offset_deltas.append(byte >> 1 ^ -(byte & 1))
+            position += 1
+        else:
+            delta, position = _long_varint(buffer, position)
+            index.offset_deltas.append(delta)
+        if not position < end <= size:
+            raise BatchMalformed(_CUT)
+        index.bodies.append(position)
+        index.ends.append(end)
+        position = end
+    if position != size:
+        raise BatchMalformed(f"{size - position} bytes behind the last record of a batch")
+
+
+def records(batch: RawBatch, timestamps: Timestamps = "visible") -> Iterator[Record]:
+    """The records of a batch, as a consumer would see them; of control batches too.
+
+    :raises BatchMalformed: damaged data.
+    """
+    index = index_records(batch)
+    offsets = record_offsets(batch, index)
+    times = record_times(batch, index, timestamps)
+    for offset, time, body, end in zip(offsets, times, index.bodies, index.ends, strict=True):
+        try:
+            key, value, headers = decode_body(index.buffer, body, end)
+        except (IndexError, BatchMalformed) as error:
+            what = error.what if isinstance(error, BatchMalformed) else _CUT
+            raise _malformed(batch, what) from None
+        yield Record(offset, time, key, value, headers)
+
+
+def record_offsets(batch: RawBatch, index: RecordIndex) -> list[int]:
+    """Offsets of the records, ascending, as :func:`records` gives them; raises :class:`BatchMalformed`."""
+    base = batch.base_offset
+    return [base + delta for delta in stored_deltas(batch, index)]
+
+
+def record_times(batch: RawBatch, index: RecordIndex, timestamps: Timestamps = "visible") -> list[int]:
+    """Timestamps of the records, as :func:`records` gives them."""
+    if timestamps == "visible" and batch.is_log_append_time:
+        return [batch.max_timestamp] * batch.record_count
+    base = batch.base_timestamp
+    return [base + delta for delta in index.time_deltas]
+
+
+def stored_deltas(batch: RawBatch, index: RecordIndex) -> list[int]:
+    """Offset deltas of the records, ascending.
+
+    Skewed ones of a full batch are numbered anew, as brokers do where they look.
+    """
+    deltas = index.offset_deltas
+    ascending = all(a < b for a, b in itertools.pairwise(deltas))
+    if ascending and (not deltas or (deltas[0] >= 0 and deltas[-1] <= batch.last_offset_delta)):
+        return deltas
+    if batch.is_full:
+        return list(range(batch.record_count))
+    raise _malformed(batch, "offsets inside of a batch go backwards")
+
+
+def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, bytes | None, Headers]:
+    """(key, value, headers) of a record; raises :class:`BatchMalformed` or ``IndexError`` on damaged data."""
+    key, position = _field(buffer, position, end)
+    value, position = _field(buffer, position, end)
+    count, position = _long_varint(buffer, position)
+    if not 0 <= count <= end - position:
+        raise BatchMalformed(f"a record with {count} headers")
+    headers: Headers = []
+    for _ in range(count):
+        name, position = _field(buffer, position, end)
+        content, position = _field(buffer, position, end)
+        if name is None:
+            raise BatchMalformed("a header without a name")
+        headers.append((name, content))
+    if position != end:
+        raise BatchMalformed("a record's length is not that of its fields")
+    return key, value, headers
+
+
+def _field(buffer: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _long_varint(buffer, position)
+    if length < 0:
+        return None, position
+    stop = position + length
+    if stop > end:
+        raise BatchMalformed(_CUT)
+    return buffer[position:stop], stop
+
+
+def inner_offsets_are_dense(batch: RawBatch) -> bool:
+    """False if an uncompressed batch holds offset deltas other than 0, 1, 2, ...
+
+    A broker takes such a batch from a client, and readers then see offsets that jump or go back. In compressed batches
+    the broker looks itself, so those are not read here: True without a look.
+
+    :raises BatchMalformed: damaged data.
+    """
+    if batch.codec != codecs.NONE:
+        return True
+    try:
+        return _is_dense(bytes(batch.payload), batch.record_count)
+    except IndexError:
+        raise _malformed(batch, _CUT) from None
+
+
+def _is_dense(buffer: bytes, count: int) -> bool:
+    position = 0
+    for number in itertools.chain(_VARINTS[:count], map(encode_varint, range(len(_VARINTS), count))):
+        # length (a varint), attributes (one byte), timestamp delta (a varint), offset delta
+        low = buffer[position]
+        high = buffer[position + 1]
+        if low >= 128 > high:
+            position += 3
+            end = position - 1 + ((high << 7 | low & 127) >> 1)
+        else:
+            length, position = _long_varint(buffer, position)
+            end = position + length
+            position += 1
+        while buffer[position] >= 128:
+            position += 1
+        position += 1
+        if not buffer.startswith(number, position):
+            return False
+        if end <= position:
+            raise IndexError
+        position = end
+    return position == len(buffer)
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def encode_body(key: bytes | None, value: bytes | None, headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Key, value and headers as they stand in a record, shortest numbers: also the canonical form for digests."""
+    parts: list[bytes] = []
+    for content in (key, value):
+        parts += (b"\x01",) if content is None else (encode_varint(len(content)), content)
+    parts.append(encode_varint(len(headers)))
+    for name, content in headers:
+        parts += (encode_varint(len(name)), name)
+        parts += (b"\x01",) if content is None else (encode_varint(len(content)), content)
+    return b"".join(parts)
+
+
+def encode_batch(
+    batch_records: Sequence[Record],
+    codec: int = codecs.NONE,
+    *,
+    base_offset: int | None = None,
+    last_offset: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    leader_epoch: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: int | None = None,
+) -> bytes:
+    """A batch of magic 2 with these records; gaps between their offsets become holes inside of it.
+
+    :param base_offset: of the batch; the first record's offset if not given. Needed for a batch without records.
+    :param last_offset: of the batch; the last record's if not given.
+    :param log_append_time: sets the LogAppendTime bit, and this as the time that readers see.
+    """
+    base = batch_records[0].offset if base_offset is None else base_offset
+    last = (batch_records[-1].offset if batch_records else base) if last_offset is None else last_offset
+    base_time = batch_records[0].timestamp if batch_records else NO_TIMESTAMP
+    parts: list[bytes] = []
+    for record in batch_records:
+        body = encode_body(record.key, record.value, record.headers)
+        append_record(parts, encode_varint(record.timestamp - base_time), record.offset - base, body)
+    attributes = codec | (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
+    max_time = max((record.timestamp for record in batch_records), default=NO_TIMESTAMP)
+    if log_append_time is not None:
+        attributes |= TIMESTAMP_TYPE_BIT
+        max_time = log_append_time
+    return build_batch(
+        # Brokers write a batch without records without a payload, whatever its codec.
+        codecs.compress(codec, b"".join(parts)) if parts else b"",
+        base_offset=base,
+        last_offset_delta=last - base,
+        record_count=len(batch_records),
+        attributes=attributes,
+        base_timestamp=base_time,
+        max_timestamp=max_time,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        leader_epoch=leader_epoch,
+    )
+
+
+def append_record(parts: list[bytes], time_delta: bytes, offset_delta: int, body: bytes) -> None:
+    """Add a record to the parts of a payload.
+
+    :param time_delta: as a varint.
+    :param body: key, value and headers.
+    """
+    offset = _VARINTS[offset_delta] if offset_delta < 8192 else encode_varint(offset_delta)
+    length = 1 + len(time_delta) + len(offset) + len(body)
+    size = _VARINTS[length] if length < 8192 else encode_varint(length)
+    parts += (size, b"\x00", time_delta, offset, body)
+
+
+# --- rebuilding -----------------------------------------------------------------------------------------------------
+
+
+def rebuild(
+    batch: RawBatch,
+    keep_from_offset: int = 0,
+    *,
+    timestamps: Timestamps = "visible",
+    max_batch_bytes: int | None = None,
+    split_bytes: int | None = None,
+) -> list[RawBatch]:
+    """The kept records as batches that a broker takes: one per run of consecutive offsets, more if too large.
+
+    Base offsets are those of the source; between the runs are holes. The codec stays; bits and producer fields that
+    :func:`~.batch_header.patched_header` replaces are cleared.
+
+    :param keep_from_offset: records below it are left out.
+    :param timestamps: ``visible`` gives each record of a LogAppendTime batch the time that readers see.
+    :param max_batch_bytes: largest batch, header included.
+    :param split_bytes: batches of several records are made smaller than that, too; a single record may be larger.
+    :raises RecordTooLarge: a single record does not fit ``max_batch_bytes``; names its offset.
+    :raises BatchMalformed: damaged data.
+    """
+    return _Rebuild(batch, timestamps, max_batch_bytes, split_bytes).runs(keep_from_offset)
+
+
+def least_limit(*limits: int | None) -> int | None:
+    """The smallest of some limits in bytes; None: there is none."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def record_too_large(offset: int, batch_bytes: int, limit: int | None) -> RecordTooLarge:
+    """What is said of a single record that does not fit the target."""
+    return RecordTooLarge(
+        f"a single record needs a batch of {batch_bytes} bytes, the target topic takes {limit}",
+        where=Where(offset=offset),
+        next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
+        details={"offset": offset, "batch_bytes": batch_bytes, "max_batch_bytes": limit},
+    )
+
+
+class _Rebuild:
+    def __init__(
+        self, batch: RawBatch, timestamps: Timestamps, max_batch_bytes: int | None, split_bytes: int | None
+    ) -> None:
+        self.batch = batch
+        self.max_batch_bytes = max_batch_bytes
+        self.split_bytes = least_limit(max_batch_bytes, split_bytes)
+        self.index = index_records(batch)
+        self.deltas = stored_deltas(batch, self.index)
+        self.base_time = batch.base_timestamp
+        self.times = self.index.time_deltas
+        self.as_stored = self.deltas is self.index.offset_deltas
+        if timestamps == "visible" and batch.is_log_append_time:
+            self.as_stored = False
+            self.base_time = batch.max_timestamp
+            self.times = [0] * len(self.deltas)
+
+    def runs(self, keep_from_offset: int) -> list[RawBatch]:
+        deltas = self.deltas
+        built: list[RawBatch] = []
+        first = 0
+        wanted = keep_from_offset - self.batch.base_offset
+        for position, delta in enumerate(deltas):
+            if delta < wanted:
+                first = position + 1
+            elif position > first and delta != deltas[position - 1] + 1:
+                built += self._fitting(first, position)
+                first = position
+        if first < len(deltas):
+            built += self._fitting(first, len(deltas))
+        return built
+
+    def _fitting(self, first: int, stop: int) -> list[RawBatch]:
+        """Records first..stop as one batch, or as several if it is too large."""
+        encoded = self._encode(first, stop)
+        size, limit = self.split_bytes, self.max_batch_bytes
+        single = stop - first == 1
+        if size is None or len(encoded) <= size or (single and (limit is None or len(encoded) <= limit)):
+            return [RawBatch(memoryview(encoded))]
+        if single:
+            raise record_too_large(self.batch.base_offset + self.deltas[first], len(encoded), limit)
+        built: list[RawBatch] = []
+        for piece_first, piece_stop in self._pieces(first, stop, -(-len(encoded) // size)):
+            built += self._fitting(piece_first, piece_stop)
+        return built
+
+    def _pieces(self, first: int, stop: int, count: int) -> Iterator[tuple[int, int]]:
+        """Cut records into at least two pieces of about equal unpacked size."""
+        ends = self.index.ends
+        begin = self.index.starts[first]
+        step = (ends[stop - 1] - begin) // count + 1
+        piece_first, border = first, begin + step
+        for position in range(first + 1, stop):
+            if ends[position] > border or (position == stop - 1 and piece_first == first):
+                yield piece_first, position
+                piece_first, border = position, self.index.starts[position] + step
+        yield piece_first, stop
+
+    def _encode(self, first: int, stop: int) -> bytes:
+        batch, index = self.batch, self.index
+        base_delta = self.deltas[first]
+        times = self.times[first:stop]
+        if base_delta == 0 and self.as_stored:
+            payload = index.buffer[index.starts[first] : index.ends[stop - 1]]
+        else:
+            payload = self._payload(first, stop, base_delta)
+        return build_batch(
+            codecs.compress(batch.codec, payload),
+            base_offset=batch.base_offset + base_delta,
+            last_offset_delta=stop - first - 1,
+            record_count=stop - first,
+            attributes=batch.codec,
+            base_timestamp=self.base_time,
+            max_timestamp=self.base_time + max(times),
+        )
+
+    def _payload(self, first: int, stop: int, base_delta: int) -> bytes:
+        buffer, bodies, ends = self.index.buffer, self.index.bodies, self.index.ends
+        parts: list[bytes] = []
+        for position in range(first, stop):
+            body = buffer[bodies[position] : ends[position]]
+            append_record(parts, encode_varint(self.times[position]), self.deltas[position] - base_delta, body)
+        return b"".join(parts)

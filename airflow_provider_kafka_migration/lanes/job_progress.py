@@ -1,0 +1,421 @@
+"""Drives a copy job from outside of the copiers: what is left, what failed for good, progress, the end.
+
+A job that ends by itself gives a partition up after some failures that could have passed: whoever runs it tries again.
+A job that follows its source (it has a ``stop_key``) has nobody above it that would: it tries again for as long as it
+runs, and tells who is stuck. Only what trying again cannot help fails a partition of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import rfc8785
+
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, StopAt
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Transient, Where, followed_by
+from airflow_provider_kafka_migration.journal.entries import utc_now
+from airflow_provider_kafka_migration.lanes.earlier_runs import EarlierRuns
+from airflow_provider_kafka_migration.lanes.stuck import MAX_NAMED, State, Trouble, TroubleLines, in_order
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+#: Errors that the next slice may heal, in a row, before a partition counts as failed.
+MAX_TRANSIENT_ROUNDS = 5
+#: The same in time, for slices that end while something is still tried again: they end without an error.
+MAX_STUCK_SECONDS = 300.0
+#: A slice may wait for its lease (the length of a slice) and for answers; beyond that it hangs.
+OVERDUE_SECONDS = 60.0
+_PROGRESS_SECONDS = 2.0
+#: Jobs that write to the target.
+_WRITING_JOBS = ("seed", "tail", "restore")
+_REFRESH_SECONDS = 1.0
+_STOP_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+#: (topic, partition, whether it is the backup half of a split job)
+_Key = tuple[str, int, bool]
+
+
+def failure_kind(errors: Iterable[object]) -> type[CopyFailed] | type[CopyStalled]:
+    """The class of error for partitions that failed with these (``MigrationError.as_dict()``, or None)."""
+    final = any(isinstance(error, dict) and error.get("kind") == "terminal" for error in errors)
+    return CopyFailed if final else CopyStalled
+
+
+@dataclass
+class _Standing:
+    """What is known of one partition over all slices."""
+
+    result: PartitionResult | None = None
+    records: int = 0
+    copied_bytes: int = 0
+    source_bytes: int = 0
+    holes: int = 0
+    transaction_holes: int = 0
+    transient_rounds: int = 0
+    #: what keeps it from being copied, and since when (monotonic clock)
+    trouble: dict[str, object] | None = None
+    stuck_since: float | None = None
+    gaps: tuple[tuple[int, int], ...] = ()
+    overtaken: tuple[int, ...] = ()
+    went_back: tuple[tuple[int, int], ...] = ()
+    #: target log end as the last slice that took it over, maybe of an earlier driver, has left it
+    end_offset: int = -1
+    done: bool = False
+    failed: bool = False
+    #: by all runs, as the target's log has them; -1: not known yet
+    total_records: int = -1
+    total_holes: int = -1
+    #: its stop lies where it began: nothing is to be copied of it
+    empty: bool = False
+
+    def is_well(self) -> None:
+        """A slice went without trouble; also after a person has healed what had failed."""
+        self.transient_rounds = 0
+        self.trouble, self.stuck_since, self.failed = None, None, False
+
+
+def _keys(job: CopyJob) -> list[_Key]:
+    return [(*spec.key, lane.half == "backup") for lane in job.lanes for spec in lane.partitions]
+
+
+class JobCoordinator:
+    """Merges the results of slices. One per driver; its state is only for progress, the target's log decides.
+
+    :param store: of the journal location.
+    :param on_progress: called with the progress document every few seconds.
+    """
+
+    def __init__(
+        self, job: CopyJob, store: ObjectStore, *, on_progress: Callable[[dict[str, object]], None] | None = None
+    ) -> None:
+        self.job = job
+        self._store = store
+        self._on_progress = on_progress
+        self._standing = {key: _Standing() for key in _keys(job)}
+        self._began = time.monotonic()
+        self._written_at = 0.0
+        #: results may come in another thread than the one that ticks
+        self._lock = threading.RLock()
+        self._run = secrets.token_hex(4)
+        self._lines = TroubleLines(job.name)
+        self._asked_stop_at = 0.0
+        self._refreshed_at = time.monotonic()
+        self._throttled = {"source": 0.0, "target": 0.0}
+        self._read_earlier_ends()
+        self._earlier = EarlierRuns.read(store, job.migration_id, job.name)
+        #: number of the last slice that was merged, by lane
+        self._slices = dict(self._earlier.slices)
+
+    def _read_earlier_ends(self) -> None:
+        """What drivers before this one have seen: else a log that went back between two of them would go unnoticed."""
+        for name in _WRITING_JOBS if self.job.name in _WRITING_JOBS else ():
+            data = self._store.get(f"{self.job.migration_id}/progress/{name}.json")
+            for item in json.loads(data)["partitions"] if data else ():
+                standing = self._standing.get((item["topic"], item["partition"], False))
+                if standing is not None:
+                    standing.end_offset = max(standing.end_offset, item["target_offset"])
+
+    @property
+    def follows(self) -> bool:
+        """The job goes on until it is told to stop, and nobody above it tries again."""
+        return self.job.stop_key is not None
+
+    def begin(self) -> None:
+        """Say that this driver runs, before its first slice has ended: what an earlier one has written is over."""
+        self._try_to_write_progress()
+
+    def tick(self, running_since: Mapping[int, float]) -> None:
+        """Called while nothing comes in: a slice that hangs brings no results, and nobody would hear of it.
+
+        :param running_since: since when the present slice of each lane runs (monotonic clock).
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now - self._written_at < _PROGRESS_SECONDS:
+                return
+            for lane in self.job.lanes:
+                seconds = now - running_since.get(lane.lane, now)
+                if seconds >= 2 * self.job.slice_seconds + OVERDUE_SECONDS:
+                    self._note_overdue(lane, seconds)
+            self._lines.tell(self.troubles())
+            self._try_to_write_progress()
+
+    def _note_overdue(self, lane: CopyLane, seconds: float) -> None:
+        error = Transient(
+            f"the slice of lane {lane.lane} has not ended after {seconds:.0f} s; it should have after "
+            f"{self.job.slice_seconds} s",
+            where=Where(migration_id=self.job.migration_id, phase=self.job.name),
+            next_step="look at the process that runs it (on Spark: its executor, and whether there is a free one); "
+            "killing it does no harm, the next slice goes on from the target's log end",
+        ).as_dict()
+        for spec in lane.partitions:
+            standing = self._standing.get((*spec.key, lane.half == "backup"))
+            if standing is not None and not standing.failed:
+                standing.trouble = error
+                if standing.stuck_since is None:
+                    standing.stuck_since = time.monotonic() - seconds
+
+    def _look_for_end(self) -> None:
+        """A stop that lies where a partition begins (an empty one; all of them in a rollback) needs no broker.
+
+        Whoever is stuck would otherwise be tried again for ever. The stop may be taken back, so it is not kept.
+        """
+        now = time.monotonic()
+        stuck = any(item.trouble is not None for item in self._standing.values())
+        if not self.follows or not stuck or now - self._asked_stop_at < _STOP_SECONDS:
+            return
+        self._asked_stop_at = now
+        assert self.job.stop_key is not None
+        try:
+            stop = StopAt.in_force(self._store.get(self.job.stop_key))
+        except Transient as error:
+            log.warning("Where to stop could not be read: %s", error)
+            return
+        for spec in self.job.partitions:
+            until = None if stop is None else stop.offset(*spec.key)
+            is_empty = until is not None and until <= spec.source_start_offset
+            for key in ((*spec.key, False), (*spec.key, True)):
+                if key in self._standing:
+                    self._standing[key].empty = is_empty
+
+    def refresh_job(self) -> None:
+        """Take up partitions that were added to a tail's job while it runs, and let go of those taken out."""
+        now = time.monotonic()
+        if self.job.name != "tail" or now - self._refreshed_at < _REFRESH_SECONDS:
+            return
+        self._refreshed_at = now
+        try:
+            data = self._store.get(f"{self.job.migration_id}/jobs/{self.job.name}.json")
+        except Transient as error:
+            log.warning("The job could not be read again: %s", error)
+            return
+        job = self.job if data is None else CopyJob.parse(data)
+        if job.generation != self.job.generation:
+            return
+        if job.lanes == self.job.lanes:
+            # What the source may do to its records follows its configs: the next slices go by the new rules.
+            self.job = self.job.model_copy(update={"proof": job.proof, "tombstones": job.tombstones})
+            return
+        standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
+        log.info("The job has %d partitions now, before %d", len(standing), len(self._standing))
+        self.job, self._standing = job, standing
+
+    def remaining_lanes(self) -> list[CopyLane]:
+        """Lanes that still have work, with the partitions that do."""
+        lanes = []
+        for lane in self.job.lanes:
+            left = [spec for spec in lane.partitions if not self._is_over((*spec.key, lane.half == "backup"))]
+            if left:
+                lanes.append(lane.model_copy(update={"partitions": left}))
+        return lanes
+
+    def _is_over(self, key: _Key) -> bool:
+        standing, backup = self._standing[key], self._standing.get((*key[:2], True))
+        # Without its backup a restore has nothing to wait for.
+        return standing.done or standing.failed or standing.empty or (backup is not None and backup.failed)
+
+    def _failure(self, key: _Key) -> _Standing | None:
+        """What has failed of a partition: itself, or the backup that it is restored from; nothing once it is done."""
+        both = (self._standing[key], self._standing.get((*key[:2], True)))
+        return next((item for item in both if item is not None and item.failed and not item.done), None)
+
+    @property
+    def finished(self) -> bool:
+        """Every partition is done, or has failed for good."""
+        return all(self._is_over(key) for key in self._standing)
+
+    def record(self, results: Iterable[PartitionResult]) -> None:
+        """Take in the results of slices and write progress now and then."""
+        with self._lock:
+            self._record(results)
+
+    def _record(self, results: Iterable[PartitionResult]) -> None:
+        self.refresh_job()
+        backups = {lane.lane for lane in self.job.lanes if lane.half == "backup"}
+        for result in results:
+            lane = str(result.lane)
+            self._slices[lane] = max(self._slices.get(lane, 0), result.slice_number)
+            self._throttled["source"] += result.source_throttled_seconds
+            self._throttled["target"] += result.target_throttled_seconds
+            standing = self._standing.get((result.topic, result.partition, result.lane in backups))
+            if standing is None:
+                continue
+            standing.went_back += self._went_back(standing, result)
+            standing.result = result
+            standing.records += result.records
+            standing.copied_bytes += result.copied_bytes
+            standing.source_bytes += result.source_bytes
+            standing.holes += result.holes
+            standing.transaction_holes += result.transaction_holes
+            standing.gaps += tuple(result.gaps)
+            standing.overtaken += tuple(result.overtaken)
+            if result.total_records >= 0:
+                standing.total_records, standing.total_holes = result.total_records, result.total_holes
+            standing.done = result.done
+            self._judge(standing, result)
+        self._look_for_end()
+        self._lines.tell(self.troubles())
+        if time.monotonic() - self._written_at >= _PROGRESS_SECONDS or self.finished:
+            self._try_to_write_progress()
+
+    def _try_to_write_progress(self) -> None:
+        """A figure that cannot be stored now must not stop a copy; the last one is written by :meth:`check`."""
+        try:
+            self.write_progress()
+        except Transient as error:
+            log.warning("Progress could not be written: %s", error)
+
+    @staticmethod
+    def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
+        """Where the target's log end went back: within the slice, and since the slice before it."""
+        since: tuple[tuple[int, int], ...] = ()
+        if 0 <= now.resumed_offset < standing.end_offset:
+            since = ((standing.end_offset, now.resumed_offset),)
+        if now.resumed_offset >= 0:
+            standing.end_offset = now.target_offset
+        return (*since, *now.went_back)
+
+    def _judge(self, standing: _Standing, result: PartitionResult) -> None:
+        error = result.error or result.trouble
+        if error is None:
+            standing.is_well()
+            return
+        now = time.monotonic()
+        if result.records or result.holes:
+            standing.transient_rounds, standing.stuck_since = 0, None
+        if standing.stuck_since is None:
+            standing.stuck_since = now - result.trouble_seconds
+        standing.trouble = error
+        # A slice that ended in the middle of trying again is no failed round, however many of them there are.
+        standing.transient_rounds += result.error is not None
+        exhausted = standing.transient_rounds >= MAX_TRANSIENT_ROUNDS or now - standing.stuck_since >= MAX_STUCK_SECONDS
+        standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
+
+    def troubles(self) -> list[Trouble]:
+        """Partitions that are not copied at present: failed ones first, then those that are stuck for longest."""
+        now = time.monotonic()
+        found = []
+        for key in sorted(key for key in self._standing if not key[2]):
+            standing = self._troubled(key)
+            if standing is not None and standing.trouble is not None:
+                seconds = max(now - (now if standing.stuck_since is None else standing.stuck_since), 0.0)
+                state: State = "failed" if standing.failed else "stuck"
+                found.append(Trouble(key[0], key[1], state, seconds, standing.trouble))
+        return in_order(found)
+
+    def _troubled(self, key: _Key) -> _Standing | None:
+        """The half of a partition that is in trouble; failed before stuck."""
+        both = [item for item in (self._standing[key], self._standing.get((*key[:2], True))) if item is not None]
+        both = [item for item in both if item.trouble is not None and not item.done and not item.empty]
+        return next((item for item in both if item.failed), both[0] if both else None)
+
+    def progress(self) -> dict[str, object]:
+        """Progress as a document: totals and, per partition, where it stands. Of backup halves only what they read."""
+        seconds = max(time.monotonic() - self._began, 1e-6)
+        troubles = self.troubles()
+        stuck = [item.seconds for item in troubles if item.state == "stuck"]
+        keys = sorted(key for key in self._standing if not key[2])
+        own = [self._standing[key] for key in keys]
+        records = sum(item.records for item in own)
+        document: dict[str, object] = {
+            "version": 1,
+            "migration_id": self.job.migration_id,
+            "job": self.job.name,
+            "generation": self.job.generation,
+            # Tells the documents of one driver from those of the driver before it.
+            "run": self._run,
+            # Written again every few seconds, also while nothing is copied: a reader sees that this driver lives.
+            "at": utc_now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "finished": self.finished,
+            "partitions_total": len(keys),
+            "partitions_done": sum(item.done for item in own),
+            "partitions_failed": sum(self._failure(key) is not None for key in keys),
+            "partitions_stuck": len(stuck),
+            "partitions_overtaken": len({key[:2] for key, item in self._standing.items() if item.overtaken}),
+            "stuck_seconds": round(max(stuck, default=0.0), 1),
+            "troubles": [item.as_dict() for item in troubles[:MAX_NAMED]],
+            "records": records,
+            "copied_bytes": sum(item.copied_bytes for item in own),
+            "source_bytes": sum(item.source_bytes for item in self._standing.values()),
+            "total_bytes": sum(max(spec.size_bytes, 0) for spec in self.job.partitions),
+            # By the brokers' quotas, summed over lanes.
+            "source_throttled_seconds": round(self._throttled["source"], 1),
+            "target_throttled_seconds": round(self._throttled["target"], 1),
+            "holes": sum(item.holes for item in own),
+            "transaction_holes": sum(item.transaction_holes for item in own),
+            "seconds": round(seconds, 3),
+            "records_per_second": round(records / seconds, 1),
+            "slices": dict(sorted(self._slices.items())),
+            "partitions": [self._partition(key) for key in keys],
+        }
+        document["all_runs"] = self._earlier.with_run(document)
+        return document
+
+    def _partition(self, key: _Key) -> dict[str, object]:
+        standing, backup = self._standing[key], self._standing.get((*key[:2], True), _Standing())
+        last, troubled = standing.result, self._troubled(key)
+        return {
+            "topic": key[0],
+            "partition": key[1],
+            "records": standing.records,
+            "copied_bytes": standing.copied_bytes,
+            "source_bytes": standing.source_bytes + backup.source_bytes,
+            "holes": standing.holes,
+            "total_records": standing.total_records,
+            "total_holes": standing.total_holes,
+            "gaps": [list(gap) for gap in standing.gaps + backup.gaps],
+            "overtaken": sorted({*standing.overtaken, *backup.overtaken}),
+            "done": standing.done,
+            "source_offset": -1 if last is None else last.source_offset,
+            "target_offset": standing.end_offset if last is None else last.target_offset,
+            "lag": -1 if last is None else last.lag,
+            "held_back": 0 if last is None else last.held_back,
+            "went_back": [list(item) for item in standing.went_back],
+            "verdict": "" if last is None else str(last.verdict),
+            "failed": troubled is not None and troubled.failed,
+            "error": None if troubled is None else troubled.trouble,
+        }
+
+    def write_progress(self) -> dict[str, object]:
+        """Write ``progress/<job>.json`` and tell the listener."""
+        self._written_at = time.monotonic()
+        document = self.progress()
+        self._store.put(f"{self.job.migration_id}/progress/{self.job.name}.json", rfc8785.dumps(document))  # type: ignore[arg-type]
+        if self._on_progress is not None:
+            self._on_progress(document)
+        return document
+
+    def check(self) -> dict[str, object]:
+        """The final progress document.
+
+        :raises CopyFailed: with every partition that could not be copied, and why.
+        :raises CopyStalled: the same, where each of the reasons may pass.
+        """
+        document = self.write_progress()
+        failed = [
+            {"topic": key[0], "partition": key[1], "error": found.trouble}
+            for key in sorted(self._standing)
+            if not key[2] and (found := self._failure(key)) is not None
+        ]
+        if failed:
+            first = failed[0]
+            error = first["error"]
+            reason = f"[{error['code']}] {error['what']}" if isinstance(error, dict) else "no answer"
+            raise failure_kind(item["error"] for item in failed)(
+                f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
+                f"{first['topic']}-{first['partition']}: {reason}",
+                where=Where(migration_id=self.job.migration_id, phase=self.job.name),
+                next_step=followed_by(
+                    str(error["next_step"]) if isinstance(error, dict) else "see the task log",
+                    "clear the task: it goes on from the target's log ends",
+                ),
+                details={"partitions": failed},
+            )
+        return document

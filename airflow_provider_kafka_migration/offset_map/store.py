@@ -1,0 +1,212 @@
+"""The runs of a partition's map in object storage, written ahead of the appends they speak of.
+
+Create-only objects below ``<migration_id>/offset-map/<topic>/<partition>/``:
+
+* ``takeover-<attempt:06d>.json``: an incarnation of the copier says from which target offset it goes on. The name makes
+  attempts unique.
+* ``<from_target_offset:020d>-<attempt:06d>.json``: runs, before the first of their records is appended.
+
+A crash may leave runs that never were appended, and the next copier may decide otherwise, because the source was
+compacted meanwhile: each object voids what was said before it from its target offset on. Objects are read by attempt,
+take-over first, then by offset; so what a copier writes late, after another one has taken over, is voided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.offset_map import RunsKind, RunsObject
+from airflow_provider_kafka_migration.errors import ObjectExists, OffsetMapConflict, OffsetMapInvalid, Where
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.topic_key import topic_key
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+#: With more objects than this, a take-over writes the whole map as one object, so that loading stays cheap.
+_CHECKPOINT_OBJECTS = 32
+_MAX_CLAIMS = 20
+_RUN_NAME = re.compile(r"(?:takeover|checkpoint|(?P<offset>[0-9]{20}))-(?P<attempt>[0-9]{6,})\.json")
+
+
+class _Name(NamedTuple):
+    """Sorts in reading order."""
+
+    attempt: int
+    #: -1 for take-overs
+    from_target_offset: int
+    key: str
+
+
+class RunLog:
+    """Reads and writes the runs of one partition. One instance per copier and partition.
+
+    :param base: the partition's first run, from the plan and journal; needs no object.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        migration_id: str,
+        topic: str,
+        partition: int,
+        base: Run,
+        *,
+        topic_id: str = "",
+    ) -> None:
+        self.store = store
+        self.migration_id = migration_id
+        self.topic = topic
+        self.partition = partition
+        self.base = base
+        self.topic_id = topic_id
+        self.prefix = f"{migration_id}/offset-map/{topic_key(topic)}/{partition}/"
+        #: attempt under which this instance writes; None before it has claimed one
+        self.attempt: int | None = None
+        self._seen: list[_Name] | None = None
+        self._from_target_offset = 0
+        #: target start of the last run written under the present attempt
+        self._last_target_offset = -1
+
+    def load(self) -> PartitionMap:
+        """The map as the objects tell it, open at its end.
+
+        :raises OffsetMapInvalid: an object that cannot be read, or is of another partition.
+        """
+        return self._fold(self._names())
+
+    def _names(self) -> list[_Name]:
+        return sorted(self._name(info.key) for info in self.store.list(self.prefix))
+
+    def _name(self, key: str) -> _Name:
+        match = _RUN_NAME.fullmatch(key.removeprefix(self.prefix))
+        if match is None:
+            raise self._invalid(key, "its name has no meaning")
+        return _Name(int(match["attempt"]), int(match["offset"] or -1), key)
+
+    def _fold(self, names: list[_Name]) -> PartitionMap:
+        found = PartitionMap([self.base])
+        for name in names[_last_checkpoint(names) :]:
+            document = self._read(name.key)
+            found.override(document.from_target_offset, [Run(source, target) for source, target in document.runs])
+        return found
+
+    def take_over(self, target_end_offset: int) -> PartitionMap:
+        """The map up to the target's log end, for an incarnation that goes on from there; at each resume.
+
+        Runs at or above the end were never appended: they are left out, and voided for all readers. A partition that
+        has no objects yet gets none by this.
+
+        :raises OffsetMapInvalid: an object that cannot be read.
+        :raises OffsetMapConflict: other copiers take over all the time.
+        """
+        self.attempt = None
+        names = self._names()
+        found = self._fold(names)
+        self._from_target_offset = target_end_offset
+        found.override(target_end_offset, ())
+        self._seen = names
+        if names:
+            self._claim(found if len(names) - _last_checkpoint(names) > _CHECKPOINT_OBJECTS else None)
+        return found
+
+    def _claim(self, checkpoint: PartitionMap | None) -> None:
+        """Take the next attempt; nobody else gets it. With a checkpoint, older objects need not be read any more."""
+        assert self._seen is not None
+        attempt = max((name.attempt for name in self._seen), default=0) + 1
+        for number in range(attempt, attempt + _MAX_CLAIMS):
+            try:
+                self._put_takeover(number, checkpoint)
+            except ObjectExists:
+                continue
+            self.attempt = number
+            self._last_target_offset = -1
+            return
+        raise self._conflict(self.prefix, f"{_MAX_CLAIMS} attempts were claimed by others")
+
+    def _put_takeover(self, attempt: int, checkpoint: PartitionMap | None) -> None:
+        if checkpoint is None:
+            document = self._document("takeover", attempt, self._from_target_offset, [])
+        else:
+            document = self._document("checkpoint", attempt, 0, list(checkpoint.runs()))
+        self.store.put_new(f"{self.prefix}{document.kind}-{attempt:06d}.json", document.canonical())
+
+    def write_ahead(self, runs: Sequence[Run]) -> None:
+        """Make runs durable before the first of their records is appended.
+
+        :param runs: ascending, from the log end on that :meth:`take_over` was told.
+        :raises OffsetMapConflict: another copier has written to this partition's map since then.
+        """
+        if self._seen is None:
+            raise ValueError("take_over() comes before write_ahead()")
+        if self.attempt is None:
+            if self._names() != self._seen:
+                raise self._conflict(self.prefix, "another copier has begun to write runs")
+            self._claim(None)
+        elif runs[0].target_start <= self._last_target_offset:
+            # Objects of one attempt are read by offset: to take runs back needs another attempt.
+            self._seen = self._names()
+            if any(name.attempt > self.attempt for name in self._seen):
+                raise self._conflict(self.prefix, "another copier has taken over")
+            self._from_target_offset = runs[0].target_start
+            self._claim(None)
+        assert self.attempt is not None
+        document = self._document("runs", self.attempt, runs[0].target_start, runs)
+        key = f"{self.prefix}{document.from_target_offset:020d}-{self.attempt:06d}.json"
+        data = document.canonical()
+        try:
+            self.store.put_new(key, data)
+        except ObjectExists:
+            # The answer to an earlier try may have been lost: then it is what we wrote.
+            if self.store.get(key) != data:
+                raise self._conflict(key, "other runs are written for the same target offsets") from None
+        self._last_target_offset = runs[-1].target_start
+
+    def _document(self, kind: RunsKind, attempt: int, from_target_offset: int, runs: Sequence[Run]) -> RunsObject:
+        return RunsObject(
+            migration_id=self.migration_id,
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            attempt=attempt,
+            kind=kind,
+            from_target_offset=from_target_offset,
+            runs=[(run.source_start, run.target_start) for run in runs],
+        )
+
+    def _read(self, key: str) -> RunsObject:
+        data = self.store.get(key)
+        if data is None:
+            raise self._invalid(key, "it is gone")
+        try:
+            document = RunsObject.parse(data)
+        except ValidationError as error:
+            raise self._invalid(key, f"{error.error_count()} fields are wrong") from None
+        if (document.migration_id, document.topic, document.partition) != (
+            self.migration_id,
+            self.topic,
+            self.partition,
+        ):
+            raise self._invalid(key, f"it is of {document.migration_id} {document.topic}-{document.partition}")
+        return document
+
+    def _invalid(self, key: str, why: str) -> OffsetMapInvalid:
+        return OffsetMapInvalid(
+            f"an object of the offset map cannot be used: {why}",
+            where=Where(topic=self.topic, partition=self.partition, path=key),
+            next_step="restore the object from a version of the bucket",
+        )
+
+    def _conflict(self, path: str, why: str) -> OffsetMapConflict:
+        return OffsetMapConflict(
+            f"two copiers write the offset map of one partition: {why}",
+            where=Where(topic=self.topic, partition=self.partition, path=path),
+            next_step="make sure that only one copier owns the partition, then clear the task",
+        )
+
+
+def _last_checkpoint(names: list[_Name]) -> int:
+    """Index of the last object that voids all before it; 0 without one."""
+    return max((index for index, name in enumerate(names) if "/checkpoint-" in name.key), default=0)

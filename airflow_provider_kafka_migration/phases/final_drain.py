@@ -1,0 +1,253 @@
+"""The final drain: tell the tail where to stop, wait until the target has everything, make ``offset-map.json``.
+
+The tail ends by itself: ``control/tail-stop.json`` has the exclusive source offset of each partition, and copiers poll
+it. Done is what the brokers say: for each partition the target's log end stands for the source's end (DESIGN part 6).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy import CopyPartition, StopAt
+from airflow_provider_kafka_migration.documents.cutover import Boundary
+from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
+from airflow_provider_kafka_migration.freeze import frozen, stand_still
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.boundary import boundary_ends, load_boundary
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import (
+    by_name,
+    migrated_partitions,
+    partition_name,
+    put_result,
+    target_key,
+)
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.offset_maps import (
+    FINAL_DRAIN,
+    SourcePositions,
+    build_document,
+    keep_final_maps,
+    load_document,
+    only_holes,
+    store_final,
+)
+
+PHASE = "cutover"
+STEP = FINAL_DRAIN
+POLL_SECONDS = 0.25
+#: A tail that was told to stop has stopped after so long: it asks twice a second, and ends its chunk.
+SETTLE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Drained:
+    """How far one partition is. ``lag`` is in source offsets; holes at the end of a mapped partition are no lag.
+
+    :param position: source offset that the target's end stands for.
+    """
+
+    key: TopicPartition
+    source_end: int
+    target_end: int
+    position: int
+    lag: int
+    verdict: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The state as data, for the evidence's ``drain_final``."""
+        return {
+            "topic": self.key[0],
+            "partition": self.key[1],
+            "source_end_offset": self.source_end,
+            "target_end_offset": self.target_end,
+            "lag": self.lag,
+            "verdict": self.verdict,
+        }
+
+
+def run(
+    context: PhaseContext,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> PhaseResult:
+    """Write the tail's stop, wait until all partitions are drained, write ``offset-map.json``.
+
+    :raises DrainTimeout: the target did not get there within ``drain_timeout``; the freeze is lifted.
+    :raises ForeignData: a target partition ends beyond the source's end.
+    """
+    with frozen.frozen_step(context, STEP) as attempt:
+        done = freeze_attempt.step_done(context, attempt, STEP)
+        if done is not None and load_document(context) is not None:
+            return PhaseResult(PHASE, done["summary"], done, already_done=True)
+        timer = frozen.StepTimer.start(context, attempt, STEP)
+        boundary = load_boundary(context)
+        _check_same_attempt(context, attempt, boundary)
+        ends = boundary_ends(context, boundary)
+        write_tail_stop(context, boundary)
+        drained = _wait(context, attempt, ends, poll_seconds, sleep)
+        if context.spec.cutover.on_bypass == "continue":
+            drained, ends = _move_boundary(context, boundary, ends, sleep)
+        bypasses = stand_still.check_not_bypassed(context, attempt, ends)
+        map_details = _write_offset_map(context, ends, drained)
+        details = timer.done(
+            {**_details(drained, map_details), "bypasses": [item.model_dump(mode="json") for item in bypasses]}
+        )
+        return PhaseResult(PHASE, details["summary"], details)
+
+
+def _details(drained: list[Drained], map_details: dict[str, Any]) -> dict[str, Any]:
+    verdicts: dict[str, int] = {}
+    for item in drained:
+        verdicts[item.verdict] = verdicts.get(item.verdict, 0) + 1
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()))
+    return {
+        "summary": f"the target has everything: {len(drained)} partitions ({counts})",
+        "verdicts": verdicts,
+        "partitions": [item.as_dict() for item in drained],
+        "offset_map": map_details,
+    }
+
+
+def _check_same_attempt(context: PhaseContext, attempt: FreezeAttempt, boundary: Boundary) -> None:
+    if boundary.attempt != attempt.number or freeze_attempt.step_done(context, attempt, "sentinels") is None:
+        raise FreezeFailed(
+            "the sentinels of this freeze are not written",
+            where=context.where(PHASE),
+            next_step="clear cutover.sentinels",
+        )
+
+
+def write_tail_stop(context: PhaseContext, boundary: Boundary) -> None:
+    """Write ``control/tail-stop.json``; create-only, but for a stop that a lifted freeze took back.
+
+    :raises FreezeFailed: another stop is in force.
+    """
+    key = context.key(freeze_attempt.TAIL_STOP)
+    document = StopAt(migration_id=context.migration_id, offsets=boundary.ends)
+    data = document.canonical()
+    context.journal.check_holds()
+    try:
+        context.journal_store.put_new(key, data)
+    except ObjectExists:
+        there = context.journal_store.get(key) or b"{}"
+        if there == data:
+            return
+        if StopAt.parse(there).offsets:
+            raise FreezeFailed(
+                "the tail was already told to stop at other offsets",
+                where=context.where(PHASE, path=f"{context.journal_store.uri}/{key}"),
+                next_step="look who else acts on this migration (kafka-migration journal)",
+            ) from None
+        context.journal_store.put(key, data)
+
+
+def _wait(
+    context: PhaseContext,
+    attempt: FreezeAttempt,
+    ends: dict[TopicPartition, int],
+    poll_seconds: float,
+    sleep: Callable[[float], None],
+) -> list[Drained]:
+    timeout = context.spec.cutover.drain_timeout.total_seconds()
+    started = context.now()
+    while True:
+        drained = look(context, ends)
+        late = [item for item in drained if item.lag]
+        context.progress(
+            Progress(PHASE, "final drain", done=len(drained) - len(late), total=len(drained), unit="partitions")
+        )
+        if not late:
+            return drained
+        frozen.check_deadline(context, attempt)
+        waited = (context.now() - started).total_seconds()
+        if waited > timeout:
+            raise _too_late(context, late, timeout)
+        sleep(poll_seconds)
+
+
+def _move_boundary(
+    context: PhaseContext, boundary: Boundary, ends: dict[TopicPartition, int], sleep: Callable[[float], None]
+) -> tuple[list[Drained], dict[TopicPartition, int]]:
+    """With ``on_bypass: continue`` the tail may have gone past the boundary before it was told to stop.
+
+    What it has copied is good; so the end of the source is where it stopped, once it has.
+    """
+    while True:
+        before = look(context, ends)
+        sleep(SETTLE_SECONDS)
+        drained = look(context, ends)
+        if [item.target_end for item in before] == [item.target_end for item in drained]:
+            break
+    moved = {item.key: max(item.position, ends[item.key]) for item in drained}
+    if moved != ends:
+        put_result(context, "boundary", boundary.model_copy(update={"ends": by_name(moved)}))
+    return look(context, moved), moved
+
+
+def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> DrainTimeout:
+    worst = max(late, key=lambda item: item.lag)
+    return DrainTimeout(
+        f"{len(late)} partitions are not drained after {timeout:g} s; {partition_name(worst.key)} lacks {worst.lag}",
+        where=context.where(PHASE, topic=worst.key[0], partition=worst.key[1]),
+        next_step="check that the tail runs (its task's log); the freeze is lifted: wait for drain_ready, then approve "
+        "the cutover again",
+        details={"partitions": [item.as_dict() for item in late]},
+    )
+
+
+def look(context: PhaseContext, ends: dict[TopicPartition, int]) -> list[Drained]:
+    """How far all partitions are, ascending.
+
+    :raises ForeignData: a target partition ends beyond the source's end.
+    """
+    partitions = migrated_partitions(context)
+    keys = [target_key(item) for item in partitions.values()]
+    # The log end first: a high watermark that is asked for later and equal to it proves that it is replicated.
+    log_ends = context.target.wire.list_offsets(keys, "log_end")
+    high_watermarks = context.target.wire.list_offsets(keys, "latest")
+    positions = SourcePositions.load(context)
+    found = []
+    for key, item in partitions.items():
+        log_end = log_ends[target_key(item)]
+        settled = high_watermarks[target_key(item)] >= log_end
+        found.append(_drained(context, item, ends[key], log_end, positions, settled=settled))
+    return found
+
+
+def _drained(
+    context: PhaseContext,
+    item: CopyPartition,
+    source_end: int,
+    target_end: int,
+    positions: SourcePositions,
+    *,
+    settled: bool,
+) -> Drained:
+    position = positions.of(item, target_end)
+    verdict = positions.verdict(item)
+    lag = source_end - position
+    if lag < 0 and context.spec.cutover.on_bypass != "continue":
+        raise ForeignData(
+            f"the target ends {-lag} beyond the source's end",
+            where=context.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
+            next_step="find who writes to the target topic (DescribeProducers); nothing may write there before the "
+            "client switch",
+            details={"target_end_offset": target_end, "source_end_offset": source_end},
+        )
+    if lag > 0 and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):
+        lag = 0
+    end = positions.target_end(item, target_end)
+    return Drained(item.key, source_end, end, position, max(lag, 0 if settled else 1), verdict)
+
+
+def _write_offset_map(context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]) -> dict[str, Any]:
+    document = build_document(context, ends, {item.key: item.target_end for item in drained})
+    keep_final_maps(context, document)
+    uri = store_final(context, document)
+    return {"uri": uri, "sha256": document.digest(), "size_bytes": len(document.canonical())}

@@ -1,0 +1,145 @@
+"""Freeze producers on the source and verify it on the brokers (seed 001 "Producer Freeze", DESIGN part 6).
+
+Verified means: no open transaction (last stable offset = high watermark = log end) and log ends that stand still for
+``freeze_stable_window``. Whoever goes on writing is named: partition, producer id, transactional id where known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_kafka_migration.access import write_grants
+from airflow_provider_kafka_migration.approvals import check
+from airflow_provider_kafka_migration.documents.cutover import FreezeResult
+from airflow_provider_kafka_migration.drift import take_over
+from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
+from airflow_provider_kafka_migration.freeze import freeze_methods, frozen, words
+from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
+from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import by_name
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.timing import iso, parse_iso
+from airflow_provider_kafka_migration.topics import lags
+
+PHASE = "cutover"
+
+
+def run(
+    context: PhaseContext,
+    *,
+    poll_seconds: float = POLL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> PhaseResult:
+    """Freeze and verify; the freeze's clock starts here.
+
+    :raises ApprovalRefused: no valid approval of the cutover is in the journal.
+    :raises FreezeFailed: not frozen, or somebody goes on writing (``on_bypass: fail``); the freeze is lifted again.
+    """
+    attempt = freeze_attempt.current_attempt(context)
+    if attempt is not None and attempt.is_open and attempt.given_up:
+        raise _end_of_former(context, attempt)
+    if attempt is not None and not attempt.lifted and attempt.verified is not None:
+        with frozen.lifting(context, attempt):
+            frozen.check_deadline(context, attempt)
+        return PhaseResult(PHASE, _summary(attempt.verified), _details(attempt.verified), already_done=True)
+    if attempt is None or attempt.lifted:
+        try:
+            attempt = _begin(context, attempt)
+        except MigrationError as error:
+            error.add_next_step(words.not_begun(context.spec.cutover.freeze))
+            if isinstance(error, Terminal):
+                # The migration has not asked anybody to stop, so it does not stay where it cannot be rolled back.
+                frozen.back_to_tail(context, f"the cutover did not begin: {error.what}")
+            raise
+    with frozen.lifting(context, attempt):
+        frozen.check_deadline(context, attempt)
+        result = _freeze(context, attempt, Watch(poll_seconds, sleep, clock))
+    return PhaseResult(PHASE, _summary(result), _details(result))
+
+
+def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFailed:
+    """Lift a freeze that was given up before, and whose lift was not journaled: producers may write by now."""
+    frozen.lift(context, attempt, reason="it was given up before, and its end was not journaled")
+    return FreezeFailed(
+        f"freeze {attempt.number} was given up before it could be journaled as lifted; it is lifted now",
+        where=context.where(PHASE),
+        next_step="clear drain_ready and what follows it: the cutover starts again with a new approval; "
+        f"{words.lifted(attempt.method)}",
+    )
+
+
+def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
+    """Journal a new attempt. Nothing is touched before this step is in the journal."""
+    answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
+    follow.check_all_followed(context)
+    take_over.check_before_freeze(context)
+    freeze_methods.check_receiver(context)
+    write_grants.remember(context)
+    status = lags.small_again(context)
+    worst = status.worst
+    if worst is not None and not status.is_small:
+        raise FreezeFailed(
+            f"{check.why_not_small(status)}: {status.summary()}",
+            where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
+            next_step="wait until drain_ready is green again, then approve again",
+        )
+    now = context.now()
+    number = former.number + 1 if former else 1
+    deadline = now + context.spec.cutover.max_producer_freeze
+    stopped_at = min(now, *(parse_iso(item.answered_at) for item in answers)) if _by_hand(context) else now
+    attempt = FreezeAttempt(number, context.spec.cutover.freeze, now, deadline, stopped_at)
+    details = {
+        "method": attempt.method,
+        "requested_at": iso(now),
+        "stopped_at": iso(stopped_at),
+        "deadline": iso(deadline),
+    }
+    context.journal.step(freeze_attempt.REQUESTED, key=attempt.key, details={**details, "lag": status.total})
+    return attempt
+
+
+def _by_hand(context: PhaseContext) -> bool:
+    """Producers were stopped by people before the approval, which says so."""
+    return context.spec.cutover.freeze == "manual"
+
+
+def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> FreezeResult:
+    method = freeze_methods.freeze(context, attempt.method, attempt.key, attempt.deadline)
+    context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
+    ends, bypasses = stand_still(context, attempt, watch)
+    result = FreezeResult(
+        migration_id=context.migration_id,
+        attempt=attempt.number,
+        method=context.spec.cutover.freeze if attempt.method == context.spec.cutover.freeze else attempt.method,
+        requested_at=iso(attempt.requested_at),
+        verified_at=iso(context.now()),
+        deadline=iso(attempt.deadline),
+        ends=by_name(ends),
+        bypasses=bypasses,
+        details=method,
+    )
+    context.journal.step(freeze_attempt.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+    follow.name_born_late(context, attempt.key)
+    return result
+
+
+def _summary(result: FreezeResult) -> str:
+    suffix = f"; {len(result.bypasses)} partitions are still written to" if result.bypasses else ""
+    return f"producers frozen ({result.method}), {len(result.ends)} partitions stand still{suffix}"
+
+
+def _details(result: FreezeResult) -> dict[str, Any]:
+    return {
+        "attempt": result.attempt,
+        "method": result.method,
+        "requested_at": result.requested_at,
+        "verified_at": result.verified_at,
+        "deadline": result.deadline,
+        "partitions": len(result.ends),
+        "bypasses": [item.model_dump(mode="json") for item in result.bypasses],
+    }

@@ -1,0 +1,239 @@
+"""One sentinel record per source partition, exactly once (seed 001 "Sentinel Records").
+
+Record: header ``x-kbe-cutover-sentinel: <migration_id>``, key ``__kbe_sentinel__``, value
+``{"migration_id": "<id>", "partition": <p>, "timestamp": "<iso8601>"}``.
+
+Exactly once, although a task may be killed between two sentinels or between a sentinel and its journal entry: all
+sentinels of an attempt share one producer id, journaled before the first one, and each is sequence 0 on its partition.
+A broker answers the repetition of such a batch with the offset of the first one and writes nothing (KIP-98). Where the
+broker has forgotten the producer id, the partition's tail is read for a sentinel of this migration before writing.
+
+With ``sentinel: end_offsets`` nothing is written and the frozen log ends are the boundary.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
+from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.freeze import frozen, stand_still
+from airflow_provider_kafka_migration.freeze.sentinel_records import find_sentinels, sentinel_record
+from airflow_provider_kafka_migration.kafka import error_codes, produce
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, api_version
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.boundary import load_boundary
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, put_result
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.timing import iso
+
+PHASE = "cutover"
+STEP = "sentinels"
+
+
+PRODUCER = "sentinel_producer"
+WRITTEN = "sentinels_written"
+
+#: Partitions per produce request and journal entry.
+CHUNK = 200
+_HEADER_BYTES = 61
+_PRODUCE_TIMEOUT_MS = 20_000
+
+
+def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
+    """Write the sentinels that are not there yet; write ``results/boundary.json`` with the end of the source.
+
+    :raises FreezeFailed: nothing is frozen, or somebody wrote after the freeze.
+    """
+    with frozen.frozen_step(context, STEP) as attempt:
+        done = freeze_attempt.step_done(context, attempt, STEP)
+        if done is not None:
+            return PhaseResult(PHASE, _summary(load_boundary(context)), done, already_done=True)
+        timer = frozen.StepTimer.start(context, attempt, STEP)
+        boundary = _boundary(context, attempt, sleep)
+        key = put_result(context, "boundary", boundary)
+        details = timer.done(
+            {"boundary": key, "digest": boundary.digest(), "sentinels": len(boundary.sentinels), "mode": boundary.mode}
+        )
+        return PhaseResult(PHASE, _summary(boundary), details)
+
+
+def _summary(boundary: Boundary) -> str:
+    if boundary.mode == "end_offsets":
+        return f"the end of {len(boundary.ends)} source partitions is recorded"
+    return f"{len(boundary.sentinels)} sentinels written, one per source partition"
+
+
+def _boundary(context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]) -> Boundary:
+    mode = context.spec.cutover.sentinel
+    sentinels: list[Sentinel] = []
+    if mode == "record":
+        written = _write_all(context, attempt, sleep)
+        sentinels = [Sentinel(topic=key[0], partition=key[1], offset=written[key]) for key in sorted(written)]
+    ends = _settled_ends(context, attempt, {(item.topic, item.partition): item.offset for item in sentinels}, sleep)
+    return Boundary(
+        migration_id=context.migration_id, attempt=attempt.number, mode=mode, sentinels=sentinels, ends=by_name(ends)
+    )
+
+
+def _settled_ends(
+    context: PhaseContext,
+    attempt: FreezeAttempt,
+    sentinels: dict[TopicPartition, int],
+    sleep: Callable[[float], None],
+) -> dict[TopicPartition, int]:
+    """The ends of the source when all of it, sentinels included, is on all in-sync replicas and can be copied.
+
+    With ``on_bypass: continue`` the log never stands still: the boundary is what is committed once the sentinels are.
+    """
+    goes_on = context.spec.cutover.on_bypass == "continue"
+    while True:
+        look = stand_still.SourceEnds.look(context)
+        behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())
+        if behind_sentinels and (goes_on or look.stable == look.log_end):
+            return look.stable
+        frozen.check_deadline(context, attempt)
+        sleep(stand_still.POLL_SECONDS)
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+
+def _write_all(
+    context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
+) -> dict[TopicPartition, int]:
+    """Offset of the sentinel of every partition."""
+    written = _journaled(context, attempt)
+    todo = [key for key in migrated_partitions(context) if key not in written]
+    if not todo:
+        return written
+    if not written:
+        _check_untouched(context, attempt)
+    producer_id, epoch = _producer(context, attempt)
+    for chunk in _chunks(todo):
+        found = find_sentinels(context, attempt, chunk)
+        missing = [key for key in chunk if key not in found]
+        found.update(_write(context, attempt, missing, (producer_id, epoch), sleep))
+        context.journal.step(
+            WRITTEN,
+            key=attempt.key,
+            details={"offsets": by_name(found), "partitions": [[*key, found[key]] for key in sorted(found)]},
+        )
+        written.update(found)
+        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(migrated_partitions(context))))
+    return written
+
+
+def _journaled(context: PhaseContext, attempt: FreezeAttempt) -> dict[TopicPartition, int]:
+    return {
+        (topic, partition): offset
+        for entry in context.journal.steps(WRITTEN, attempt.key)
+        for topic, partition, offset in entry.details["partitions"]
+    }
+
+
+def _check_untouched(context: PhaseContext, attempt: FreezeAttempt) -> None:
+    """Before the first sentinel: nobody wrote since the freeze was verified."""
+    assert attempt.verified is not None
+    if _producer_entry(context, attempt) is not None:
+        return  # a killed run may have written some already; they are found one by one
+    ends = attempt.verified.ends
+    expected = {key: ends[partition_name(key)] for key in migrated_partitions(context) if partition_name(key) in ends}
+    stand_still.check_not_bypassed(context, attempt, expected)
+
+
+def _producer_entry(context: PhaseContext, attempt: FreezeAttempt) -> Any:
+    return context.journal.find_step(PRODUCER, attempt.key)
+
+
+def _producer(context: PhaseContext, attempt: FreezeAttempt) -> tuple[int, int]:
+    """The producer id of this attempt's sentinels, journaled before its first use."""
+    entry = _producer_entry(context, attempt)
+    if entry is None:
+        producer_id, epoch = context.source.wire.init_producer_id()
+        # step_once: of two tasks that run at the same time both must use the same id.
+        entry = context.journal.step_once(
+            PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
+        )
+    return int(entry.details["producer_id"]), int(entry.details["producer_epoch"])
+
+
+def _write(
+    context: PhaseContext,
+    attempt: FreezeAttempt,
+    keys: list[TopicPartition],
+    producer: tuple[int, int],
+    sleep: Callable[[float], None],
+) -> dict[TopicPartition, int]:
+    """Produce to these partitions until all have answered; a repeated batch is answered, not written."""
+    now = context.now()
+    batches = {
+        key: encode_batch(
+            [sentinel_record(context.migration_id, key[1], iso(now), int(now.timestamp() * 1000))],
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=0,
+        )
+        for key in keys
+    }
+    written: dict[TopicPartition, int] = {}
+    if keys:
+        context.journal.check_holds()
+    while len(written) < len(keys):
+        _produce_once(context, {key: batches[key] for key in keys if key not in written}, written)
+        if len(written) < len(keys):
+            frozen.check_deadline(context, attempt)
+            sleep(0.2)
+    return written
+
+
+def _produce_once(
+    context: PhaseContext, batches: dict[TopicPartition, bytes], written: dict[TopicPartition, int]
+) -> None:
+    wire = context.source.wire
+    for broker_id, keys in _by_leader(wire.leaders(batches)):
+        connection = wire.connection(broker_id)
+        version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
+        parts = produce.encode(
+            [
+                produce.ProduceBatch(*key, batches[key][:_HEADER_BYTES], batches[key][_HEADER_BYTES:])
+                for key in sorted(keys)
+            ],
+            timeout_ms=_PRODUCE_TIMEOUT_MS,
+        )
+        try:
+            answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version)
+        except Transient:
+            wire.forget_leaders(keys)
+            continue
+        for item in answer.partitions:
+            key = (item.topic, item.partition)
+            if not item.error_code:
+                written[key] = item.base_offset
+            elif item.error_code in error_codes.STALE_METADATA:
+                wire.forget_leaders([key])
+            elif not error_codes.retriable(item.error_code):
+                raise error_codes.error_for(
+                    item.error_code,
+                    "the sentinel cannot be written",
+                    where=context.where(PHASE, cluster="source", topic=item.topic, partition=item.partition),
+                )
+
+
+def _by_leader(leaders: dict[TopicPartition, int]) -> list[tuple[int, list[TopicPartition]]]:
+    grouped: dict[int, list[TopicPartition]] = {}
+    for key in sorted(leaders):
+        grouped.setdefault(leaders[key], []).append(key)
+    return sorted(grouped.items())
+
+
+def _chunks(keys: list[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    for start in range(0, len(keys), CHUNK):
+        yield keys[start : start + CHUNK]
+
+
+# -- looking for sentinels -------------------------------------------------------------------------------------------

@@ -1,0 +1,187 @@
+"""Partitions that source topics have got between plan and topology_copy: the plan is amended, in the open.
+
+A partition that is not in the plan would not be copied, so it is never left out silently. It joins the lightest lane,
+nothing that was planned moves, and the amended plan has a new digest, which is journaled and which approvals refer to.
+Later ones are the tail's (``topology.follow_new``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from airflow_provider_kafka_migration.documents.findings import PrecheckResult
+from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.errors import (
+    IllegalTransition,
+    Terminal,
+    TopicRecreated,
+    TopologyRefused,
+)
+from airflow_provider_kafka_migration.kafka.admin.topics import UNKNOWN_TOPIC_OR_PARTITION, TopicFacts
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.lanes.lanes import add_to_lanes
+from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.planning.plan_store import put_plan
+from airflow_provider_kafka_migration.planning.verdicts import verdict_of
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.facts import get_result
+
+PHASE = "topology_copy"
+STEP = "partitions_followed"
+_TRIES, _PAUSE_SECONDS = 6, 0.5
+
+
+def follow(context: PhaseContext, plan: Plan) -> Plan:
+    """The plan with what the source's topics have got since; written and journaled if that is anything.
+
+    Idempotent: an amended plan has them already.
+
+    :raises TopicRecreated: a topic is not the one that was planned any more, or has fewer partitions.
+    :raises TopologyRefused: there are new partitions and ``topology.follow_new`` is false.
+    :raises Terminal: a planned topic is gone.
+    """
+    facts = _describe(context, [topic.name for topic in plan.topics])
+    for topic in plan.topics:
+        _check_same(context, topic, facts[topic.name])
+    grown = {
+        topic.name: (len(topic.partitions), len(facts[topic.name].partitions))
+        for topic in plan.topics
+        if len(facts[topic.name].partitions) > len(topic.partitions)
+    }
+    if not grown:
+        return plan
+    if not context.spec.topology.follow_new:
+        raise TopologyRefused(
+            f"{len(grown)} source topics have more partitions than the plan: {', '.join(list(grown)[:10])}",
+            where=context.where(PHASE, cluster="source", topic=next(iter(grown))),
+            next_step="set topology.follow_new: true, so that they are taken up; then clear topology_copy",
+            details={"topics": {name: list(counts) for name, counts in grown.items()}},
+        )
+    amended = _amended(context, plan, grown)
+    added = sum(now - planned for planned, now in grown.values())
+    context.journal.step(
+        STEP,
+        details={
+            "topics": {name: list(counts) for name, counts in grown.items()},
+            "former_digest": plan.digest(),
+            "digest": amended.digest(),
+        },
+        reason=f"{added} partitions that appeared since the plan are taken up",
+    )
+    # Journaled first: an amended plan without its entry would be one that nobody has checked.
+    put_plan(context, amended)
+    context.progress(Progress(PHASE, f"{added} partitions appeared on the source since the plan; they are taken up"))
+    return amended
+
+
+def checked_digest(context: PhaseContext, plan: Plan) -> str:
+    """Digest of the plan that the precheck saw: amendments taken back, one after the other."""
+    digest = plan.digest()
+    for entry in reversed(context.journal.steps(STEP)):
+        if entry.details["digest"] == digest:
+            digest = str(entry.details["former_digest"])
+    return digest
+
+
+def _describe(context: PhaseContext, names: list[str]) -> dict[str, TopicFacts]:
+    """The topics as they are now. Unknown ones are asked for again: a broker that has just started knows none."""
+    facts = context.source.admin.describe_topics(names)
+    for _ in range(_TRIES):
+        again = [name for name, item in facts.items() if item.error is not None and item.error.retriable]
+        if not again:
+            break
+        time.sleep(_PAUSE_SECONDS)
+        facts.update(context.source.admin.describe_topics(again))
+    return facts
+
+
+def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> None:
+    where = context.where(PHASE, cluster="source", topic=topic.name)
+    if now.error is not None:
+        if now.error.code != UNKNOWN_TOPIC_OR_PARTITION:
+            raise now.error.exception("a planned topic cannot be described", where, operation="Describe on Topic")
+        raise Terminal(
+            f"a planned topic is not on the source any more: {now.error.name}",
+            where=where,
+            next_step="find out who deleted it; exclude it in a new migration, or restore it",
+        )
+    if topic.topic_id and now.topic_id and topic.topic_id != now.topic_id:
+        what = f"the source topic was deleted and created again (id {now.topic_id}, planned {topic.topic_id})"
+    elif len(now.partitions) < len(topic.partitions):
+        what = f"the source topic has {len(now.partitions)} partitions, {len(topic.partitions)} were planned"
+    else:
+        return
+    raise TopicRecreated(what, where=where, next_step="start a new migration for this topic: its records are others")
+
+
+def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, int]]) -> Plan:
+    keys = [(name, number) for name, (planned, now) in grown.items() for number in range(planned, now)]
+    wire = context.source.wire
+    starts, stable, high = (wire.list_offsets(keys, which) for which in ("earliest", "stable", "latest"))
+    why = {topic.name: why_transactional(topic) for topic in plan.topics}
+    found = {key: _partition(context, key, (starts[key], stable[key], high[key]), why[key[0]]) for key in keys}
+    topics = [
+        topic.model_copy(
+            update={
+                "partitions": [
+                    *topic.partitions,
+                    *(found[topic.name, number] for number in range(*grown.get(topic.name, (0, 0)))),
+                ]
+            }
+        )
+        for topic in plan.topics
+    ]
+    notes = [
+        f"{name} has got {now - planned} partitions since it was planned ({planned} -> {now})"
+        for name, (planned, now) in grown.items()
+    ]
+    return plan.model_copy(
+        update={
+            "topics": topics,
+            "lanes": add_to_lanes(plan.lanes, dict.fromkeys(keys, -1)),
+            "notes": sorted({*plan.notes, *notes}),
+        }
+    )
+
+
+def why_transactional(topic: TopicPlan) -> str:
+    """What rules compare-and-append out for a topic holds for its new partitions, too."""
+    return next((item.reason for item in topic.partitions if item.verdict is Verdict.TRANSACTIONAL), "")
+
+
+def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, int, int], why: str) -> PartitionPlan:
+    """A new partition: its size is not asked for, and its holes are not sampled.
+
+    :param offsets: log start, last stable offset, high watermark.
+    """
+    start, stable, high = offsets
+    verdict, reason = verdict_of(context.spec, start, 0, -1, why, topic=key[0])
+    return PartitionPlan(
+        partition=key[1],
+        log_start_offset=start,
+        end_offset=stable,
+        high_watermark=high,
+        size_bytes=-1,
+        verdict=verdict,
+        reason=f"{reason}; appeared after the plan",
+        source_start_offset=start,
+        target_start_offset=start if verdict is Verdict.EQUAL else 0,
+    )
+
+
+PRECHECK_RESULT = "precheck"
+
+
+def check_is_of(context: PhaseContext, plan: Plan) -> None:
+    """Refuse to carry out a plan that was not checked, but for partitions that topology_copy itself has added.
+
+    :raises IllegalTransition: it was made after the precheck.
+    """
+    data = get_result(context, PRECHECK_RESULT)
+    if data is None or PrecheckResult.parse(data).plan_digest != growth.checked_digest(context, plan):
+        raise IllegalTransition(
+            "the plan is newer than its precheck",
+            where=context.where(PHASE),
+            next_step="clear precheck and everything below it",
+        )

@@ -1,0 +1,189 @@
+"""Makes the plan from the spec and the live clusters. Reads only; two plans of the same clusters are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_kafka_migration.access.mapping import plan_acls
+from airflow_provider_kafka_migration.access.plan_access import plan_group_configs, plan_quotas, plan_users
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
+from airflow_provider_kafka_migration.groups.left_out import left_out_groups
+from airflow_provider_kafka_migration.groups.plan_groups import plan_groups
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
+from airflow_provider_kafka_migration.lanes.lanes import assign_lanes
+from airflow_provider_kafka_migration.planning import plan_measure, source_snapshot, verdicts
+from airflow_provider_kafka_migration.planning.plan_store import KEY, put_plan
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.topics import copy_settings, probe
+from airflow_provider_kafka_migration.topics import target_topics as topology_topics
+from airflow_provider_kafka_migration.topics.configs import TargetRules
+
+PHASE = "plan"
+STEP = "planned"
+
+
+def make_plan(context: PhaseContext) -> Plan:
+    """The plan of the clusters as they are now.
+
+    :raises Terminal: nothing is selected, or names on the target collide; all problems at once.
+    :raises PermissionMissing: topics of the source whose configs may not be read.
+    """
+    context.progress(Progress(PHASE, "looking at both clusters"))
+    spec = context.spec
+    found = source_snapshot.look(context)
+    verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
+    target_facts = ClusterFacts.model_validate(context.target.admin.facts())
+    context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
+    target = target_topics(context, target_facts, sorted(found.topics), found.unknown)
+    topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))
+    groups = plan_groups(context, found.topics, found.stable, found.unknown)
+    return Plan(
+        migration_id=spec.migration_id,
+        source=found.facts,
+        target=target_facts,
+        topics=topics,
+        groups=groups,
+        acls=plan_acls(context, found.topics, found.unknown),
+        users=plan_users(context, found.unknown),
+        quotas=plan_quotas(context, found.unknown),
+        group_configs=plan_group_configs(context, groups, found.unknown),
+        lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
+        excluded_topics=found.excluded,
+        excluded_groups=left_out_groups(context, found.topics, found.unknown),
+        notes=_notes(context),
+        defaults_drift=verdicts.defaults_drift(found, target.rules),
+        unknown=dict(sorted(found.unknown.items())),
+        missing_topics=found.missing,
+        estimate=verdicts.estimate(spec, topics),
+        spec_digest=canonical_digest(spec.model_dump(mode="json")),
+    )
+
+
+def plan_of_look(context: PhaseContext, found: source_snapshot.SourceLook, *, notes: list[str]) -> Plan:
+    """The plan of topics alone, from a look at the source that was taken elsewhere; only the target is asked.
+
+    :raises Terminal: names on the target collide; all problems at once.
+    """
+    spec = context.spec
+    verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
+    target_facts = ClusterFacts.model_validate(context.target.admin.facts())
+    target = target_topics(context, target_facts, sorted(found.topics), found.unknown)
+    topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    return Plan(
+        migration_id=spec.migration_id,
+        source=found.facts,
+        target=target_facts,
+        topics=topics,
+        lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
+        excluded_topics=found.excluded,
+        notes=notes,
+        unknown=dict(sorted(found.unknown.items())),
+        missing_topics=found.missing,
+        estimate=verdicts.estimate(spec, topics),
+        spec_digest=canonical_digest(spec.model_dump(mode="json")),
+    )
+
+
+def target_topics(
+    context: PhaseContext, facts: ClusterFacts, topics: list[str], unknown: dict[str, str]
+) -> verdicts.TargetTopics:
+    """The target's topics and what is known of its topic configs."""
+    admin = context.target.admin
+    names = [context.spec.topics.target_name(name) for name in topics]
+    described = admin.describe_topics(names)
+    there = [name for name in names if described[name].error is None]
+    configs = admin.topic_configs(there)
+    for name, item in configs.items():
+        if item.error is not None:
+            raise item.error.exception(
+                "configs of a target topic cannot be read",
+                context.where(PHASE, cluster="target", topic=name),
+                operation="DescribeConfigs on Topic",
+            )
+    ids = topology_topics.journaled_ids(context)
+    ours = frozenset(name for name in there if ids.get(name) == described[name].topic_id)
+    shared = _shared(context, {name: len(described[name].partitions) for name in there if name not in ours})
+    return verdicts.TargetTopics(
+        rules=_rules(context, facts, names, configs, unknown),
+        present={name: _before_us(context, name, item.overrides, shared) for name, item in configs.items()},
+        ours=ours,
+        shared=shared,
+        no_compare=probe.no_compare(context),
+        factors={name: described[name].replication_factor for name in there},
+    )
+
+
+def _shared(context: PhaseContext, partitions: dict[str, int]) -> frozenset[str]:
+    """Topics with data of others that the user wants to be copied into; those that are shared already stay so."""
+    if context.spec.offsets.on_foreign_writer != "transactional" or not partitions:
+        return frozenset()
+    keys = [(name, number) for name, count in partitions.items() for number in range(count)]
+    ends = context.target.wire.list_offsets(keys, "log_end")
+    with_data = {name for (name, _), end in ends.items() if end > 0}
+    return frozenset(with_data | (topology_topics.journaled_shared(context) & set(partitions)))
+
+
+def _before_us(
+    context: PhaseContext, name: str, overrides: Mapping[str, str], shared: frozenset[str]
+) -> Mapping[str, str]:
+    """What a shared topic had before it got copy-time settings: what it ends with."""
+    settings = copy_settings.load(context) if name in shared else None
+    known = None if settings is None else settings.topics.get(name)
+    return overrides if known is None or known.before is None else known.before
+
+
+def _rules(
+    context: PhaseContext, facts: ClusterFacts, names: list[str], there: dict[str, Configs], unknown: dict[str, str]
+) -> TargetRules:
+    """Defaults of a topic that is to be made; or, where all are there, what is not set on them."""
+    admin = context.target.admin
+    defaults: dict[str, str | None] | None = None
+    absent = next((name for name in names if name not in there), None)
+    if absent is not None:
+        answer = admin.new_topic_configs(absent)
+        if answer.error is None:
+            defaults = {name: item.value for name, item in answer.values.items()}
+        else:
+            unknown["defaults of new topics on the target"] = answer.error.name
+    else:
+        defaults = {}
+        for item in there.values():
+            for name, value in item.values.items():
+                if not value.is_override or name not in defaults:
+                    defaults[name] = value.value
+    broker = admin.broker_configs(facts.brokers[0])
+    tiered = None if broker.error else broker.get("remote.log.storage.system.enable", "false") == "true"
+    return TargetRules(facts, defaults, tiered)
+
+
+def _notes(context: PhaseContext) -> list[str]:
+    notes = [
+        "delegation tokens are not copied: they are bound to a cluster's secret",
+        "transactional ids are not portable: transactional producers start clean on the target",
+        "secrets of SCRAM users cannot be read from a cluster: users without a reference in acls.users are only listed",
+    ]
+    if context.spec.acls.policy == "skip":
+        notes.append("ACLs are not copied (acls.policy: skip)")
+    if context.spec.acls.quotas == "skip":
+        notes.append("client quotas are not copied (acls.quotas: skip)")
+    return sorted(notes)
+
+
+def write_plan(context: PhaseContext) -> PhaseResult:
+    """Make the plan, write ``plan.json`` and the documents beside it, and journal its digest."""
+    plan = make_plan(context)
+    context.journal.check_holds()
+    digest = put_plan(context, plan)
+    if context.spec.estimate.measure:
+        measured = plan_measure.measure(context, plan)
+        context.journal_store.put(context.key(plan_measure.KEY), measured.canonical())
+        context.progress(Progress(PHASE, measured.summary()))
+    last = context.journal.find_step(STEP)
+    partitions = sum(len(topic.partitions) for topic in plan.topics)
+    summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
+    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(KEY)}", "summary": summary}
+    if last is None or last.details.get("digest") != digest:
+        context.journal.step(STEP, details=details, reason=summary)
+    return PhaseResult(PHASE, summary, details)

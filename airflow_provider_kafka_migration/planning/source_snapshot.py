@@ -1,0 +1,284 @@
+"""What plan sees of the source: metadata, offsets, sizes, configs and a few batch headers. Reads only."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_kafka_migration.documents.plan import ClusterFacts
+from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing, Terminal, Transient, Where
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.batches.header import HEAD_BYTES, unpack_head
+from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition, FetchRange
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+
+PHASE = "plan"
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+_CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC_MASK = 0x20, 0x10, 0x08, 0x07
+_LOG_OVERHEAD = 12
+
+#: Bytes fetched for one header, and for the density of one place of a compacted log. A broker answers with nothing
+#: where the first batch is larger (but for the first partition of a request), so larger pieces are tried then.
+_HEADER_FETCH_BYTES = (512, 16 * 1024, 128 * 1024, 1100 * 1024)
+_DENSITY_FETCH_BYTES = (32 * 1024, 128 * 1024, 1100 * 1024)
+#: All samples together; beyond it partitions stay unsampled, always the same ones.
+_SAMPLE_BUDGET_BYTES = 256 * 1024 * 1024
+_ANSWER_BYTES = 32 * 1024 * 1024
+_RANGES_PER_FETCH = 250
+
+
+#: (topic, partition, offset)
+_Place = tuple[str, int, int]
+
+
+@dataclass
+class Sample:
+    """What headers of a partition told."""
+
+    codecs: set[str] = field(default_factory=set)
+    transactional: bool = False
+    log_append_time: bool = False
+    old_format: bool = False
+    #: offsets and records of the batches seen; their ratio estimates the holes
+    offsets: int = 0
+    records: int = 0
+
+    @property
+    def density(self) -> float:
+        """Records per offset in what was seen; 1 where nothing was."""
+        return self.records / self.offsets if self.offsets else 1.0
+
+
+@dataclass
+class SourceLook:
+    """The source as plan sees it. ``unknown`` names what could not be looked at, and why."""
+
+    facts: ClusterFacts
+    topics: dict[str, TopicFacts]
+    excluded: dict[str, str]
+    missing: list[str]
+    configs: dict[str, Configs] = field(default_factory=dict)
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    stable: dict[TopicPartition, int] = field(default_factory=dict)
+    high_watermarks: dict[TopicPartition, int] = field(default_factory=dict)
+    sizes: dict[TopicPartition, int] = field(default_factory=dict)
+    samples: dict[TopicPartition, Sample] = field(default_factory=dict)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        """All selected partitions, ascending."""
+        return [(name, item.partition) for name in sorted(self.topics) for item in self.topics[name].partitions]
+
+
+def look(context: PhaseContext) -> SourceLook:
+    """Look at the source.
+
+    :raises Terminal: nothing is selected.
+    :raises PermissionMissing: topics that may not be described fully; all are listed.
+    """
+    admin = context.source.admin
+    found = _select(context, ClusterFacts.model_validate(admin.facts()), admin.describe_topics())
+    _fill(context, found)
+    return found
+
+
+def look_at(context: PhaseContext, topics: Mapping[str, TopicFacts], facts: ClusterFacts) -> SourceLook:
+    """Look at some topics alone, with those of their partitions that are given; all else of the cluster is known."""
+    found = SourceLook(facts, dict(sorted(topics.items())), {}, [])
+    _fill(context, found)
+    return found
+
+
+def _fill(context: PhaseContext, found: SourceLook) -> None:
+    admin, wire = context.source.admin, context.source.wire
+    keys = found.keys
+    context.progress(Progress(PHASE, f"source: configs of {len(found.topics)} topics"))
+    found.configs = admin.topic_configs(sorted(found.topics))
+    _check_configs(context, found.configs)
+    context.progress(Progress(PHASE, f"source: offsets and sizes of {len(keys)} partitions"))
+    found.starts = wire.list_offsets(keys, "earliest")
+    found.stable = wire.list_offsets(keys, "stable")
+    found.high_watermarks = wire.list_offsets(keys, "latest")
+    _sizes(context, found)
+    context.progress(Progress(PHASE, "source: looking at a few batch headers of each partition"))
+    _Sampler(wire, found).run()
+    _transactional_producers(context, found)
+
+
+def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, TopicFacts]) -> SourceLook:
+    section = context.spec.topics
+    selected = {name: item for name, item in sorted(described.items()) if section.selects(name)}
+    if not selected:
+        raise Terminal(
+            "no topic of the source is selected",
+            where=context.where(PHASE, cluster="source"),
+            next_step="check topics.include and topics.exclude, and that the source principal may describe the topics "
+            f"({len(described)} topics are visible to it)",
+        )
+    broken = {name: item.error for name, item in selected.items() if item.error is not None}
+    for name, error in broken.items():
+        raise error.exception(
+            "a topic cannot be described", context.where(PHASE, cluster="source", topic=name), operation="Describe"
+        )
+    excluded = {name: section.why_left_out(name) for name in sorted(described.keys() - selected.keys())}
+    literal = [name for name in section.include if re.fullmatch(r"[A-Za-z0-9_-]+", name)]
+    literal += [name.replace(r"\.", ".") for name in section.include if re.fullmatch(r"(?:[A-Za-z0-9_-]|\\\.)+", name)]
+    missing = sorted({name for name in literal if name not in described})
+    return SourceLook(facts, selected, excluded, missing)
+
+
+def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:
+    refused = {name: item.error for name, item in configs.items() if item.error is not None}
+    if not refused:
+        return
+    name, error = next(iter(sorted(refused.items())))
+    kind = error.exception(
+        f"configs of {len(refused)} topics cannot be read; the first is {name}",
+        context.where(PHASE, cluster="source", topic=name),
+        operation="DescribeConfigs on Topic",
+    )
+    raise type(kind)(
+        kind.what,
+        where=kind.where,
+        next_step=kind.next_step,
+        details={"topics": {item: value.as_dict() for item, value in sorted(refused.items())}},
+    )
+
+
+def _sizes(context: PhaseContext, found: SourceLook) -> None:
+    """Bytes of each partition. The largest replica is the leader's, or close to it."""
+    try:
+        log_dirs = context.source.admin.log_dirs()
+    except PermissionMissing as error:
+        found.unknown["partition sizes on the source"] = error.what
+        return
+    for log_dir in log_dirs:
+        for key, size in log_dir.sizes.items():
+            found.sizes[key] = max(size, found.sizes.get(key, -1))
+
+
+def _transactional_producers(context: PhaseContext, found: SourceLook) -> None:
+    """A producer whose transactions were ended by a coordinator marks its partition as transactional."""
+    for key, item in context.source.admin.producers(found.keys).items():
+        if item.error is not None:
+            found.unknown.setdefault("producers on the source", item.error.name)
+        elif any(state.coordinator_epoch >= 0 or state.transaction_start >= 0 for state in item.producers):
+            found.samples.setdefault(key, Sample()).transactional = True
+
+
+class _Sampler:
+    """Reads headers at both ends of each partition, and at three places of compacted ones to estimate their holes."""
+
+    def __init__(self, wire: Wire, found: SourceLook) -> None:
+        self._wire = wire
+        self._found = found
+        self._left_bytes = _SAMPLE_BUDGET_BYTES
+        for key in found.keys:
+            found.samples[key] = Sample()
+
+    def run(self) -> None:
+        ends: list[_Place] = []
+        places: list[_Place] = []
+        for topic, partition in self._found.keys:
+            start = self._found.starts[topic, partition]
+            end = self._found.stable[topic, partition]
+            if end <= start:
+                continue
+            ends += [(topic, partition, offset) for offset in sorted({start, end - 1})]
+            if "compact" in self._found.configs[topic].get("cleanup.policy"):
+                third = (end - start) // 3
+                offsets = sorted({start, start + third, start + 2 * third})
+                places += [(topic, partition, offset) for offset in offsets]
+        try:
+            self._sample(ends, _HEADER_FETCH_BYTES, density=False)
+            self._sample(places, _DENSITY_FETCH_BYTES, density=True)
+        except MigrationError as error:
+            self._found.unknown["batch headers on the source"] = error.what
+
+    def _sample(self, places: Sequence[_Place], sizes: Sequence[int], *, density: bool) -> None:
+        """Each place with the smallest piece that holds its batch, as long as the budget lasts."""
+        left = list(places)
+        for size in sizes:
+            empty: list[_Place] = []
+            for batch in _without_repeats(left, min(_RANGES_PER_FETCH, max(1, _ANSWER_BYTES // size))):
+                if self._left_bytes <= 0:
+                    return
+                empty += self._fetch(batch, size, density=density)
+            left = sorted(empty)
+
+    def _fetch(self, places: Sequence[_Place], size: int, *, density: bool) -> list[_Place]:
+        """The places whose answer was empty."""
+        offsets = {(topic, partition): offset for topic, partition, offset in places}
+        empty: list[_Place] = []
+        ranges = [FetchRange(*place, size) for place in places]
+        answers = self._wire.fetch_once(ranges, isolation=READ_UNCOMMITTED)
+        if (error := left_out(offsets, answers)) is not None:
+            self._found.unknown["batch headers on the source"] = error.what
+        for answer in answers:
+            key = (answer.topic, answer.partition)
+            if answer.error_code:
+                self._found.unknown["batch headers on the source"] = error_codes.name(answer.error_code)
+                continue
+            self._left_bytes -= len(answer.records)
+            if len(answer.records) < HEAD_BYTES:
+                empty.append((*key, offsets[key]))
+            else:
+                _read_headers(answer.records, self._found.samples[key], density=density)
+        return empty
+
+
+def left_out(asked: Iterable[TopicPartition], answers: Iterable[FetchedPartition]) -> Transient | None:
+    """The error of an answer to a fetch that says nothing of some partitions; None: it has all."""
+    wanted = set(asked)
+    missing = sorted(wanted - {(item.topic, item.partition) for item in answers})
+    if not missing:
+        return None
+    topic, partition = missing[0]
+    return Transient(
+        f"the answer to a fetch leaves out {len(missing)} of {len(wanted)} partitions; "
+        f"the first is {topic}-{partition}",
+        where=Where(phase=PHASE, cluster="source", topic=topic, partition=partition),
+        next_step="run plan again; if it stays so, look at the log of that partition's leader",
+    )
+
+
+def _without_repeats(places: Iterable[_Place], limit: int) -> Iterable[list[_Place]]:
+    """Requests that name each partition once."""
+    rounds: dict[int, list[_Place]] = defaultdict(list)
+    seen: dict[TopicPartition, int] = defaultdict(int)
+    for topic, partition, offset in places:
+        rounds[seen[topic, partition]].append((topic, partition, offset))
+        seen[topic, partition] += 1
+    for number in sorted(rounds):
+        items = rounds[number]
+        for begin in range(0, len(items), limit):
+            yield items[begin : begin + limit]
+
+
+def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None:
+    """All headers in a piece of a log, the last one perhaps of a truncated batch."""
+    position = 0
+    next_offset: int | None = None
+    while position + HEAD_BYTES <= len(records):
+        if records[position + 16] != 2:
+            sample.old_format = True
+            return
+        head = unpack_head(records, position)
+        base_offset, length, attributes, last_delta, count = (head[index] for index in (0, 1, 5, 6, 12))
+        sample.transactional = sample.transactional or bool(attributes & _TRANSACTIONAL)
+        sample.log_append_time = sample.log_append_time or bool(attributes & _LOG_APPEND_TIME)
+        if count and not attributes & _CONTROL:
+            sample.codecs.add(CODECS[attributes & _CODEC_MASK])
+        if not density:
+            return
+        # Whole batches may be gone, too: what counts is the way from batch to batch.
+        sample.offsets += base_offset + last_delta + 1 - (base_offset if next_offset is None else next_offset)
+        next_offset = base_offset + last_delta + 1
+        sample.records += count
+        position += _LOG_OVERHEAD + length

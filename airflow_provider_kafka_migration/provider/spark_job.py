@@ -1,0 +1,199 @@
+"""What the three Spark tasks share: a phase whose copying is done by ``spark-submit``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.exceptions import AirflowException
+
+import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Terminal, Where
+from airflow_provider_kafka_migration.links.storage import JournalLink
+from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver
+from airflow_provider_kafka_migration.provider.progress import ProgressWatcher, interval_seconds
+from airflow_provider_kafka_migration.provider.references_file import (
+    private_directory,
+    references_document,
+    references_file,
+    remove_directory,
+    storage_renewal,
+)
+from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
+from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec, run_owner
+from airflow_provider_kafka_migration.provider.trouble import Callback, TroubleNotices, as_callbacks, call_all
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk import Context
+
+    from airflow_provider_kafka_migration.migration import Migration
+    from airflow_provider_kafka_migration.record.context import PhaseResult, Progress
+    from airflow_provider_kafka_migration.spec import MigrationSpec
+
+log = logging.getLogger(__name__)
+
+#: Without it Spark's own lines bury the job's in the task's log.
+DEFAULT_CONF = {"spark.log.level": "WARN"}
+#: Two copiers of one lane would only stop each other, so Spark must not start a second one of a slow task.
+FORCED_CONF = {"spark.speculation": "false"}
+
+
+class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
+    """Runs one phase whose data plane is a Spark job.
+
+    The phase itself runs in the task, as everywhere: it reads the journal, writes the job document, and verifies the
+    journal and the clusters afterwards. In between it starts ``spark-submit`` with pointers as its only arguments.
+    Connections reach Spark as a file of mode 0600, or as references that executors resolve themselves.
+
+    :param spec: the migration; None takes it from the Params of the run.
+    :param takeover: take the migration over from another owner.
+    :param conf: more Spark conf; wins over the spec's. Never secrets: Spark's UI shows it.
+    :param on_trouble: called with the task's context when partitions cannot be copied, while the task goes on.
+    :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...).
+    """
+
+    #: Arguments that this class or the DAG sets itself.
+    fixed_arguments: ClassVar[frozenset[str]] = MigrationTask.fixed_arguments | {
+        *("application", "application_args", "conn_id", "name", "java_class"),
+    }
+
+    #: File name of the Spark main.
+    main: ClassVar[str] = ""
+
+    template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
+    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
+
+    def __init__(
+        self,
+        *,
+        spec: SpecSource = None,
+        takeover: bool = False,
+        conf: Mapping[str, str] | None = None,
+        on_trouble: Callback | Sequence[Callback] | None = (),
+        **kwargs: Any,
+    ) -> None:
+        forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
+        if forced:
+            raise ValueError(f"conf sets what a copy cannot work with: {', '.join(forced)}")
+        kwargs.setdefault("retry_policy", migration_retry_policy())
+        super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
+        self.on_trouble = as_callbacks(on_trouble)
+        self.spec = plain_spec(spec)
+        self.takeover = takeover
+        self._private_directory: Path | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        """Run the phase; XCom gets pointers only."""
+        runner = SparkSubmitRunner(self, context)
+        with self.open_migration(context, **{self.runner_argument: runner}) as migration:
+            self._starts(migration)
+            result = migration.run(self.phase)
+            self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
+            self._finished(migration, result)
+            return self.pointers(migration, result)
+
+    def _starts(self, migration: Migration) -> None:
+        """What a subclass wants to know before the phase runs."""
+
+    def _finished(self, migration: Migration, result: PhaseResult) -> None:
+        """What a subclass keeps of a phase that ended well."""
+
+    #: By which name the core is given the way to Spark.
+    runner_argument: ClassVar[str] = "runner"
+
+    def submit(self, context: Context, spec: MigrationSpec, job_location: str, job_key: str) -> None:
+        """Run the Spark main on a job document; returns when Spark has ended well.
+
+        :raises MigrationError: what the job ended with.
+        :raises AirflowException: Spark failed without a word of the job. The phase asks the journal why.
+        """
+        self._private_directory = private_directory(run_owner(context), self.task_id)
+        resolver = airflow_resolver()
+        document = references_document(spec, resolver)
+        renew = storage_renewal(spec, resolver)
+        with references_file(document, self._private_directory, renew=renew) as references:
+            self._prepare(spec, job_location, job_key, references)
+            try:
+                # Makes the hook itself, from the conf into which it has put OpenLineage's settings.
+                OpenSparkSubmitOperator.execute(self, context)
+            except AirflowException as error:
+                failure = self.hook.failure() if isinstance(self.hook, BoundSparkSubmitHook) else None
+                # Of partitions that failed the journal says more than the job's last line.
+                if failure is None or isinstance(failure, CopyFailed | CopyStalled):
+                    raise
+                raise failure from error
+
+    def _prepare(self, spec: MigrationSpec, job_location: str, job_key: str, references: Path) -> None:
+        self.application = str(spark_main(self.main))
+        self.application_args = ["--job-location", job_location, "--job-key", job_key, "--references", str(references)]
+        self.conf = {**DEFAULT_CONF, **spec.spark.conf, **(self.conf or {}), **FORCED_CONF}
+        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        self.env_vars = {**python, **(self.env_vars or {})}
+        self.name = f"kafka-migration-{spec.migration_id}-{self.phase}"
+        self.new_submission(spec.spark.conn_id)
+
+    def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
+        """The hook that binds the driver to this task, with our package for executors on other machines."""
+        bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
+        if self._private_directory is not None:
+            bound.ship(self._private_directory)
+        return bound
+
+    def on_kill(self) -> None:
+        """End the driver with all its processes, and remove its connections."""
+        if self.hook is not None:
+            super().on_kill()
+        if self._private_directory is not None:
+            remove_directory(self._private_directory)
+
+
+class SparkSubmitRunner:
+    """The core's way to Spark: runs a job document by ``spark-submit`` and shows the progress that the job writes."""
+
+    def __init__(self, operator: SparkMigrationOperator, context: Context) -> None:
+        self._operator = operator
+        self._context = context
+
+    def submit(
+        self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Progress | None]
+    ) -> None:
+        """Submit and wait."""
+        show = self._operator.progress_sink(self._context)
+        notices = TroubleNotices(spec.migration_id, self._notify)
+
+        def take(progress: Progress) -> None:
+            show(progress)
+            notices(progress)
+
+        with ProgressWatcher(read_progress, take, every_seconds=interval_seconds()):
+            self._operator.submit(self._context, spec, job_location, job_key)
+
+    def _notify(self, text: str) -> None:
+        call_all(self._operator.on_trouble, self._context, text)
+
+
+def spark_main(name: str) -> Path:
+    """Where a Spark main lies: configured, inside of the package (installed), or beside it (in the repository).
+
+    :raises Terminal: nowhere.
+    """
+    from airflow.sdk.configuration import conf
+
+    package = Path(airflow_provider_kafka_migration.__file__).parent
+    configured = conf.get("kafka_migration", "spark_jobs_folder", fallback="")
+    folders = [Path(configured)] if configured else [package / "spark_jobs", package.parent / "spark_jobs"]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    raise Terminal(
+        f"the Spark main {name} is not there",
+        where=Where(path=", ".join(str(folder) for folder in folders)),
+        next_step="install the package again, or set [kafka_migration] spark_jobs_folder",
+    )

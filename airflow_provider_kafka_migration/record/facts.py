@@ -1,0 +1,79 @@
+"""The partitions of a migration as the copy jobs know them, and small helpers that several phases share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record.context import PhaseContext
+
+
+def partition_name(key: TopicPartition) -> str:
+    """``topic-partition``, as documents name partitions."""
+    return f"{key[0]}-{key[1]}"
+
+
+def by_name(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
+    """Offsets for a document, ascending by topic and partition."""
+    return {partition_name(key): offsets[key] for key in sorted(offsets)}
+
+
+def load_job(context: PhaseContext, name: str) -> CopyJob | None:
+    """A copy job (``seed`` or ``tail``), or ``None`` if it was not written yet."""
+    data = context.journal_store.get(context.key(f"jobs/{name}.json"))
+    return CopyJob.parse(data) if data is not None else None
+
+
+def migrated_partitions(context: PhaseContext) -> dict[TopicPartition, CopyPartition]:
+    """All partitions by (source topic, partition), ascending.
+
+    The tail's job is the newest word: it has the partitions that appeared while the migration ran. Before it there is
+    the seed's job, and before that the plan.
+    """
+    jobs = (load_job(context, name) for name in ("tail", "seed", "restore", "backup"))
+    job = next((job for job in jobs if job is not None), None)
+    if job is not None:
+        return {item.key: item for item in job.partitions}
+    found = [
+        CopyPartition(
+            topic=topic.name,
+            target_topic=topic.target_name,
+            partition=item.partition,
+            topic_id=topic.topic_id,
+            source_start_offset=item.source_start_offset,
+            target_start_offset=item.target_start_offset,
+            verdict=item.verdict,
+            size_bytes=item.size_bytes,
+        )
+        for topic in context.load_plan().topics
+        for item in topic.partitions
+    ]
+    return {item.key: item for item in sorted(found, key=lambda item: item.key)}
+
+
+def target_key(partition: CopyPartition) -> TopicPartition:
+    """(target topic, partition)."""
+    return (partition.target_topic, partition.partition)
+
+
+def put_result(context: PhaseContext, name: str, document: Document) -> str:
+    """Write ``results/<name>.json``, replacing it; the key."""
+    key = context.key(f"results/{name}.json")
+    context.journal_store.put(key, document.canonical())
+    return key
+
+
+def get_result(context: PhaseContext, name: str) -> bytes | None:
+    """``results/<name>.json``, or ``None``."""
+    return context.journal_store.get(context.key(f"results/{name}.json"))
+
+
+def result_data(context: PhaseContext, name: str) -> dict[str, Any]:
+    """``results/<name>.json`` as plain data; empty if there is none."""
+    data = get_result(context, name)
+    value = json.loads(data) if data else {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,106 @@
+"""The freeze of a migration, as its journal tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.cutover import FreezeResult
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.errors import (
+    ClaimHeld,
+    ClaimLost,
+    JournalTampered,
+)
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.timing import parse_iso
+from airflow_provider_kafka_migration.state import State
+
+#: Names of journal steps; their key is the number of the attempt.
+REQUESTED = "freeze_requested"
+VERIFIED = "freeze_verified"
+#: Journaled before the webhook's receiver is asked to forget the deadline: from then on it may not lift by itself.
+HELD = "freeze_held"
+LIFTED = "freeze_lifted"
+READY = "ready_for_client_switch"
+STEP = "cutover_step"
+TAIL_STOP = "control/tail-stop.json"
+#: After these errors somebody else is in charge, or nothing can be trusted: touch nothing.
+HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
+
+
+@dataclass(frozen=True)
+class FreezeAttempt:
+    """One attempt to freeze, from its journal steps.
+
+    :param requested_at: when the migration asked producers to stop; the limit counts from here.
+    :param stopped_at: since when producers are stopped: the request, or with ``freeze: manual`` the approval, in which
+        a person confirmed that they are.
+    """
+
+    number: int
+    method: str
+    requested_at: datetime
+    deadline: datetime
+    stopped_at: datetime
+    verified: FreezeResult | None = None
+    ready: bool = False
+    lifted: bool = False
+    #: The migration has left ``cutover`` since it was requested: producers may be free, whatever is known of the lift.
+    given_up: bool = False
+    #: The webhook's receiver was asked to keep producers stopped without a deadline; it may or may not have done so.
+    held: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of this attempt's journal steps."""
+        return str(self.number)
+
+    @property
+    def is_open(self) -> bool:
+        """Producers are (or may be) stopped for this attempt, and clients have not been told to switch."""
+        return not self.ready and not self.lifted
+
+
+def current_attempt(context: PhaseContext) -> FreezeAttempt | None:
+    """The latest attempt, or ``None`` if there was none."""
+    number, found = 1, None
+    while (entry := context.journal.find_step(REQUESTED, str(number))) is not None:
+        found = entry
+        number += 1
+    return None if found is None else _attempt(context, number - 1, found)
+
+
+def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> FreezeAttempt:
+    verified = context.journal.find_step(VERIFIED, str(number))
+    return FreezeAttempt(
+        number=number,
+        method=requested.details["method"],
+        requested_at=parse_iso(requested.details["requested_at"]),
+        deadline=parse_iso(requested.details["deadline"]),
+        stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
+        verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
+        ready=context.journal.find_step(READY, str(number)) is not None,
+        lifted=context.journal.find_step(LIFTED, str(number)) is not None,
+        given_up=any(
+            entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
+            for entry in context.journal.entries()
+        ),
+        held=context.journal.find_step(HELD, str(number)) is not None,
+    )
+
+
+def step_done(context: PhaseContext, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
+    """Details of a step of this attempt, or ``None`` if it is not done."""
+    entry = context.journal.find_step(STEP, f"{attempt.key}/{name}")
+    return entry.details if entry else None
+
+
+READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
+
+
+def is_frozen(context: PhaseContext) -> bool:
+    """A freeze was requested and is not lifted; or the cutover is over."""
+    attempt = current_attempt(context)
+    return (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER)

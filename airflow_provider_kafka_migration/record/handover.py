@@ -1,0 +1,98 @@
+"""What the way from one task to the next costs, as this migration's own journal shows it.
+
+Between two steps of the cutover a scheduler has to notice the end of a task, an executor has to start the next one (a
+pod, a container, a fork), and that one has to import its code and to open the journal. While producers are frozen
+this happens five times. So it is measured where it costs nothing: between the phases before the cutover.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.timing import parse_iso
+from airflow_provider_kafka_migration.state import FORWARD, State
+
+#: From ``cutover.freeze`` to ``cutover.floor_guard``: six tasks, five changes.
+CHANGES = 5
+#: A change of tasks where none was measured yet.
+UNMEASURED_SECONDS = 1.0
+#: A longer pause was no change of tasks: somebody held the run, or there was no slot.
+LONGEST_SECONDS = 600.0
+
+#: Phases that begin when the one before has ended, without a person in between, and say so in the journal.
+_BEGINNINGS = (State.PRECHECK, State.TOPOLOGY_COPY, State.SEED, State.TAIL)
+
+
+@dataclass(frozen=True)
+class Handover:
+    """Changes from task to task of one migration.
+
+    :param measured: seconds of each change that was seen, in order. Empty: none was.
+    :param changes: how many there are while producers are frozen.
+    """
+
+    measured: tuple[float, ...]
+    changes: int
+
+    @property
+    def typical_seconds(self) -> float:
+        """The median; :data:`UNMEASURED_SECONDS` where nothing was measured."""
+        return statistics.median(self.measured) if self.measured else UNMEASURED_SECONDS
+
+    @property
+    def largest_seconds(self) -> float:
+        """The longest change that was seen."""
+        return max(self.measured, default=self.typical_seconds)
+
+    @property
+    def least_seconds(self) -> float:
+        """The shortest change that was seen. A longer one may have been a wait for a slot, which the tasks of the
+        cutover have before all others: it does not prove that they cannot be faster.
+        """
+        return min(self.measured, default=self.typical_seconds)
+
+    @property
+    def frozen_seconds(self) -> float:
+        """What the changes will cost the producers."""
+        return self.changes * self.typical_seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the facts of an approval."""
+        return {
+            "changes": self.changes,
+            "measured": len(self.measured),
+            "typical_seconds": round(self.typical_seconds, 1),
+            "largest_seconds": round(self.largest_seconds, 1),
+            "frozen_seconds": round(self.frozen_seconds, 1),
+        }
+
+
+def of(context: PhaseContext) -> Handover:
+    """The changes of this migration, from its journal."""
+    changes = 0 if context.spec.cutover.in_one_task else CHANGES
+    return Handover(measure(context.journal.entries()), changes)
+
+
+def measure(entries: Sequence[JournalEntry]) -> tuple[float, ...]:
+    """Seconds from the last entry of a phase to the first one of the next, where nobody was waited for.
+
+    Clocks of two workers may differ; a change that seems to go back in time counts as none at all.
+    """
+    found: dict[State, float] = {}
+    for before, entry in itertools.pairwise(entries):
+        state = entry.to_state
+        if state not in _BEGINNINGS or entry.from_state is not FORWARD[FORWARD.index(state) - 1]:
+            continue
+        # After a claim it is another run, which a person started.
+        if before.step == CLAIMED:
+            continue
+        seconds = (parse_iso(entry.at) - parse_iso(before.at)).total_seconds()
+        if 0 <= seconds <= LONGEST_SECONDS:
+            found.setdefault(state, seconds)
+    return tuple(found[state] for state in _BEGINNINGS if state in found)

@@ -1,0 +1,251 @@
+"""The copy jobs of seed and tail: written from plan and journal, run by a runner, verified on the clusters."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import nullcontext
+from typing import Any, Literal
+
+from airflow_provider_kafka_migration.documents.content import topic_rules
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProofSettings, halves
+from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient, followed_by
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.lanes.figures import with_live_figures
+from airflow_provider_kafka_migration.lanes.job_progress import failure_kind
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.facts import target_key
+from airflow_provider_kafka_migration.record.freeze_attempt import TAIL_STOP
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
+
+log = logging.getLogger(__name__)
+
+
+def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition, CopyPartition]:
+    """All partitions of the plan as copiers need them."""
+    found = {}
+    for topic in plan.topics:
+        for item in topic.partitions:
+            found[(topic.name, item.partition)] = CopyPartition(
+                topic=topic.name,
+                target_topic=topic.target_name,
+                partition=item.partition,
+                topic_id=topic.topic_id,
+                source_start_offset=item.source_start_offset,
+                target_start_offset=item.target_start_offset,
+                verdict=item.verdict,
+                on_mismatch=context.spec.offsets.on_mismatch_of(topic.name) if context.spec.offsets.by_topic else None,
+                size_bytes=item.size_bytes,
+            )
+    return found
+
+
+def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition, CopyPartition]) -> list[CopyLane]:
+    """The plan's lanes with what copiers need to know of each partition."""
+    return [
+        CopyLane(
+            lane=lane.lane,
+            transactional_id=f"kafka-migration.{context.migration_id}.lane-{lane.lane}",
+            partitions=[partitions[(topic, number)] for topic, number in lane.partitions],
+        )
+        for lane in plan.lanes
+        if lane.partitions
+    ]
+
+
+def build_job(
+    context: PhaseContext, name: Literal["seed", "tail"], lanes: list[CopyLane], former: CopyJob | None = None
+) -> CopyJob:
+    """The job document of a phase.
+
+    :param former: the job before it, of this phase or of the one before.
+    """
+    spec = context.spec
+    section = spec.seed if name == "seed" else spec.tail
+    split = spec.seed.via == "split"
+    return CopyJob(
+        migration_id=context.migration_id,
+        name=name,
+        generation=context.journal.generation,
+        journal_location=spec.storage.journal,
+        archive_location=spec.storage.archive_location,
+        via="s3" if split or (name == "seed" and spec.seed.via == "s3") else "direct",
+        producers=load_producer_ids(context),
+        lanes=halves(lanes) if split else lanes,
+        segment_linger_seconds=spec.tail.segment_linger.total_seconds() if name == "tail" else 0.0,
+        segment_max_bytes=spec.seed.segment_max_bytes,
+        max_concurrent_partitions=spec.seed.max_concurrent_partitions,
+        slice_seconds=section.slice_seconds,
+        timestamps=spec.offsets.timestamps,
+        on_mismatch="fail" if spec.offsets.mode == "equal" else spec.offsets.on_mismatch,
+        on_source_gap=spec.offsets.on_source_gap,
+        tombstones=tombstone_settings(context, context.load_plan(), former.tombstones if former else None),
+        max_markers_per_record=spec.offsets.max_markers_per_record,
+        max_markers=spec.offsets.max_markers,
+        max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
+        max_bytes_per_second=section.max_bytes_per_second,
+        stop_key=context.key(TAIL_STOP) if name == "tail" else None,
+        proof=proof_settings(context, context.load_plan()) if name == "tail" else None,
+    )
+
+
+def proof_settings(context: PhaseContext, plan: Plan) -> ProofSettings | None:
+    """How the tail compares in the background; None where it does not."""
+    spec = context.spec
+    # Copiers of a split job know one of the clusters only.
+    if not spec.validation.before_cutover or spec.seed.via == "split":
+        return None
+    try:
+        rules = topic_rules(plan, delete_retention_of(context, plan))
+    except MigrationError as error:
+        # The validation compares everything; a comparison in the background must not keep a tail from its start.
+        log.warning("Nothing is compared in the background: %s", error)
+        return None
+    return ProofSettings(
+        max_bytes_per_second=spec.validation.max_bytes_per_second,
+        archive_of_deleted=spec.storage.archive_location if spec.seed.via == "s3" else None,
+        topics={name: found for name, found in rules.items() if found.compacted},
+    )
+
+
+def job_key(context: PhaseContext, name: str) -> str:
+    """Key of a job document."""
+    return context.key(f"jobs/{name}.json")
+
+
+def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "restore"]) -> dict[str, Any]:
+    """Hand the job to the runner and wait; the final progress document.
+
+    :raises CopyFailed: with every partition that could not be copied.
+    :raises Transient: the runner failed as a whole (Spark could not start, was killed ...).
+    """
+    if context.runner is None:
+        raise Terminal("nobody is there to run copy jobs", where=context.where(name), next_step="give a runner")
+    if name != "backup":
+        # Segments are create-only and named by their content: any number of backups may write them.
+        context.journal.check_holds()
+    location, key = context.spec.storage.journal, job_key(context, name)
+    try:
+        with producer_ids.Renewal(context) if name != "backup" else nullcontext():
+            context.runner.submit(context.spec, location, key, lambda: read_progress(context, name))
+    except MigrationError:
+        raise
+    except Exception as error:
+        raise _runner_failed(context, name, error) from error
+    return progress_document(context, name)
+
+
+def _runner_failed(context: PhaseContext, name: str, error: Exception) -> MigrationError:
+    """What the job wrote of its failures says more than the exit of a process."""
+    document = progress_document(context, name)
+    generation = context.journal.generation
+    # A job that was not finished has ended for another reason than the partitions that had failed by then.
+    finished = document.get("generation") == generation and document.get("finished")
+    if finished and document.get("partitions_failed"):
+        failed = [item for item in document["partitions"] if item["error"] and item.get("failed", True)]
+        return failure_kind(item["error"] for item in failed)(
+            f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
+            f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
+            where=context.where(name),
+            next_step=followed_by(
+                failed[0]["error"]["next_step"], f"clear {name}: it goes on from the target's log ends"
+            ),
+            details={"partitions": failed},
+        )
+    return Transient(
+        f"the {name} job ended with an error: {str(error)[:500]}",
+        where=context.where(name),
+        next_step=f"see the task's log; then clear {name}: it goes on from the target's log ends",
+    )
+
+
+def progress_document(context: PhaseContext, name: str) -> dict[str, Any]:
+    """``progress/<name>.json``, empty before the first one."""
+    data = context.journal_store.get(context.key(f"progress/{name}.json"))
+    return json.loads(data) if data else {}
+
+
+def read_progress(context: PhaseContext, name: str) -> Progress | None:
+    """The newest progress as a line for people; None before the first one."""
+    document = with_live_figures(context.journal_store, progress_document(context, name))
+    if not document:
+        return None
+    everything = document.get("all_runs") or document
+    done_bytes, total_bytes = int(everything["copied_bytes"]), int(document["total_bytes"])
+    seconds = float(everything["seconds"])
+    rate = done_bytes / seconds if seconds > 0 else 0.0
+    left = max(total_bytes - done_bytes, 0)
+    return Progress(
+        phase=name,
+        message=f"{document['partitions_done']} of {document['partitions_total']} partitions, "
+        f"{everything['records']} records, {done_bytes / 1e6:.1f} MB{_throttled(document)}"
+        f"{_overtaken(document)}{_troubled(document)}",
+        done=int(document["partitions_done"]),
+        total=int(document["partitions_total"]),
+        unit="partitions",
+        done_bytes=done_bytes,
+        total_bytes=total_bytes,
+        records_per_second=float(document["records_per_second"]),
+        eta_seconds=left / rate if name == "seed" and rate > 0 else -1.0,
+        failed=int(document.get("partitions_failed", 0)),
+        stuck=int(document.get("partitions_stuck", 0)),
+        stuck_seconds=float(document.get("stuck_seconds", 0.0)),
+        heartbeat=f"{document.get('run')} {document.get('seconds')} {document.get('at')}",
+    )
+
+
+def _troubled(document: dict[str, Any]) -> str:
+    """Partitions that are not copied at present, for people; nothing if there are none."""
+    text = describe_troubles(document)
+    return f"; {text}" if text else ""
+
+
+def _overtaken(document: dict[str, Any]) -> str:
+    found = int(document.get("partitions_overtaken", 0))
+    return f", tombstones may have gone before they were read in {_count(found)}" if found else ""
+
+
+def _count(partitions: int) -> str:
+    return "1 partition" if partitions == 1 else f"{partitions} partitions"
+
+
+def describe_troubles(document: dict[str, Any]) -> str:
+    """``2 partitions FAILED, 3 stuck for up to 40 s, the first is orders-1: [CODE] what``; empty if all are copied."""
+    failed, stuck = int(document.get("partitions_failed", 0)), int(document.get("partitions_stuck", 0))
+    parts = [f"{_count(failed)} FAILED"] if failed else []
+    if stuck:
+        parts.append(f"{_count(stuck)} stuck for up to {float(document['stuck_seconds']):.0f} s (tried again)")
+    if not parts:
+        return ""
+    troubles = document.get("troubles") or []
+    first = troubles[0] if troubles else None
+    example = "" if first is None else f", {first['topic']}-{first['partition']}: [{first['code']}] {first['what']}"
+    return ", ".join(parts) + example
+
+
+def _throttled(document: dict[str, Any]) -> str:
+    """Which brokers' quotas hold the copy back, for people; nothing if none does."""
+    seconds = {side: float(document.get(f"{side}_throttled_seconds", 0)) for side in ("source", "target")}
+    return "".join(f", {side} throttles ({value:.0f} s so far)" for side, value in seconds.items() if value >= 1)
+
+
+def behind(
+    context: PhaseContext, job: CopyJob, until: dict[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Partitions whose target end stands for less than their stop offset: (position, stop offset). Asks the brokers."""
+    partitions = {item.key: item for item in job.partitions}
+    ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    positions = SourcePositions.load(context)
+    found = {}
+    for key, item in partitions.items():
+        position = positions.of(item, ends[target_key(item)])
+        # The end of a mapped partition says nothing of holes behind its last record.
+        mapped = item.verdict is Verdict.MAPPED or positions.is_mapped(key)
+        if position < until[key] and not mapped:
+            found[key] = (position, until[key])
+    return found

@@ -1,0 +1,252 @@
+"""The offset maps of all partitions, as phases need them: for lag, for groups, and as ``offset-map.json``."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from airflow_provider_kafka_migration.copy.transform import Append, Decider
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError
+from airflow_provider_kafka_migration.kafka.logs import fetch_span
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
+from airflow_provider_kafka_migration.offset_map.store import RunLog
+from airflow_provider_kafka_migration.offset_map.topic_key import topic_of_key
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap, read_map
+from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional_position import Position, group_name
+from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, put_result, target_key
+
+OFFSET_MAP = "offset-map.json"
+#: The final drain's own copy of it, among the results in the journal store.
+FINAL_MAP = "offset-map"
+#: The final drain's step of a cutover.
+FINAL_DRAIN = "final_drain"
+#: A position that is being committed is there within this time.
+_STABLE_SECONDS = 10.0
+
+
+def partitions_with_runs(context: PhaseContext) -> set[TopicPartition]:
+    """Partitions that have more than their base run: one listing, since almost all have none."""
+    prefix = context.key("offset-map/")
+    found: set[TopicPartition] = set()
+    for info in context.journal_store.list(prefix):
+        topic, partition, *rest = info.key.removeprefix(prefix).split("/")
+        if len(rest) == 1 and partition.isdigit():
+            found.add((topic_of_key(topic), int(partition)))
+    return found
+
+
+def load_maps(
+    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition] | None = None
+) -> dict[TopicPartition, PartitionMap]:
+    """The map of every partition, open at its end."""
+    partitions = migrated_partitions(context) if partitions is None else partitions
+    with_runs = partitions_with_runs(context)
+    maps = _load_transactional(context, partitions)
+    for key, item in partitions.items():
+        if key in maps:
+            continue
+        base = Run(item.source_start_offset, item.target_start_offset)
+        if key in with_runs:
+            log = RunLog(context.journal_store, context.migration_id, *key, base, topic_id=item.topic_id)
+            maps[key] = log.load()
+        else:
+            maps[key] = PartitionMap([base])
+    return maps
+
+
+def _load_transactional(
+    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
+) -> dict[TopicPartition, PartitionMap]:
+    """The maps of partitions that are copied in transactions: their commits name them."""
+    maps: dict[TopicPartition, PartitionMap] = {}
+    for key, position in committed_positions(context, partitions).items():
+        if position is None:
+            maps[key] = TransactionalMap(Run(partitions[key].source_start_offset, 0))
+        else:
+            maps[key] = MapPages(context.journal_store, context.migration_id, *key).load(position)
+    return maps
+
+
+def committed_positions(
+    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
+) -> dict[TopicPartition, Position | None]:
+    """What the target says of the partitions that are copied in transactions; None: nothing was committed yet.
+
+    :raises Transient: transactions are being ended all the time.
+    :raises OffsetMapInvalid: a position was not written by this package.
+    """
+    left = {target_key(item): key for key, item in partitions.items() if item.verdict is Verdict.TRANSACTIONAL}
+    found: dict[TopicPartition, Position | None] = {}
+    deadline = time.monotonic() + _STABLE_SECONDS
+    while left:
+        answers = read_positions(context.target.wire, group_name(context.migration_id), left)
+        for place, answer in answers.items():
+            if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
+                continue  # a transaction is being ended at this moment
+            if isinstance(answer, MigrationError):
+                raise answer
+            found[left.pop(place)] = answer
+        if left:
+            time.sleep(0.005)
+    return found
+
+
+@dataclass(frozen=True)
+class SourcePositions:
+    """Source offset that a target's log end stands for; for copies in transactions: what was committed with them."""
+
+    maps: dict[TopicPartition, PartitionMap] = field(default_factory=dict)
+    committed: dict[TopicPartition, Position | None] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, context: PhaseContext) -> SourcePositions:
+        """From the journal's bases and the run log, and from the target."""
+        partitions = migrated_partitions(context)
+        others = {key: item for key, item in partitions.items() if item.verdict is not Verdict.TRANSACTIONAL}
+        return cls(load_maps(context, others), committed_positions(context, partitions))
+
+    def of(self, partition: CopyPartition, target_end: int) -> int:
+        """Next source offset to copy when the target's log ends there."""
+        if partition.key in self.committed:
+            position = self.committed[partition.key]
+            return partition.source_start_offset if position is None else position.source_offset
+        return self.maps[partition.key].source_position(target_end)
+
+    def target_end(self, partition: CopyPartition, log_end: int) -> int:
+        """Where the copy ends on the target: its log end, or our last record where others write, too."""
+        if partition.key in self.committed:
+            position = self.committed[partition.key]
+            return 0 if position is None else position.target_offset
+        return log_end
+
+    def verdict(self, partition: CopyPartition) -> str:
+        """What has become of the partition's offsets."""
+        found = self.maps.get(partition.key)
+        return str((found.verdict if found is not None else None) or partition.verdict)
+
+    def is_mapped(self, key: TopicPartition) -> bool:
+        """Whether the holes of a partition are not filled, so that its end says less."""
+        return key in self.maps and len(self.maps[key]) > 1
+
+
+def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, until_offset: int) -> bool:
+    """Whether the source has no committed record in ``[from_offset, until_offset)``: markers, aborted data, nothing.
+
+    For ``mapped`` partitions: holes at the end leave no trace on the target.
+
+    :returns: False also if the source's committed records end before ``until_offset``: who knows what comes there.
+    :raises RecordsWithheld: the source does not say.
+    """
+    decider = Decider(from_offset, check_inner_offsets=False)
+    position = from_offset
+    while position < until_offset:
+        span = fetch_span(context.source.wire, key, position)
+        if span.until_offset <= position:
+            return False
+        for step in decider.decide(span.batches, span.aborted):
+            if isinstance(step, Append) and step.source_offset < until_offset:
+                return False
+        position = span.until_offset
+    return True
+
+
+def build_document(
+    context: PhaseContext,
+    source_ends: Mapping[TopicPartition, int],
+    target_ends: Mapping[TopicPartition, int],
+) -> OffsetMapDocument:
+    """``offset-map.json`` of the finished copy.
+
+    :param source_ends: exclusive end of the source, by (source topic, partition).
+    :param target_ends: log end of the target, by (source topic, partition).
+    """
+    partitions = migrated_partitions(context)
+    maps = load_maps(context, partitions)
+    entries: Iterable[MapEntry] = (
+        MapEntry(
+            item.topic,
+            item.partition,
+            maps[key].closed(source_ends[key], target_ends[key]),
+            target_topic=item.target_topic,
+            topic_id=item.topic_id,
+        )
+        for key, item in partitions.items()
+    )
+    return build_offset_map_document(context.migration_id, entries)
+
+
+def open_document(context: PhaseContext) -> OffsetMapDocument:
+    """``offset-map.json`` while the copy goes on: all runs so far, without ends."""
+    partitions = migrated_partitions(context)
+    maps = load_maps(context, partitions)
+    entries = (
+        MapEntry(item.topic, item.partition, maps[key], target_topic=item.target_topic, topic_id=item.topic_id)
+        for key, item in partitions.items()
+    )
+    return build_offset_map_document(context.migration_id, entries).model_copy(update={"complete": False})
+
+
+def store_final(context: PhaseContext, document: OffsetMapDocument) -> str:
+    """Store the finished map where it belongs, and a copy that no late update of the tail replaces; its address."""
+    data, key = document.canonical(), context.key(OFFSET_MAP)
+    put_result(context, FINAL_MAP, document)
+    if context.evidence_store.get(key) != data:
+        context.evidence_store.put(key, data)
+    return f"{context.evidence_store.uri}/{key}"
+
+
+def keep_final_maps(context: PhaseContext, document: OffsetMapDocument) -> None:
+    """Store the maps of partitions that were copied in transactions, for the comparison of contents."""
+    wanted = {(item.topic, item.partition): item for item in document.partitions}
+    partitions = {key: item for key, item in migrated_partitions(context).items() if key in wanted}
+    for key, found in _load_transactional(context, partitions).items():
+        if isinstance(found, TransactionalMap):
+            MapPages(context.journal_store, context.migration_id, *key).finish(found, wanted[key])
+
+
+def load_document(context: PhaseContext) -> OffsetMapDocument | None:
+    """The finished ``offset-map.json``, or ``None`` before the final drain and where it is gone."""
+    data = context.evidence_store.get(context.key(OFFSET_MAP))
+    if data is None:
+        return None
+    document = _parsed(context, data)
+    return document if document.complete else _kept(context)
+
+
+def _kept(context: PhaseContext) -> OffsetMapDocument | None:
+    """The final drain's own copy, where a late update by the tail has replaced the finished map."""
+    attempt = freeze_attempt.current_attempt(context)
+    done = freeze_attempt.step_done(context, attempt, FINAL_DRAIN) if attempt is not None else None
+    data = get_result(context, FINAL_MAP) if done is not None and not (attempt and attempt.lifted) else None
+    if data is None or done is None:
+        return None
+    if hashlib.sha256(data).hexdigest() != done["offset_map"]["sha256"]:
+        return None
+    context.evidence_store.put(context.key(OFFSET_MAP), data)
+    return _parsed(context, data)
+
+
+def _parsed(context: PhaseContext, data: bytes) -> OffsetMapDocument:
+    try:
+        return OffsetMapDocument.parse(data)
+    except ValueError as error:
+        raise DocumentUnreadable(
+            "offset-map.json cannot be read",
+            where=context.where("cutover", path=f"{context.evidence_store.uri}/{context.key(OFFSET_MAP)}"),
+            next_step="clear cutover.final_drain: it is made again from the run log",
+        ) from error
+
+
+def closed_maps(document: OffsetMapDocument) -> dict[TopicPartition, PartitionMap]:
+    """The maps of a document by (source topic, partition)."""
+    return {(item.topic, item.partition): read_map(item) for item in document.partitions}

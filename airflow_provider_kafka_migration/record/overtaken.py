@@ -1,0 +1,92 @@
+"""Stretches of compacted partitions that were read so late that tombstones may have gone before, for people."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, Literal
+
+from airflow_provider_kafka_migration.copy.overtaken_log import read_overtaken
+from airflow_provider_kafka_migration.copy.read_watch import describe
+from airflow_provider_kafka_migration.documents.content import DEFAULT_DELETE_RETENTION_MS, is_compacted
+from airflow_provider_kafka_migration.documents.copy import TombstoneSettings
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.proof import CheckResult
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import partition_name
+from airflow_provider_kafka_migration.record.timing import parse_iso
+
+log = logging.getLogger(__name__)
+
+#: Journal step of target topics that were deleted and are made again, to be copied from the source's log start.
+MADE_AGAIN: Final = "topics_made_again"
+_COPIED_AGAIN = "; the topic was deleted on the target since, and copied again from the source's log start"
+
+
+def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
+    """All of them so far, by topic, partition and offset, with their figures."""
+    # Backup lanes know no other store than the archive.
+    stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
+    made_again = _made_again(context)
+    return [
+        {
+            "topic": item.topic,
+            "partition": item.partition,
+            "from_offset": item.from_offset,
+            "until_offset": item.until_offset,
+            "caught_up_at": item.caught_up_at,
+            "caught_up_offset": item.caught_up_offset,
+            "read_at": item.read_at,
+            "gap_seconds": item.gap_seconds,
+            "retention_ms": item.retention_ms,
+            "what": describe(item) + (_COPIED_AGAIN if _is_before(item.read_at, made_again.get(item.topic)) else ""),
+        }
+        for item in read_overtaken(stores, context.migration_id)
+    ]
+
+
+def _made_again(context: PhaseContext) -> dict[str, str]:
+    """When target topics were last made again, by source topic."""
+    entries = context.journal.steps(MADE_AGAIN)
+    names = {topic.target_name: topic.name for topic in context.load_plan().topics} if entries else {}
+    return {names[name]: entry.at for entry in entries for name in entry.details["topics"] if name in names}
+
+
+def _is_before(read_at: str, made_at: str | None) -> bool:
+    return bool(read_at and made_at) and parse_iso(read_at) < parse_iso(str(made_at))
+
+
+def with_overtaken(context: PhaseContext, check: CheckResult) -> CheckResult:
+    """The content check with what it had to look at again. It passes or fails by what it has seen: a comparison that
+    began before such a stretch was copied is not trusted, so all of these partitions were compared since."""
+    findings = [
+        f"{partition_name((item['topic'], item['partition']))} was compared as a whole after this: {item['what']}"
+        for item in overtaken_tombstones(context)
+    ]
+    return check.model_copy(update={"findings": [*check.findings, *findings]}) if findings else check
+
+
+def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSettings | None = None) -> TombstoneSettings:
+    """What copiers need to know: the policy, and ``delete.retention.ms`` in force of each compacted topic.
+
+    A copy goes on without a source that answers. Of a topic whose value is not told now the one that was known last is
+    taken, else that of the plan, else Kafka's default; the precheck warns of values that the source does not tell.
+
+    :param former: of the job before this one.
+    """
+    compacted = {topic.name: topic for topic in plan.topics if is_compacted(topic)}
+    try:
+        configs = context.source.admin.topic_configs(sorted(compacted)) if compacted else {}
+        told = {name: configs[name].get("delete.retention.ms") or "" for name in compacted}
+    except MigrationError as error:
+        log.warning("delete.retention.ms cannot be read from the source now: %s", error)
+        told = {}
+    known = former.retention_ms if former is not None else {}
+    default = str(DEFAULT_DELETE_RETENTION_MS)
+    values = {}
+    for name, topic in sorted(compacted.items()):
+        planned = topic.source_configs.get("delete.retention.ms", default)
+        values[name] = int(told[name]) if told.get(name) else known.get(name, int(planned))
+    # Copiers stop the partition in either case: topics are deleted between two runs of them.
+    policy: Literal["fail", "warn"] = "warn" if context.spec.offsets.on_overtaken_tombstones == "warn" else "fail"
+    return TombstoneSettings(on_overtaken=policy, retention_ms=values)

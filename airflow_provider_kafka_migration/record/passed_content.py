@@ -1,0 +1,111 @@
+"""A comparison of all content that has passed: journaled with its ranges, before anything may be deleted.
+
+Once it has passed, configs that delete data go back to the target, and applications delete what is theirs (Kafka
+Streams deletes what it has read of its repartition topics). So a later run of the validation must not compare again:
+what is gone by then is not missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.compare.proven import is_another_log, load_proven
+from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proven import PassedContent
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import by_name, get_result, partition_name, put_result
+from airflow_provider_kafka_migration.record.timing import iso
+
+STEP = "content_passed"
+RESULT = "content-passed"
+
+log = logging.getLogger(__name__)
+
+
+def load_passed(context: PhaseContext, ranges: Sequence[ContentRange]) -> PassedContent | None:
+    """The comparison that has passed, if it was of these very ranges and is what was journaled."""
+    entry = context.journal.find_step(STEP)
+    data = get_result(context, RESULT)
+    if entry is None or data is None:
+        return None
+    try:
+        found = PassedContent.parse(data)
+    except ValidationError as error:
+        log.warning("results/%s.json cannot be read, everything is compared again: %s", RESULT, error)
+        return None
+    wanted = sorted(ranges, key=lambda item: item.key)
+    if entry.details.get("digest") != found.digest() or found.ranges != wanted:
+        return None
+    if context.journal.find_step(DELETING_RESTORED) is None and _was_replaced(context, found.ranges):
+        return None
+    return found
+
+
+def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
+    """Whether the target has another log of some partition than the one that passed.
+
+    Looked at as long as retention is not known to be back, that is, where comparing again can still do some good.
+
+    :raises MigrationError: the target cannot be asked.
+    """
+    for item in ranges:
+        found = load_proven(context.journal_store, context.migration_id, item).proven
+        if found is not None and is_another_log(context.target.wire, found, item.target_topic, item.partition):
+            log.warning("%s-%d: the target's log was written again, so everything is compared again", *item.key)
+            return True
+    return False
+
+
+def compared_log_starts(
+    context: PhaseContext, ranges: Sequence[ContentRange], passed: PassedContent | None
+) -> dict[TopicPartition, int]:
+    """By source partition: the target's log start as it was seen after the comparison; only those that are known.
+
+    The lowest that was seen: all that lay above it was there for the whole comparison.
+    """
+    known: dict[TopicPartition, int] = {}
+    for item in ranges:
+        found = load_proven(context.journal_store, context.migration_id, item).proven
+        seen = [] if found is None else [found.target_log_start_offset]
+        if passed is not None:
+            seen.append(passed.target_log_starts.get(partition_name((item.target_topic, item.partition)), -1))
+        seen = [offset for offset in seen if offset >= 0]
+        if seen:
+            known[item.key] = min(seen)
+    return known
+
+
+def save_passed(
+    context: PhaseContext,
+    ranges: Sequence[ContentRange],
+    contents: Sequence[PartitionContent],
+    sentinels: CheckResult,
+    target_log_starts: Mapping[TopicPartition, int],
+) -> PassedContent:
+    """Store and journal a comparison that has passed. To be called before configs that delete data are put back."""
+    passed = PassedContent(
+        migration_id=context.migration_id,
+        passed_at=iso(context.now()),
+        ranges=sorted(ranges, key=lambda item: item.key),
+        contents=sorted(contents, key=lambda item: item.key),
+        sentinels=sentinels,
+        target_log_starts=by_name(target_log_starts),
+    )
+    key = put_result(context, RESULT, passed)
+    details = {
+        "digest": passed.digest(),
+        "result": key,
+        "partitions": len(passed.ranges),
+        "compared": sum(item.compared for item in contents),
+        "uncompared_records": sum(item.uncompared_records for item in contents),
+        "source_offsets": sum(item.source_end_offset - item.source_start_offset for item in passed.ranges),
+    }
+    context.journal.step(STEP, details=details, reason=f"the content of {len(passed.ranges)} partitions is proven")
+    return passed
+
+
+DELETING_RESTORED = "deleting_restored"

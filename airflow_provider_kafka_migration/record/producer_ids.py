@@ -1,0 +1,140 @@
+"""The producer ids of the migration, and the transactional id that fences the one for data where markers are refused.
+
+A producer id can be fenced by its own transactional id only (``replication.fence_transaction``), so the data id has to
+be taken with one from the start. That is done only where markers are refused: with the right to write them a fence
+needs no coordinator. The name is journaled before the producer ids are, so a process that dies in between takes the
+same id again, in its next epoch. The producer ids are journaled together with the name that they were taken with: by
+the second attempt the name may be refused, and the id that is used then has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+
+from airflow_provider_kafka_migration.copy.empty_transactions import markers_are_refused
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.record.context import PhaseContext
+
+STEP = "data_transactional_id"
+#: Journal step of the producer ids, and what in its details names the transactional id of the data id (or "").
+PRODUCER_IDS = "producer_ids"
+NAME_DETAIL = "transactional_id"
+#: Coordinators forget an id that was not used for transactional.id.expiration.ms (7 days by default).
+RENEW_SECONDS = 6 * 3600.0
+
+log = logging.getLogger(__name__)
+
+
+def transactional_id(context: PhaseContext) -> str:
+    """The transactional id of the data id; empty if it was taken without one."""
+    taken = context.journal.find_step(PRODUCER_IDS)
+    if taken is not None and NAME_DETAIL in taken.details:
+        return str(taken.details[NAME_DETAIL])
+    # Journals of older releases have the name in a step of its own only.
+    return _begun_name(context)
+
+
+def _begun_name(context: PhaseContext) -> str:
+    entry = context.journal.find_step(STEP)
+    return "" if entry is None else str(entry.details["transactional_id"])
+
+
+def take_data_id(context: PhaseContext) -> tuple[str, tuple[int, int]]:
+    """(producer id, epoch) for all records of the migration, fenceable whatever its principal may do; before it the
+    transactional id that it was taken with, or an empty one. To be journaled together.
+
+    :raises Transient: nobody of the target answers, or its coordinator does not.
+    """
+    wire = context.target.wire
+    name = _begun_name(context)
+    if not name:
+        if not (context.spec.cutover.fence_copiers and markers_are_refused(wire)):
+            return "", wire.init_producer_id()
+        # Never the id of an earlier migration of this name: its records would look like ours.
+        name = f"kafka-migration.{context.migration_id}.data.{uuid.uuid4().hex[:12]}"
+    try:
+        taken = wire.init_producer_id(name)
+    except Terminal as error:
+        log.warning("the copiers of this migration cannot be fenced before the client switch: %s", error)
+        return "", wire.init_producer_id()
+    context.journal.step_once(STEP, details={"transactional_id": name})
+    return name, taken
+
+
+class Renewal:
+    """Keeps the target from forgetting the transactional id, for as long as the block runs.
+
+    InitProducerId raises the coordinator's epoch and nothing else: the partitions' leaders never hear of it, so the
+    copiers go on under theirs.
+    """
+
+    def __init__(self, context: PhaseContext) -> None:
+        self._context = context
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Renewal:
+        name = transactional_id(self._context)
+        if name:
+            self._thread = threading.Thread(target=self._run, args=(name,), name="fence-id", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+
+    def _run(self, name: str) -> None:
+        target = self._context.target.clone()
+        try:
+            while True:
+                try:
+                    target.wire.init_producer_id(name)
+                except MigrationError as error:
+                    log.warning("the id that fences the copiers was not renewed, it is tried again later: %s", error)
+                if self._stop.wait(RENEW_SECONDS):
+                    return
+        finally:
+            target.close()
+
+
+def load_producer_ids(context: PhaseContext) -> ProducerIds:
+    """The producer ids that topology_copy took on the target.
+
+    :raises Terminal: it has not run yet.
+    """
+    entry = context.journal.find_step(PRODUCER_IDS)
+    if entry is None:
+        raise Terminal(
+            "the producer ids of the migration are not taken yet",
+            where=context.where("seed"),
+            next_step="run topology_copy first",
+        )
+    return ProducerIds.model_validate(dict(entry.details))
+
+
+def has_producer_ids(context: PhaseContext) -> bool:
+    """Whether topology_copy has taken the producer ids."""
+    return context.journal.find_step(PRODUCER_IDS) is not None
+
+
+def take_producer_ids(context: PhaseContext) -> ProducerIds:
+    """The two producer ids of the migration, taken once on the target; their epochs are never bumped."""
+    entry = context.journal.find_step(PRODUCER_IDS)
+    if entry is None:
+        context.journal.check_holds()
+        name, data = take_data_id(context)
+        filler = context.target.wire.init_producer_id()
+        taken = ProducerIds(
+            data_producer_id=data[0],
+            data_producer_epoch=data[1],
+            filler_producer_id=filler[0],
+            filler_producer_epoch=filler[1],
+        )
+        details = {**taken.model_dump(mode="json"), NAME_DETAIL: name}
+        entry = context.journal.step_once(PRODUCER_IDS, details=details)
+    return ProducerIds.model_validate(dict(entry.details))

@@ -1,0 +1,305 @@
+"""How much of the copy is proven equal before clients move: for the approvals, and what is left of it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.compare.proven import forget_proven, holds_tombstones, proven_prefix, still_holds
+from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.copy.overtaken_log import all_times_overtaken
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.content import content_job
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+#: Journal step: what the comparisons before the client switch have proven. Keyed by when it was looked at.
+STEP = "content_proven"
+#: For so long the approval of the client switch compares what is left: producers are stopped meanwhile.
+REST_SECONDS = 20.0
+#: A partition with more left than this is left to the validation.
+REST_OFFSETS = 200_000
+_READERS = 8
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProofStatus:
+    """What is proven of all partitions, in source offsets (holes count).
+
+    :param copied: offsets that are on the target.
+    :param proven: of these, those that were compared and are equal or explained; not those that the source had deleted.
+    :param partitions: all; ``complete`` those of which everything copied is proven.
+    :param uncompared_records: records of the target that the source had deleted before anybody compared them.
+    :param differing: name of each partition that differs, with what was seen.
+    :param waiting: of partitions that are not complete, why, where that is known.
+    :param unchecked: partitions whose target log could not be looked at since they were proven.
+    """
+
+    copied: int
+    proven: int
+    partitions: int
+    complete: int
+    records: int
+    uncompared_records: int
+    differing: dict[str, str]
+    waiting: dict[str, str]
+    digest: str
+    unchecked: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Everything is proven, and of nothing it is unknown whether it is equal."""
+        is_known = not self.uncompared_records and not self.unchecked
+        return self.complete == self.partitions and not self.differing and is_known
+
+    def as_dict(self) -> dict[str, Any]:
+        """The status as data, for approvals and journal."""
+        return {
+            "copied_offsets": self.copied,
+            "proven_offsets": self.proven,
+            "partitions": self.partitions,
+            "complete_partitions": self.complete,
+            "compared_records": self.records,
+            "uncompared_records": self.uncompared_records,
+            "differing": dict(list(self.differing.items())[:100]),
+            "differing_partitions": len(self.differing),
+            "waiting": dict(list(self.waiting.items())[:100]),
+            "unchecked_partitions": self.unchecked,
+            "is_complete": self.is_complete,
+            "digest": self.digest,
+        }
+
+
+def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], *, unchecked: int = 0) -> ProofStatus:
+    """What is proven, by the stored documents. Asks no cluster.
+
+    :param positions: exclusive source offset up to which each partition is copied.
+    :param unchecked: see :class:`ProofStatus`.
+    """
+    partitions = migrated_partitions(context)
+    documents = _documents(context)
+    copied = proven = complete = records = uncompared = 0
+    differing, waiting = {}, {}
+    for key in sorted(positions.keys() & partitions.keys()):
+        start, position = partitions[key].source_start_offset, max(positions[key], partitions[key].source_start_offset)
+        document = documents.get(key)
+        found = _trusted(document)
+        if found is not None and found.source_start_offset != start:
+            found = None
+        until = start if found is None else min(found.source_end_offset, position)
+        copied += position - start
+        why = "" if found is None else _not_proven(found.content)
+        proven += until - start - (0 if found is None else _unproven_offsets(found.content, start, until))
+        complete += until == position and not why
+        if found is not None:
+            records += found.content.compared
+            uncompared += found.content.uncompared_records
+        if document is not None and document.differing is not None:
+            differing[partition_name(key)] = _difference(document)
+        elif until < position:
+            waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
+        elif why:
+            waiting[partition_name(key)] = why
+    digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
+    total = len(positions.keys() & partitions.keys())
+    return ProofStatus(copied, proven, total, complete, records, uncompared, differing, waiting, digest, unchecked)
+
+
+def _trusted(document: ProvenPartition | None) -> ProvenRange | None:
+    """The range that is proven; none if it does not say of which topic: whoever compares begins again then."""
+    found = None if document is None else document.proven
+    return found if found is not None and found.target_topic_id else None
+
+
+def _not_proven(content: PartitionContent) -> str:
+    """Why a comparison that found no difference is no proof of the whole range, for people; empty if it is one."""
+    if content.is_proven:
+        return ""
+    if content.uncompared:
+        first, until = content.uncompared[0]
+        more = f" and {len(content.uncompared) - 1} more ranges" if len(content.uncompared) > 1 else ""
+        return f"source offsets {first}..{until - 1}{more} were deleted on the source before they were compared"
+    return f"none of its {content.target_records} records could be compared: all are explained"
+
+
+def _unproven_offsets(content: PartitionContent, start: int, until: int) -> int:
+    """Of the source offsets of a range: those that nobody has compared."""
+    if not content.uncompared and not content.is_proven:
+        return until - start
+    return sum(max(0, min(last, until) - max(first, start)) for first, last in content.uncompared)
+
+
+def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
+    """Why not all of a partition is proven, for people."""
+    if context.spec.seed.via == "split":
+        return "the copiers of a split migration know one cluster each: validate compares it"
+    if partition.verdict is Verdict.TRANSACTIONAL:
+        return "copied in transactions: validate compares it"
+    return (document.postponed if document is not None else "") or "not compared yet"
+
+
+def _difference(document: ProvenPartition) -> str:
+    content = document.differing
+    assert content is not None
+    text = (
+        f"{content.difference_count} differences, seen {document.differed_times} times, last at {document.differed_at}"
+    )
+    if content.differences:
+        first = content.differences[0]
+        text += f"; the first: {first.kind} at source offset {first.source_offset}, target offset {first.target_offset}"
+    return text
+
+
+def _documents(context: PhaseContext) -> dict[TopicPartition, ProvenPartition]:
+    store = context.journal_store
+    keys = [info.key for info in store.list(proven_prefix(context.migration_id))]
+    with ThreadPoolExecutor(_READERS, "proven") as pool:
+        found = [item for item in pool.map(lambda key: _document(store, key), keys) if item is not None]
+    times = all_times_overtaken(store, context.migration_id)
+    return {
+        item.key: item if holds_tombstones(item, times[item.key]) else item.model_copy(update={"proven": None})
+        for item in found
+        if item.migration_id == context.migration_id
+    }
+
+
+def _document(store: ObjectStore, key: str) -> ProvenPartition | None:
+    data = store.get(key)
+    try:
+        return None if data is None else ProvenPartition.parse(data)
+    except ValidationError as error:
+        log.warning("%s cannot be read, so it proves nothing: %s", key, error)
+        return None
+
+
+def journal_status(context: PhaseContext, when: str, status: ProofStatus) -> None:
+    """What is proven at a moment, in the journal."""
+    details = status.as_dict()
+    reason = f"{status.proven} of {status.copied} copied offsets are proven equal"
+    context.journal.step(STEP, key=when, details=details, reason=reason)
+
+
+# -- what is left, before clients move -------------------------------------------------------------------------------
+
+
+class _ReadingClients(Clients):
+    """The clusters and stores of a context, opened for reading only."""
+
+    def __init__(self, context: PhaseContext) -> None:
+        super().__init__({})
+        self._context = context
+
+    def wire(self, name: str, *, timeout_seconds: float = 10.0, read_only: bool = True) -> Wire:
+        """A new wire that cannot write, whoever asks for it."""
+        cluster = self._context.source if name == "source" else self._context.target
+        wire = Wire(replace(cluster.config, read_only=True), timeout_seconds=timeout_seconds)
+        self._opened.append(wire)
+        return wire
+
+    def store(self, location: str) -> ObjectStore:
+        """The store of a location of this migration."""
+        is_journal = location == self._context.spec.storage.journal
+        return self._context.journal_store if is_journal else self._context.archive_store
+
+
+class Rest(NamedTuple):
+    """What became of the attempt to prove what is left.
+
+    :param why: something is left, for people; empty if nothing stood in the way.
+    :param unchecked: partitions whose target log could not be looked at.
+    """
+
+    why: str = ""
+    unchecked: int = 0
+
+
+def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> Rest:
+    """Look again at what is proven, and compare what is left of it up to the boundary, for a bounded time.
+
+    A range whose log was written again on the target is taken back. What is not compared in time is compared by the
+    validation; so is what cannot be read now.
+    """
+    until = time.monotonic() + REST_SECONDS
+    documents = _documents(context)
+    with _ReadingClients(context) as clients:
+        proven = [(item, found) for item in ranges if (found := _trusted(documents.get(item.key))) is not None]
+        unchecked = _look_again(context, clients, proven, until)
+        documents = _documents(context)
+        small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
+        return Rest(_compare(context, clients, small, until) if small else "", unchecked)
+
+
+def _look_again(
+    context: PhaseContext, clients: Clients, proven: list[tuple[ContentRange, ProvenRange]], until: float
+) -> int:
+    """Take back what does not hold any more; of how many partitions that could not be found out."""
+
+    def look(part: list[tuple[ContentRange, ProvenRange]]) -> int:
+        done = 0
+        try:
+            wire = clients.wire("target", read_only=True)
+            for item, found in part:
+                if time.monotonic() >= until:
+                    break
+                if not still_holds(wire, found, item.target_topic, item.partition):
+                    log.warning("%s-%d: the target's log was written again: nothing of it is proven", *item.key)
+                    forget_proven(context.journal_store, context.migration_id, *item.key)
+                done += 1
+        except MigrationError as error:
+            log.warning("What is proven could not be looked at again before the client switch: %s", error)
+        return len(part) - done
+
+    if not proven:
+        return 0
+    with ThreadPoolExecutor(_READERS, "proven") as pool:
+        return sum(pool.map(look, [proven[first::_READERS] for first in range(min(_READERS, len(proven)))]))
+
+
+def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange], until: float) -> str:
+    """Compare ranges until a moment; why something is left."""
+    spec, plan = context.spec, context.load_plan()
+    try:
+        job = content_job(
+            plan,
+            ranges,
+            delete_retention_ms=delete_retention_of(context, plan),
+            journal_location=spec.storage.journal,
+            timestamps=spec.offsets.timestamps,
+            # Not one of the validation's attempts: its results are not the validation's.
+            attempt=0,
+            archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
+        )
+        found = LocalContentRunner(clients, stop=lambda: time.monotonic() >= until).run(job)
+    except Interrupted:
+        return f"it was not compared within {REST_SECONDS:.0f} s"
+    except MigrationError as error:
+        log.warning("What is left could not be compared before the client switch: %s", error)
+        return error.what
+    bad = [item for item in found if not item.is_equal]
+    if not bad:
+        return ""
+    first = bad[0]
+    why = first.error.get("what", "") if first.error else f"{first.difference_count} differences"
+    return f"{len(bad)} partitions differ or cannot be read; the first is {partition_name(first.key)}: {why}"
+
+
+def _left(document: ProvenPartition | None, compared: ContentRange) -> int:
+    found = _trusted(document)
+    return compared.source_end_offset - (compared.source_start_offset if found is None else found.source_end_offset)

@@ -1,0 +1,126 @@
+"""The content check on Spark: a task per group of partitions, many small ones, so that they balance and retry.
+
+Results are stored one by one as they are found, so a task that is tried again, or a driver that is started again,
+compares nothing twice that it has found equal. What differs is data; the phase that asked judges it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from airflow_provider_kafka_migration.compare.runner import ContentChecker, ContentResults, balanced
+from airflow_provider_kafka_migration.copy.clients import Clients
+from airflow_provider_kafka_migration.documents.content import ContentJob
+from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
+from airflow_provider_kafka_migration.spark.job_errors import spark_errors
+from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
+from airflow_provider_kafka_migration.spark.open_job import session_for
+from airflow_provider_kafka_migration.spark.session import job_group, slots
+from airflow_provider_kafka_migration.spark.slice_function import ArrowFunction
+from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
+from airflow_provider_kafka_migration.spark.worker import JobPointer
+from airflow_provider_kafka_migration.spark.worker_process import ParentWatch, die_with_parent
+
+log = logging.getLogger(__name__)
+
+_TASKS_PER_SLOT = 4
+
+COMPARED_SCHEMA = "topic string, partition int, compared bigint, difference_count bigint, error string"
+_COMPARED_ARROW = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("compared", pa.int64()),
+        ("difference_count", pa.int64()),
+        ("error", pa.string()),
+    ]
+)
+
+
+def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> ArrowFunction:
+    """The function for ``mapInArrow``: numbers of groups in, a row per compared partition out."""
+
+    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("lane").to_pylist():
+                yield from compare_group(pointer, groups[number])
+
+    return compare
+
+
+def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[pa.RecordBatch]:
+    """Compare some partitions in this process, one after the other."""
+    die_with_parent()
+    secrets = pointer.references.resolve()
+    store = pointer.store(secrets)
+    job = pointer.read(ContentJob, store)
+    ranges = {compared.key: compared for compared in job.ranges}
+    with ContentChecker(job, Clients(secrets), store, stop=ParentWatch().orphaned) as checker:
+        for key in keys:
+            content = checker.check(ranges[key])
+            row = {
+                "topic": content.topic,
+                "partition": content.partition,
+                "compared": content.compared,
+                "difference_count": content.difference_count,
+                "error": None if content.error is None else str(content.error.get("what")),
+            }
+            yield pa.RecordBatch.from_pylist([row], schema=_COMPARED_ARROW)
+
+
+def verify(session: SparkSession, job: ContentJob, pointer: JobPointer) -> None:
+    """Compare all ranges of a job; results are in the store afterwards.
+
+    :raises SparkJobFailed: Spark gave up a task.
+    """
+    if not job.ranges:
+        return
+    groups = [
+        [compared.key for compared in group]
+        for group in balanced(job.ranges, _TASKS_PER_SLOT * slots(session.sparkContext))
+    ]
+    description = f"content check of {job.migration_id}: {len(job.ranges)} partitions in {len(groups)} tasks"
+    with job_group(session.sparkContext, f"{job.migration_id}/verify", description), spark_errors(description):
+        rows = (
+            session.read.format(NAME)
+            .option("lanes", lanes_option([[number] for number in range(len(groups))]))
+            .load()
+            .mapInArrow(make_compare(pointer, groups), COMPARED_SCHEMA)
+            .collect()
+        )
+    for row in sorted(rows, key=lambda row: (row.topic, row.partition)):
+        if row.error is not None:
+            log.warning("%s-%d could not be compared: %s", row.topic, row.partition, row.error)
+        elif row.difference_count:
+            log.warning("%s-%d has %d differences", row.topic, row.partition, row.difference_count)
+    log.info("%d partitions, %s records compared", len(rows), f"{sum(row.compared for row in rows):,}")
+
+
+def run_job(arguments: JobArguments) -> None:
+    """The content check as its Spark main runs it.
+
+    Differences are results, not a failure of this job.
+
+    :raises MigrationError: no partition could be compared, for instance because a cluster cannot be reached.
+    """
+    store = arguments.pointer.store(arguments.secrets)
+    job = arguments.pointer.read(ContentJob, store)
+    with session_for(f"{job.migration_id} content check", arguments) as session:
+        verify(session, job, arguments.pointer)
+    found = ContentResults(job, store).read_all()
+    errors = [error_from_dict(content.error) for content in found if content.error is not None]
+    if errors and len(errors) == len(found):
+        raise _worst(errors)
+
+
+def _worst(errors: list[MigrationError]) -> MigrationError:
+    return next((error for error in errors if isinstance(error, Terminal)), errors[0])
+
+
+def main() -> int:
+    """``spark_jobs/verify.py``."""
+    return run_main(run_job, "Compares the content of the partitions of a job on both clusters.")

@@ -1,0 +1,58 @@
+"""Lines for the task log: what the slices that just ended have brought, and how far the job is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
+
+
+class ProgressLines:
+    """Sums results of slices. Offsets count as work where an end is known; bytes and records as throughput."""
+
+    def __init__(self, job: CopyJob, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job = job
+        self._clock = clock
+        self._started = clock()
+        self._partitions = {partition.key: partition for partition in job.partitions}
+        self._latest: dict[tuple[str, int], PartitionResult] = {}
+        self._records = 0
+        self._bytes = 0
+
+    def add(self, results: Iterable[PartitionResult]) -> str:
+        """Take in results; one line about the job as a whole."""
+        for result in results:
+            self._latest[(result.topic, result.partition)] = result
+            self._records += result.records
+            self._bytes += result.copied_bytes
+        seconds = max(self._clock() - self._started, 0.001)
+        done = sum(result.done for result in self._latest.values())
+        parts = [
+            f"{self._job.name}: {done} of {len(self._partitions)} partitions done",
+            f"{self._records:,} records, {self._bytes / 1e6:,.1f} MB, {self._records / seconds:,.0f} rec/s",
+        ]
+        parts += self._lag() if self._job.name == "tail" else self._share(seconds)
+        failed = sum(result.error is not None for result in self._latest.values())
+        return ", ".join(parts + ([f"{failed} failed"] if failed else []))
+
+    def _lag(self) -> list[str]:
+        known = [(result.lag, key) for key, result in self._latest.items() if result.lag >= 0]
+        if not known:
+            return []
+        lag, (topic, partition) = max(known)
+        return [f"largest lag {lag:,} records ({topic}-{partition})"]
+
+    def _share(self, seconds: float) -> list[str]:
+        total = copied = 0
+        for key, partition in self._partitions.items():
+            if partition.until_offset is None:
+                continue
+            total += partition.until_offset - partition.source_start_offset
+            if key in self._latest:
+                copied += self._latest[key].source_offset - partition.source_start_offset
+        if not total:
+            return []
+        share = copied / total
+        eta = f", {seconds * (1 - share) / share:,.0f} s to go" if 0 < share < 1 else ""
+        return [f"{share:.0%} of the offsets{eta}"]

@@ -1,0 +1,111 @@
+"""Topics on the target: created with copy-time settings, taken to the source's log starts, put back in two steps.
+
+Idempotent: it looks at the target and the journal and does what is missing, so it may be killed anywhere and run
+again. It never shrinks, never deletes a topic, and refuses topics that hold data of somebody else.
+
+Order, with what a crash in between leaves:
+
+1. intentions and copy-time settings are journaled (:mod:`~.topology_settings`): nothing has changed yet;
+2. topics are created or adopted (journaled with their ids): one that was created but not journaled is known by
+   the intention, and is empty;
+3. producer ids are taken and journaled: ids that were taken but not journaled are never used;
+4. log starts: fillers are compare-and-append, and what is done shows in the log starts themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.topology import TopologyResult
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record.producer_ids import take_producer_ids
+from airflow_provider_kafka_migration.topics import copy_settings, target_topics
+from airflow_provider_kafka_migration.topics.copy_settings import apply_configs
+from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
+from airflow_provider_kafka_migration.topics.target_topics import Made
+
+PHASE = "topology_copy"
+DONE = "topology_copied"
+
+
+def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
+    """Bring the target's topics to what a plan says; the source is not asked.
+
+    :raises TopologyRefused: the policy refuses differences, or some topics could not be made; all are listed.
+    :raises ForeignData: a target topic holds data that is not of this migration.
+    """
+    context.progress(Progress(PHASE, f"looking at {len(plan.topics)} topics on the target", 0, len(plan.topics)))
+    present = target_topics.look(context, plan)
+    target_topics.refuse(context, plan, present)
+    settings = copy_settings.save(context, plan, present)
+    made = target_topics.make(context, plan, present, settings)
+    target_topics.check_permissions(context, plan)
+    changed = apply_configs(context, {name: item.copy_time for name, item in settings.topics.items()})
+    producers = take_producer_ids(context)
+    filled = set_log_starts(context, plan, producers)
+    did_something = made.anything or bool(changed) or filled["partitions"] > 0
+    former = context.journal.find_step(DONE)
+    if former is not None and not did_something:
+        return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
+    return _finish(context, plan, made, filled)
+
+
+def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int]) -> PhaseResult:
+    summary = (
+        f"{len(plan.topics)} topics on the target: {len(made.created)} created, {len(made.adopted)} adopted, "
+        f"{len(made.widened)} widened; {filled['partitions']} log starts set"
+    )
+    entry = context.journal.find_step(copy_settings.STEP)
+    result = TopologyResult(
+        migration_id=context.migration_id,
+        summary=summary,
+        topics=len(plan.topics),
+        created=made.created,
+        adopted=made.adopted,
+        widened=made.widened,
+        log_starts_filled=filled,
+        dropped_configs={topic.target_name: topic.dropped_configs for topic in plan.topics if topic.dropped_configs},
+        replication_factors={
+            topic.target_name: [topic.source_replication_factor, topic.replication_factor]
+            for topic in plan.topics
+            if topic.replication_factor != topic.source_replication_factor
+        },
+        copy_settings=dict(entry.details) if entry is not None else {},
+    )
+    key = put_result(context, "topology", result)
+    details: dict[str, Any] = {
+        "summary": summary,
+        "result": key,
+        "digest": result.digest(),
+        "topics": len(plan.topics),
+        "created": len(made.created),
+        "adopted": len(made.adopted),
+        "widened": len(made.widened),
+        "log_starts_filled": filled,
+    }
+    context.journal.step(DONE, details=details, reason=summary)
+    return PhaseResult(PHASE, summary, details)
+
+
+def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
+    """Topics, configs and log starts on the target; idempotent, as topology_copy is."""
+    names = {topic for topic, _ in missing}
+    part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
+    present = target_topics.look(context, part)
+    target_topics.refuse(context, part, present)
+    settings = copy_settings.save(context, part, present)
+    target_topics.make(context, part, present, settings)
+    target_topics.check_permissions(context, part)
+    wanted = {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
+    copy_settings.apply_configs(context, wanted)
+    only_new = [
+        topic.model_copy(
+            update={"partitions": [item for item in topic.partitions if (topic.name, item.partition) in missing]}
+        )
+        for topic in part.topics
+    ]
+    set_log_starts(context, part.model_copy(update={"topics": only_new}), producer_ids.load_producer_ids(context))

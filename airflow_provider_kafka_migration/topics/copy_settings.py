@@ -1,0 +1,147 @@
+"""Copy-time settings, written down before anything is set; see :mod:`~.documents.topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.topology import CopySettings, TopicSettings
+from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
+from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigChange
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.passed_content import DELETING_RESTORED
+from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs, producer_visible
+from airflow_provider_kafka_migration.topics.target_topics import Presence
+
+PHASE = "topology_copy"
+
+#: While a topic is copied it takes batches of this size; a source batch may be larger than the source's own limit now.
+COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
+STEP = "copy_settings"
+KEY = "topology/copy-settings-{}.json"
+
+
+def load(context: PhaseContext) -> CopySettings | None:
+    """The settings that the journal points to, or ``None`` before the first topic was touched."""
+    entry = context.journal.find_step(STEP)
+    if entry is None:
+        return None
+    data = context.journal_store.get(context.key(str(entry.details["document"])))
+    return None if data is None else CopySettings.parse(data)
+
+
+def save(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
+    """Write and journal the settings of all topics of the plan. What was written down before stays as it was:
+    the second look at an adopted topic sees our own settings, not what it had."""
+    former = load(context)
+    known = dict(former.topics) if former is not None else {}
+    for topic in plan.topics:
+        here = present[topic.target_name]
+        before = known[topic.target_name].before if topic.target_name in known else here.before
+        known[topic.target_name] = TopicSettings(
+            before=before,
+            copy_time=copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES),
+            final=dict(topic.target_configs),
+        )
+    settings = CopySettings(migration_id=context.migration_id, topics=dict(sorted(known.items())))
+    if former is not None and former.digest() == settings.digest():
+        return settings
+    digest = settings.digest()
+    name = KEY.format(digest[:16])
+    context.journal_store.put(context.key(name), settings.canonical())
+    context.journal.step(STEP, details={"document": name, "digest": digest, "topics": len(settings.topics)})
+    return settings
+
+
+VISIBLE_RESTORED = "producer_visible_restored"
+
+
+def expected_configs(context: PhaseContext) -> dict[str, dict[str, str]]:
+    """What each target topic ends with, for the parity check."""
+    return {topic.target_name: dict(topic.target_configs) for topic in context.load_plan().topics}
+
+
+def restore_producer_visible(context: PhaseContext) -> PhaseResult:
+    """First step back, before clients may switch: all that a producer can notice. Nothing is deleted yet.
+
+    :raises TopologyRefused: some topics refused; all are listed.
+    """
+    if context.journal.find_step(DELETING_RESTORED) is not None:
+        return PhaseResult(PHASE, "the final configs are in force", {"topics": 0}, already_done=True)
+    plan = context.load_plan()
+    wanted = {topic.target_name: producer_visible(topic) for topic in plan.topics}
+    return _restore(context, wanted, VISIBLE_RESTORED, "configs that producers notice are put back")
+
+
+def restore_deleting(context: PhaseContext) -> PhaseResult:
+    """Second step back, after the content is proven: retention and compaction, all as planned.
+
+    :raises TopologyRefused: some topics refused; all are listed.
+    """
+    return _restore(context, expected_configs(context), DELETING_RESTORED, "final configs are put back")
+
+
+def restore_for_rollback(context: PhaseContext) -> PhaseResult:
+    """Created topics get what the plan says, topics that were there before get what they had. Data stays."""
+    settings = copy_settings.load(context)
+    if settings is None:
+        return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
+    facts = context.target.admin.describe_topics(sorted(settings.topics))
+    there = {name for name, item in facts.items() if item.error is None}
+    wanted = {
+        name: dict(item.final if item.before is None else item.before)
+        for name, item in settings.topics.items()
+        if name in there
+    }
+    return _restore(context, wanted, "rollback_configs_restored", "topic configs are put back")
+
+
+def _restore(context: PhaseContext, wanted: dict[str, dict[str, str]], step: str, text: str) -> PhaseResult:
+    context.journal.check_holds()
+    changed = apply_configs(context, wanted)
+    done = context.journal.find_step(step) is not None
+    details = {"topics": len(wanted), "changed": len(changed)}
+    if changed or not done:
+        context.journal.step(step, details=details, reason=f"{text}: {len(wanted)} topics")
+    return PhaseResult(PHASE, f"{text}: {len(wanted)} topics", details, already_done=done and not changed)
+
+
+def apply_configs(context: PhaseContext, wanted: dict[str, dict[str, str]]) -> list[str]:
+    """Make the overrides of topics exactly these. Names of those that had others.
+
+    :raises TopologyRefused: some refused for good; all are listed. A retriable refusal raises ``Transient``.
+    """
+    admin = context.target.admin
+    present = admin.topic_configs(sorted(wanted))
+    failures = {name: item.error for name, item in present.items() if item.error is not None}
+    todo: dict[str, ConfigChange] = {}
+    for name, item in present.items():
+        change = changes(item.overrides, wanted[name]) if item.error is None else {}
+        if change:
+            todo[name] = change
+    results = admin.alter_topic_configs(todo)
+    failures.update({name: error for name, error in results.items() if error is not None})
+    if failures:
+        raise config_failure(context, failures)
+    return sorted(todo)
+
+
+def config_failure(context: PhaseContext, failures: dict[str, ItemError]) -> MigrationError:
+    """The error for topics whose configs could not be read or changed: permission, busy or refused."""
+    final = {name: error for name, error in sorted(failures.items()) if not error.retriable}
+    name, error = next(iter((final or dict(sorted(failures.items()))).items()))
+    what = f"configs of {len(failures)} target topics could not be set; {name}"
+    kind = error.exception(
+        what, context.where(PHASE, cluster="target", topic=name), operation="DescribeConfigs and AlterConfigs on Topic"
+    )
+    details = {"topics": {item: value.as_dict() for item, value in sorted(failures.items())}}
+    if isinstance(kind, Transient) or error.unauthorized:
+        return type(kind)(kind.what, where=kind.where, next_step=kind.next_step, details=details)
+    return TopologyRefused(
+        kind.what,
+        where=kind.where,
+        next_step="correct these configs on the source, or exclude them (topology.config_exclude) in a new plan",
+        details=details,
+    )

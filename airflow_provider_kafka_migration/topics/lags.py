@@ -1,0 +1,225 @@
+"""The lag of all partitions: what the target does not have yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.errors import ForeignData
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.facts import migrated_partitions, target_key
+from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.tail_health import HealthWatch, TailHealth, check_none_failed
+from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.topics import topics_gone
+
+PHASE = "drain_ready"
+
+
+POLL_SECONDS = 1.0
+#: How long an approval and the freeze wait for a lag that does not shrink before they refuse.
+SMALL_AGAIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class PartitionLag:
+    """Lag of one partition in records (source offsets, so holes count).
+
+    :param position: next source offset to copy, from the target's log end.
+    """
+
+    topic: str
+    partition: int
+    source_end: int
+    position: int
+    target_end: int
+
+    @property
+    def lag(self) -> int:
+        """Source offsets that the target does not have yet."""
+        return self.source_end - self.position
+
+    def as_dict(self) -> dict[str, Any]:
+        """The lag as data."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "source_end_offset": self.source_end,
+            "target_end_offset": self.target_end,
+            "position": self.position,
+            "lag": self.lag,
+        }
+
+
+@dataclass(frozen=True)
+class DrainStatus:
+    """One look at all lags.
+
+    :param stable_since: since when all lags have been small enough, without a break; ``None``: they are not.
+        The only state of the wait: give it to the next :func:`check`. Lost state only makes the window start again.
+    """
+
+    at: datetime
+    lags: tuple[PartitionLag, ...]
+    max_lag: int
+    stable_since: datetime | None
+    ready: bool
+    #: what the tail says of itself
+    tail: TailHealth = field(default_factory=TailHealth)
+
+    @property
+    def is_small(self) -> bool:
+        """All lags are at or below the limit, the tail runs, and no partition is known to stand still."""
+        worst = self.worst
+        return (worst is None or worst.lag <= self.max_lag) and self.tail.is_well
+
+    @property
+    def worst(self) -> PartitionLag | None:
+        """The partition with the largest lag."""
+        return max(self.lags, key=lambda item: item.lag, default=None)
+
+    @property
+    def total(self) -> int:
+        """Sum of all lags."""
+        return sum(item.lag for item in self.lags)
+
+    @property
+    def stable_seconds(self) -> float:
+        """For how long all lags have been small enough."""
+        return (self.at - self.stable_since).total_seconds() if self.stable_since else 0.0
+
+    def summary(self) -> str:
+        """One line for people."""
+        worst = self.worst
+        if worst is None:
+            return "no partitions"
+        tail = f"; {self.tail.text}" if self.tail.text else ""
+        return (
+            f"lag {self.total} in {len(self.lags)} partitions, largest {worst.lag} at {worst.topic}-{worst.partition}"
+            f" (limit {self.max_lag}), stable for {self.stable_seconds:.0f} s{tail}"
+        )
+
+    def as_event(self) -> dict[str, Any]:
+        """Small JSON-able form for triggers."""
+        return {
+            "at": iso(self.at),
+            "ready": self.ready,
+            "stable_since": iso(self.stable_since) if self.stable_since else None,
+            "summary": self.summary(),
+            "total_lag": self.total,
+            "partitions_failed": self.tail.failed,
+            "partitions_stuck": self.tail.stuck,
+            "tail_silent": self.tail.is_silent,
+            "tail_heard": self.tail.is_heard,
+        }
+
+
+def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> DrainStatus:
+    """Look until all lags are small, for as long as they become smaller; the last look.
+
+    A busy source's lag swings (the tail changes hands between two slices, for instance), and a tail that was away has
+    much to catch up: a single look above the limit says little, a lag that does not shrink any more says that the tail
+    does not keep up.
+    """
+    health = HealthWatch()
+    began = shrunk_at = time.monotonic()
+    least: int | None = None
+    longest = context.spec.tail.drain_ready_timeout.total_seconds()
+    while True:
+        status = check(context, health=health)
+        now = time.monotonic()
+        if least is None or status.total < least:
+            least, shrunk_at = status.total, now
+        if status.is_small or now - shrunk_at >= SMALL_AGAIN_SECONDS or now - began >= longest:
+            return status
+        context.progress(Progress(PHASE, f"catching up: {status.summary()}"))
+        sleep(POLL_SECONDS)
+
+
+def measure(context: PhaseContext) -> list[PartitionLag]:
+    """Lag of every partition, ascending; without those of topics that were deleted and are dropped by policy.
+
+    :raises TopicRecreated: a source topic was deleted, or created again: its offsets say nothing of the copy.
+    :raises ForeignData: a target end beyond the source's end: somebody else writes there.
+    """
+    topics_gone.check_none_gone(context)
+    partitions = migrated_partitions(context)
+    gone = topics_gone.check_ids(context, partitions.values())
+    partitions = {key: item for key, item in partitions.items() if key[0] not in gone}
+    # The target first: the source's end only grows, so a race can never look like a target that is ahead.
+    target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    positions = SourcePositions.load(context)
+    source_ends = context.source.wire.list_offsets(list(partitions), "stable")
+    lags = [_lag(item, source_ends[key], target_ends[target_key(item)], positions) for key, item in partitions.items()]
+    _check_not_ahead(context, lags)
+    return lags
+
+
+def _lag(item: CopyPartition, source_end: int, target_end: int, positions: SourcePositions) -> PartitionLag:
+    position = positions.of(item, target_end)
+    return PartitionLag(item.topic, item.partition, source_end, position, target_end)
+
+
+def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
+    ahead = [item for item in lags if item.lag < 0]
+    if ahead:
+        first = ahead[0]
+        raise ForeignData(
+            f"{len(ahead)} target partitions end beyond the source's last stable offset; the first one by {-first.lag}",
+            where=context.where(PHASE, topic=first.topic, partition=first.partition, offset=first.target_end),
+            next_step="find who else writes to the target (DescribeProducers), or whether the source lost records by "
+            "an unclean leader election; the target's records from that offset on are not the source's",
+            details={"partitions": [item.as_dict() for item in ahead]},
+        )
+
+
+def check(
+    context: PhaseContext, stable_since: datetime | None = None, *, health: HealthWatch | None = None
+) -> DrainStatus:
+    """One look. Keeps no state of its own, so any thread or process may go on where another one stopped.
+
+    A lag above the limit, a partition that the tail does not copy, or a tail that is not heard from, starts the window
+    again. A single look hears nothing: the tail has to write between two looks.
+
+    :param health: of the one who looks again and again; without it failed partitions are told and raise nothing.
+    :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
+    """
+    lags = measure(context)
+    tail = (health or HealthWatch()).look(context)
+    check_none_failed(context, tail)
+    status = judge(
+        lags,
+        at=context.now(),
+        stable_since=stable_since,
+        max_lag=context.spec.tail.drain_max_partition_lag,
+        window_seconds=context.spec.tail.drain_stable_window.total_seconds(),
+    )
+    if not tail.copies_all or tail.is_silent:
+        return replace(status, tail=tail, stable_since=None, ready=False)
+    # Small lags alone are no proof: nothing comes from a quiet source, whether somebody copies or not.
+    return replace(status, tail=tail, ready=status.ready and tail.is_heard)
+
+
+def judge(
+    lags: list[PartitionLag], *, at: datetime, stable_since: datetime | None, max_lag: int, window_seconds: float
+) -> DrainStatus:
+    """What a look at the lags means for the window."""
+    if any(item.lag > max_lag for item in lags):
+        return DrainStatus(at, tuple(lags), max_lag, None, ready=False)
+    since = at if stable_since is None or stable_since > at else stable_since
+    return DrainStatus(at, tuple(lags), max_lag, since, ready=(at - since).total_seconds() >= window_seconds)
+
+
+def lag_by_topic(lags: list[PartitionLag]) -> dict[str, dict[str, int]]:
+    """Per source topic: partitions, total and largest lag; for approvals."""
+    topics: dict[str, dict[str, int]] = {}
+    for item in sorted(lags, key=lambda item: (item.topic, item.partition)):
+        entry = topics.setdefault(item.topic, {"partitions": 0, "total_lag": 0, "largest_lag": 0})
+        entry["partitions"] += 1
+        entry["total_lag"] += item.lag
+        entry["largest_lag"] = max(entry["largest_lag"], item.lag)
+    return topics

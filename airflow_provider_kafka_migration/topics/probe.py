@@ -1,0 +1,205 @@
+"""What this target accepts, tried out on a scratch topic that is removed afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_provider_kafka_migration.copy.empty_transactions import Fill, fill_and_wait, markers_are_refused
+from airflow_provider_kafka_migration.copy.holes import (
+    MARKERS_API_KEY,
+    connection_marker_parts,
+    fill_log_start,
+    marker_errors,
+)
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.copy import ProducerIds
+from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing
+from airflow_provider_kafka_migration.kafka import error_codes, produce
+from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
+from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, Record, encode_batch, patched_header
+from airflow_provider_kafka_migration.kafka.wire import api_version
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.topics.probe_transactions import try_transaction
+
+#: The migration's principal needs rights on topics of this prefix on the target; no migration ever selects them.
+SCRATCH_PREFIX = "kafka-migration-probe-"
+_FILLERS = 1_000
+_MARKERS = 5
+_REMOVAL_SECONDS = 15.0
+_TRANSACTION_SECONDS = 20.0
+
+
+@dataclass
+class ProbeResult:
+    """What was tried, and how it went: name to "" (works) or what the broker said."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    #: what was tried -> the operation that the migration's principal lacks for it
+    missing: dict[str, str] = field(default_factory=dict)
+    #: markers may not be written, and empty transactions fill holes in their place
+    uses_transactions: bool = False
+    #: whether this principal may write markers; None: it was not found out
+    may_mark: bool | None = None
+
+    def works(self, name: str) -> bool:
+        """Whether something that was tried worked."""
+        return self.outcomes.get(name) == ""
+
+
+#: Journal step with the outcomes of the last probe that found something new.
+PROBED = "probed"
+
+
+def record_outcomes(context: PhaseContext, result: ProbeResult) -> None:
+    """Journal what was tried and how it went, if that is news: plan looks at it."""
+    details = {"outcomes": dict(sorted(result.outcomes.items())), "uses_transactions": result.uses_transactions}
+    former = context.journal.find_step(PROBED)
+    if former is None or dict(former.details) != details:
+        context.journal.step(PROBED, details=details)
+
+
+def no_compare(context: PhaseContext) -> str:
+    """Why nothing can be appended by sequence on the target, as the last probe saw it; empty: it can, or nobody knows.
+
+    Only ``offsets.mode: auto`` goes on in transactions then; with any other mode it is a blocker.
+    """
+    entry = context.journal.find_step(PROBED)
+    if entry is None or context.spec.offsets.mode != "auto":
+        return ""
+    return str(entry.details["outcomes"].get("sequence", ""))
+
+
+def scratch_topic(context: PhaseContext) -> str:
+    """Name of the scratch topic: the same at each attempt, so that a killed probe's topic is found and removed."""
+    return f"{SCRATCH_PREFIX}{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
+
+
+def probe_target(context: PhaseContext, *, transactions: bool = False) -> ProbeResult:
+    """Try fillers and DeleteRecords, the sequence check, the log end by replica_id -2, and markers.
+
+    :param transactions: try a whole transaction, too; it is tried anyway where sequences are not compared.
+    :raises MigrationError: not even the scratch topic can be created.
+    """
+    name = scratch_topic(context)
+    admin, wire = context.target.admin, context.target.wire
+    _remove(context, name)
+    created = admin.create_topics([NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})])[name]
+    if created.error is not None:
+        raise created.error.exception("the scratch topic of the probe cannot be created", context.where("precheck"))
+    result = ProbeResult()
+    try:
+        _try_all(context, name, result)
+        if transactions or result.outcomes.get("sequence"):
+            _try(result, "transactions", lambda: try_transaction(wire, (name, 0), context.migration_id))
+    finally:
+        _remove(context, name)
+        wire.forget_leaders([(name, 0)])
+    return result
+
+
+def _remove(context: PhaseContext, name: str) -> None:
+    """Delete the scratch topic and wait until it is gone: deleting takes a while, and its name is used again."""
+    error = context.target.admin.delete_topics([name])[name]
+    if error is not None and error.unauthorized:
+        return  # never created, or without the right to delete it: the creation will say so
+    deadline = time.monotonic() + _REMOVAL_SECONDS
+    while time.monotonic() < deadline:
+        facts = context.target.admin.describe_topics([name]).get(name)
+        if facts is None or facts.error is not None:
+            return
+        time.sleep(0.1)
+
+
+def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
+    wire, key = context.target.wire, (name, 0)
+    data, filler = wire.init_producer_id(), wire.init_producer_id()
+    ids = ProducerIds(
+        data_producer_id=data[0],
+        data_producer_epoch=data[1],
+        filler_producer_id=filler[0],
+        filler_producer_epoch=filler[1],
+    )
+
+    def fillers() -> str:
+        fill_log_start(wire, name, 0, _FILLERS, ids)
+        wire.delete_records({key: _FILLERS})
+        start, end = wire.list_offsets([key], "earliest")[key], wire.list_offsets([key], "log_end")[key]
+        return "" if start == end == _FILLERS else f"log start {start} and end {end}, expected {_FILLERS}"
+
+    def log_end() -> str:
+        end, high_watermark = wire.list_offsets([key], "log_end")[key], wire.list_offsets([key], "latest")[key]
+        return "" if end >= high_watermark else f"log end {end} below the high watermark {high_watermark}"
+
+    def sequence() -> str:
+        first = _append(context, name, ids, 0)
+        if first:
+            return f"a first append was refused: {error_codes.name(first)}"
+        code = _append(context, name, ids, 7)
+        return "" if code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER else f"append out of order: code {code}"
+
+    attempts = {"log_end": log_end, "fillers": fillers, "sequence": sequence}
+    attempts["markers"] = lambda: _markers(context, key, result)
+    for tried, attempt in attempts.items():
+        _try(result, tried, attempt)
+
+
+def _try(result: ProbeResult, name: str, attempt: Callable[[], str]) -> None:
+    try:
+        result.outcomes[name] = attempt()
+    except MigrationError as error:
+        result.outcomes[name] = error.what
+        if isinstance(error, PermissionMissing):
+            result.missing[name] = str(error.details.get("operation") or error.what)
+
+
+def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:
+    """Control markers, or what fills holes in their place."""
+    wire = context.target.wire
+    result.may_mark = not markers_are_refused(wire)
+    if not result.may_mark:
+        outcome = _empty_transactions(context, key)
+        result.uses_transactions = not outcome
+        return outcome
+    before = wire.list_offsets([key], "log_end")[key]
+    marker_id, epoch = wire.init_producer_id(f"kafka-migration.{context.migration_id}.probe")
+    connection = wire.connection(wire.leaders([key])[key])
+    version, parts = connection_marker_parts(connection, {key: _MARKERS}, marker_id, epoch)
+    answer: list[memoryview] = []
+    connection.submit(MARKERS_API_KEY, version, parts, answer.append, flexible=True)
+    deadline = time.monotonic() + 10
+    while not answer and time.monotonic() < deadline:
+        connection.wait(1.0)
+    code = marker_errors(answer[0])[key] if answer else error_codes.REQUEST_TIMED_OUT
+    if code:
+        return error_codes.name(code)
+    grown = wire.list_offsets([key], "log_end")[key] - before
+    return "" if grown == _MARKERS else f"{grown} of {_MARKERS} markers were written"
+
+
+def _empty_transactions(context: PhaseContext, key: tuple[str, int]) -> str:
+    """Fill some offsets without the right to write markers."""
+    wire = context.target.wire
+    before = wire.list_offsets([key], "log_end")[key]
+    transactional_id = f"kafka-migration.{context.migration_id}.probe"
+    fills = {key: Fill(_MARKERS, before, None)}
+    filled = fill_and_wait(wire.config, transactional_id, fills, seconds=_TRANSACTION_SECONDS).get(key)
+    if filled is None or filled.error is not None:
+        why = "no answer in time" if filled is None or filled.error is None else filled.error.what
+        return f"markers may not be written, and empty transactions failed: {why}"
+    grown = filled.log_end_offset - before
+    return "" if grown == _MARKERS else f"{grown} of {_MARKERS} empty transactions left a marker"
+
+
+def _append(context: PhaseContext, name: str, ids: ProducerIds, sequence: int) -> int:
+    """One record at a sequence; the broker's error code."""
+    wire, key = context.target.wire, (name, 0)
+    record = Record(0, int(time.time() * 1000), b"probe", b"probe", [])
+    batch = RawBatch(memoryview(encode_batch([record], 0)))
+    header = patched_header(batch, ids.data_producer_id, ids.data_producer_epoch, sequence)
+    connection = wire.connection(wire.leaders([key])[key])
+    version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
+    parts = produce.encode([produce.ProduceBatch(name, 0, header, batch.payload)], timeout_ms=10_000)
+    answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version)
+    return answer.partitions[0].error_code

@@ -1,0 +1,221 @@
+"""Target topics that are copied again from the source's log start, since what they have is not the source's any more.
+
+By policy (``recopy``) after tombstones that went before they were read, and after records that the source has lost.
+A partition cannot be emptied below an offset of its own, so the topic is deleted and made again, with all of its
+partitions. That is done at the start of a run of seed or tail, before anything is copied, and only if
+
+* no freeze is requested: until then no client reads the target;
+* the journal says that this migration has created the topic, and it is that very topic (by its id);
+* nobody else writes to it by design, and no position is committed beside it (transactional);
+* the copy reads the source: what went through the archive would be read from there again;
+* it was not copied again for overtaken tombstones before, or ``delete.retention.ms`` was raised since;
+* no earlier copier may still be writing (:mod:`~.lane_owners`).
+
+The journal gets the topic's id first. If the process is killed in between, the next run deletes the topic only if it
+still has that id. Proofs, offset maps and reading times of the former topic are dropped (:mod:`~.topology_missing`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Set
+from typing import Any, Final
+
+from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesOvertaken, Transient
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record import freeze_attempt, jobs, lane_owners
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.facts import partition_name
+from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.topics import target_topics
+from airflow_provider_kafka_migration.topics.topology_missing import RECOPIED, STATES
+
+log = logging.getLogger(__name__)
+
+STEP: Final = RECOPIED
+#: Deleting a topic takes a while, and its name is used again.
+REMOVAL_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
+    """Delete the target topics of partitions that have stopped in the last run of a job and that are to be copied
+    again; their names, ascending. To be followed by :func:`~.topology_missing.make_missing`.
+
+    :raises Transient: a topic is still there after a while.
+    :raises PermissionMissing: a topic may not be deleted.
+    """
+    failed = _failed(context, phase, job)
+    if not failed or context.journal.working_state not in STATES:
+        return []
+    if not any(_chosen(context, phase, job, failed)):
+        return []
+    with lane_owners.lanes_kept(context, phase, job):
+        # Looked at again: waiting may take a while.
+        begun, new = _chosen(context, phase, job, failed)
+        if new:
+            _journal(context, phase, job, new, failed)
+        ids = begun | new
+        if ids:
+            context.journal.check_holds()
+            _delete(context, phase, ids)
+        return sorted(ids)
+
+
+def _chosen(
+    context: PhaseContext, phase: str, job: CopyJob, failed: Mapping[TopicPartition, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Topics that are to be deleted, with their ids: those that the journal names already, and the others."""
+    context.journal.refresh()
+    if freeze_attempt.is_frozen(context):
+        return {}, {}
+    run = str(jobs.progress_document(context, phase).get("run", ""))
+    targets = {item.key: item.target_topic for item in job.partitions}
+    wanted = sorted({targets[key] for key in failed})
+    present = context.target.admin.describe_topics(wanted)
+    ids = {name: present[name].topic_id for name in wanted if present[name].error is None}
+    named = _named(context, run)
+    # What has another id by now was copied again after that failure already.
+    begun = {name: ids[name] for name in ids if named.get(name) == ids[name]}
+    codes = {name: {code for key, code in failed.items() if targets[key] == name} for name in wanted}
+    new = {
+        name: ids[name]
+        for name in ids
+        if name not in named and not _why_not(context, job, name, topic_id=ids[name], codes=codes[name])
+    }
+    return begun, new
+
+
+def _journal(
+    context: PhaseContext, phase: str, job: CopyJob, new: Mapping[str, str], failed: Mapping[TopicPartition, str]
+) -> None:
+    """Before they are deleted: a run that is killed in between deletes these very topics."""
+    run = str(jobs.progress_document(context, phase).get("run", ""))
+    targets = {item.key: item.target_topic for item in job.partitions}
+    partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
+    reason = f"{len(new)} target topics are deleted, to be copied again; the first is {min(new)}"
+    log.warning(reason)
+    context.progress(Progress(phase, reason))
+    retention_ms = {name: value for name, value in _retention_ms(context, job).items() if name in new}
+    details = {"run": run, "topics": dict(new), "partitions": partitions, "delete_retention_ms": retention_ms}
+    context.journal.check_holds()
+    context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
+
+
+def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartition, str]:
+    """Partitions that have stopped for a reason that copying again heals, with the code of the error."""
+    offsets = context.spec.offsets
+    codes = set()
+    if offsets.on_overtaken_tombstones == "recopy":
+        codes.add(TombstonesOvertaken.code)
+    if offsets.on_source_truncation == "recopy":
+        codes.add(SourceTruncated.code)
+    known = {item.key for item in job.partitions}
+    found = {}
+    for item in jobs.progress_document(context, phase).get("partitions", []) if codes else ():
+        key, error = (str(item["topic"]), int(item["partition"])), item.get("error") or {}
+        if key in known and item.get("failed") and error.get("code") in codes:
+            found[key] = str(error["code"])
+    return found
+
+
+def _named(context: PhaseContext, run: str) -> dict[str, str]:
+    """Topics that the journal calls deleted after a run of the job, with their ids."""
+    return {
+        str(name): str(topic_id)
+        for entry in context.journal.steps(STEP)
+        if entry.details["run"] == run
+        for name, topic_id in entry.details["topics"].items()
+    }
+
+
+def _retention_ms(context: PhaseContext, job: CopyJob) -> dict[str, int]:
+    """``delete.retention.ms`` in force on the source, by target topic of what is compacted."""
+    targets = {item.topic: item.target_topic for item in job.partitions}
+    settings = tombstone_settings(context, context.load_plan(), job.tombstones)
+    return {targets[topic]: value for topic, value in sorted(settings.retention_ms.items()) if topic in targets}
+
+
+def _why_not_again(context: PhaseContext, job: CopyJob, name: str) -> str:
+    """A copy that takes longer than tombstones stay stops at the same place each time: once more is no help.
+
+    Entries of older releases do not tell the setting of their time, and forbid nothing.
+    """
+    names = {partition_name(item.key) for item in job.partitions if item.target_topic == name}
+    before = [
+        int(entry.details.get("delete_retention_ms", {}).get(name, -1))
+        for entry in context.journal.steps(STEP)
+        if any(entry.details["partitions"].get(key) == TombstonesOvertaken.code for key in names)
+    ]
+    now = _retention_ms(context, job).get(name, -1) if before else -1
+    if not before or before[-1] < 0 or now > before[-1]:
+        return ""
+    return (
+        "it was copied again for the same reason before, and delete.retention.ms on the source was not raised since "
+        f"({now / 1000:g} s now, {before[-1] / 1000:g} s then); raise delete.retention.ms, or choose "
+        "offsets.on_overtaken_tombstones: warn"
+    )
+
+
+def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, codes: Set[str]) -> str:
+    """Why a topic may not be deleted, told as a warning; empty if it may.
+
+    :param codes: of the errors of its partitions.
+    """
+    made: Mapping[str, Any] = {
+        made_name: made_id
+        for entry in context.journal.steps(target_topics.CREATED)
+        for made_name, made_id in entry.details["topics"].items()
+    }
+    why = ""
+    if job.via == "s3":
+        why = "what was read is in the archive, and would be taken from there again: the tail can do it"
+    elif not topic_id or made.get(name) != topic_id:
+        why = "the journal does not say that this migration has created this very topic"
+    elif name in target_topics.journaled_shared(context):
+        why = "others write to it as well"
+    elif any(item.verdict is Verdict.TRANSACTIONAL for item in job.partitions if item.target_topic == name):
+        why = "it is copied in transactions, with positions beside it"
+    elif codes == {TombstonesOvertaken.code}:
+        why = _why_not_again(context, job, name)
+    if why:
+        log.warning("The target topic %s is not deleted and copied again: %s", name, why)
+        context.progress(Progress(job.name, f"{name} is not copied again: {why}"))
+    return why
+
+
+def _delete(context: PhaseContext, phase: str, ids: Mapping[str, str]) -> None:
+    """Delete topics, and wait until those with these ids are gone. Somebody may have made others of their names by
+    then; what becomes of them is decided where topics are made."""
+    names = sorted(ids)
+    for name, error in context.target.admin.delete_topics(names).items():
+        if error is not None:
+            raise error.exception(
+                "the target topic cannot be deleted, to be copied again",
+                context.where(phase, cluster="target", topic=name),
+                operation="Delete on Topic",
+            )
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    while True:
+        facts = context.target.admin.describe_topics(names)
+        left = [name for name in names if not _is_gone(facts[name], ids[name])]
+        if not left:
+            break
+        if time.monotonic() >= deadline:
+            raise Transient(
+                f"{len(left)} target topics are still there {REMOVAL_SECONDS:.0f} s after they were deleted",
+                where=context.where(phase, cluster="target", topic=left[0]),
+                next_step=f"check that all brokers of the target run; then clear {phase}: it goes on with it",
+            )
+        time.sleep(_POLL_SECONDS)
+
+
+def _is_gone(facts: TopicFacts, topic_id: str) -> bool:
+    if facts.error is not None:
+        return facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+    return bool(facts.topic_id) and facts.topic_id != topic_id

@@ -1,0 +1,327 @@
+"""Target topics: which are there, whose they are, and making what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
+from airflow_provider_kafka_migration.documents.topology import CopySettings
+from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, PermissionMissing, TopologyRefused
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin.access import with_implied
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
+from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, CreatedTopic, NewTopic
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+
+PHASE = "topology_copy"
+#: Journal steps; their details hold ``{"topics": {target topic: topic id}}`` or a list of names.
+CREATING = "topic_creating"
+CREATED = "topic_created"
+ADOPTED = "topic_adopted"
+#: Topics that others write to as well, and that the user wants to be copied into; they never become ours.
+SHARED = "topic_shared"
+
+#: The journal gets an entry per batch of topics, before and after it is made.
+TOPICS_PER_ENTRY = 100
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A target topic as it stands.
+
+    :param exists: it is there; else all other fields are empty.
+    :param ours: the journal says that this migration created or adopted this very topic (by its id), or it meant to
+        create it and the topic is empty.
+    :param end_offsets: log end by partition.
+    :param before: overrides of a topic that is there and not ours, else ``None``.
+    """
+
+    exists: bool
+    ours: bool = False
+    topic_id: str = ""
+    partitions: int = 0
+    start_offsets: Mapping[int, int] = field(default_factory=dict)
+    end_offsets: Mapping[int, int] = field(default_factory=dict)
+    before: dict[str, str] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing was ever written to it."""
+        return not any(self.end_offsets.values())
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was done: names of target topics."""
+
+    created: list[str]
+    adopted: list[str]
+    widened: dict[str, int]
+    anything: bool
+
+
+def journaled_ids(context: PhaseContext) -> dict[str, str]:
+    """Target topic -> topic id of all topics that the journal calls ours, the newest word for each."""
+    known: dict[str, str] = {}
+    for entry in context.journal.steps():
+        if entry.step in (CREATED, ADOPTED):
+            known.update({str(name): str(value) for name, value in entry.details["topics"].items()})
+    return known
+
+
+def journaled_shared(context: PhaseContext) -> set[str]:
+    """Target topics that are copied into beside others."""
+    return {str(name) for entry in context.journal.steps(SHARED) for name in entry.details["topics"]}
+
+
+def _intended(context: PhaseContext) -> set[str]:
+    return {str(name) for entry in context.journal.steps(CREATING) for name in entry.details["topics"]}
+
+
+def look(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
+    """How each target topic of the plan stands now.
+
+    :raises PermissionMissing: a topic may not be described, so nobody knows whether it is there.
+    """
+    names = sorted(topic.target_name for topic in plan.topics)
+    facts = context.target.admin.describe_topics(names)
+    _check_described(context, {name: item.error for name, item in facts.items() if item.error is not None})
+    there = [name for name in names if facts[name].error is None]
+    keys = [(name, item.partition) for name in there for item in facts[name].partitions]
+    starts = context.target.wire.list_offsets(keys, "earliest") if keys else {}
+    ends = context.target.wire.list_offsets(keys, "log_end") if keys else {}
+    ids, intended = journaled_ids(context), _intended(context)
+    found: dict[str, Presence] = {name: Presence(exists=False) for name in names}
+    for name in there:
+        item = facts[name]
+        numbers = [partition.partition for partition in item.partitions]
+        end_offsets = {number: ends[name, number] for number in numbers}
+        ours = (name in ids and ids[name] == item.topic_id) or (name in intended and not any(end_offsets.values()))
+        found[name] = Presence(
+            exists=True,
+            ours=ours,
+            topic_id=item.topic_id,
+            partitions=len(numbers),
+            start_offsets={number: starts[name, number] for number in numbers},
+            end_offsets=end_offsets,
+        )
+    strangers = [name for name in there if not found[name].ours]
+    configs = context.target.admin.topic_configs(strangers)
+    for name in strangers:
+        found[name] = Presence(**{**vars(found[name]), "before": dict(configs[name].overrides)})
+    return found
+
+
+def _check_described(context: PhaseContext, errors: Mapping[str, ItemError]) -> None:
+    for name, error in sorted(errors.items()):
+        if error.code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error.exception(
+                "the target topic cannot be described",
+                context.where(PHASE, cluster="target", topic=name),
+                operation="Describe on Topic",
+            )
+
+
+def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+    """Raise for topics that must not be touched; all of them in one error.
+
+    :raises ForeignData: topics with data of somebody else.
+    :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: refuse``.
+    """
+    shared = {topic.target_name for topic in plan.topics if topic.shared}
+    foreign = {
+        name: dict(item.end_offsets)
+        for name, item in sorted(present.items())
+        if not item.ours and not item.empty and name not in shared
+    }
+    if foreign:
+        first = next(iter(foreign))
+        raise ForeignData(
+            f"{len(foreign)} target topics hold data that is not of this migration: {', '.join(list(foreign)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=first),
+            next_step="delete these topics on the target, rename (topics.rename), exclude them, or let them be copied "
+            "into beside the others (offsets.on_foreign_writer: transactional)",
+            details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
+        )
+    wider = {
+        topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
+        for topic in plan.topics
+        if present[topic.target_name].partitions > len(topic.partitions)
+        and not present[topic.target_name].ours
+        and not topic.shared
+    }
+    if wider:
+        raise TopologyRefused(
+            f"{len(wider)} target topics have more partitions than the source: {', '.join(list(wider)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=next(iter(wider))),
+            next_step="partitions are never removed: delete these (empty) topics on the target, or widen the source",
+            details={"topics": wider},
+        )
+    _refuse_narrow(context, plan, present)
+    _refuse_drift(context, plan, present)
+
+
+def _refuse_narrow(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+    """More partitions would move the keys of those who write to a shared topic."""
+    narrow = {
+        topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
+        for topic in plan.topics
+        if topic.shared and present[topic.target_name].partitions < len(topic.partitions)
+    }
+    if narrow:
+        raise TopologyRefused(
+            f"{len(narrow)} shared target topics have fewer partitions than the source: {', '.join(list(narrow)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=next(iter(narrow))),
+            next_step="widen them together with those who write to them, or exclude them",
+            details={"topics": narrow},
+        )
+
+
+def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+    if context.spec.topology.on_config_drift != "refuse":
+        return
+    drifted = {
+        topic.target_name: topic.drift for topic in plan.topics if topic.drift and not present[topic.target_name].ours
+    }
+    if drifted:
+        raise TopologyRefused(
+            f"{len(drifted)} target topics have other configs: {', '.join(list(drifted)[:10])}",
+            where=context.where(PHASE, cluster="target", topic=next(iter(drifted))),
+            next_step="make them equal, or set topology.on_config_drift to overwrite_with_source or keep_target",
+            details={"topics": drifted},
+        )
+
+
+def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], settings: CopySettings) -> Made:
+    """Create, adopt, widen; each journaled with the topics' ids.
+
+    :raises TopologyRefused: some topics could not be made; the others are.
+    """
+    topics = {topic.target_name: topic for topic in plan.topics}
+    missing = [name for name in sorted(topics) if not present[name].exists]
+    ids = journaled_ids(context)
+    shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared}
+    if shared.keys() - journaled_shared(context):
+        reason = f"{len(shared)} topics of others are copied into, in transactions"
+        context.journal.step(SHARED, details={"topics": shared}, reason=reason)
+    adopted = {
+        name: present[name].topic_id
+        for name in sorted(topics)
+        if present[name].exists and ids.get(name) != present[name].topic_id and name not in shared
+    }
+    if adopted:
+        context.journal.step(ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted")
+    failures = _create(context, [topics[name] for name in missing], settings)
+    widened = {
+        name: len(topics[name].partitions)
+        for name in sorted(topics)
+        if present[name].exists and present[name].partitions < len(topics[name].partitions)
+    }
+    errors = context.target.admin.create_partitions(widened) if widened else {}
+    failures.update({name: error for name, error in errors.items() if error is not None})
+    if failures:
+        raise _failure(context, failures)
+    return Made(missing, sorted(adopted), widened, bool(missing or adopted or widened))
+
+
+#: What copying needs on each target topic; Delete is for DeleteRecords.
+NEEDED = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"})
+
+
+def check_permissions(context: PhaseContext, plan: Plan) -> None:
+    """Before hours of copying: may this principal do on each topic what copying needs (KIP-430)?
+
+    Topics that do not exist yet cannot be asked for, so precheck could not see it.
+
+    :raises PermissionMissing: all operations with their topics.
+    """
+    cut = {topic.target_name for topic in plan.topics if any(item.target_start_offset for item in topic.partitions)}
+    names = sorted(topic.target_name for topic in plan.topics)
+    missing: dict[str, list[str]] = {}
+    for name, facts in context.target.admin.describe_topics(names, operations=True).items():
+        needed = NEEDED | {"DELETE"} if name in cut else NEEDED
+        if facts.operations is None:
+            continue
+        for operation in sorted(needed - with_implied(facts.operations)):
+            missing.setdefault(operation, []).append(name)
+    if not missing:
+        return
+    operation, topics = sorted(missing.items())[0]
+    listing = "; ".join(f"{item} on {len(found)} topics" for item, found in sorted(missing.items()))
+    raise PermissionMissing(
+        f"the migration's principal lacks rights on target topics: {listing}",
+        where=context.where(PHASE, cluster="target", topic=topics[0]),
+        next_step=f"grant {operation} and the others as permissions.md says; then clear topology_copy: it goes on",
+        details={"topics": missing},
+    )
+
+
+def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySettings) -> dict[str, ItemError]:
+    failures: dict[str, ItemError] = {}
+    done = 0
+    for batch in batches(topics, TOPICS_PER_ENTRY):
+        names = [topic.target_name for topic in batch]
+        context.journal.check_holds()
+        context.journal.step(CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
+        wanted = [
+            NewTopic(
+                topic.target_name,
+                len(topic.partitions),
+                topic.replication_factor,
+                settings.topics[topic.target_name].copy_time,
+            )
+            for topic in batch
+        ]
+        answers = context.target.admin.create_topics(wanted)
+        created = {name: item.topic_id for name, item in answers.items() if item.error is None}
+        created.update(_answers_lost(context, batch, answers))
+        failures.update({name: item.error for name, item in answers.items() if item.error and name not in created})
+        unknown = [name for name, topic_id in created.items() if not topic_id]
+        facts = context.target.admin.describe_topics(unknown) if unknown else {}
+        created.update({name: item.topic_id for name, item in facts.items() if item.error is None})
+        if created:
+            context.journal.step(
+                CREATED, details={"topics": dict(sorted(created.items()))}, reason=f"{len(created)} topics created"
+            )
+            partitions = {topic.target_name: len(topic.partitions) for topic in batch}
+            context.target.wire.leaders([(name, n) for name in sorted(created) for n in range(partitions[name])])
+        done += len(batch)
+        context.progress(Progress(PHASE, f"{done} of {len(topics)} topics created", done, len(topics), "topics"))
+    return failures
+
+
+def _answers_lost(
+    context: PhaseContext, batch: Sequence[TopicPlan], answers: Mapping[str, CreatedTopic]
+) -> dict[str, str]:
+    """Topics that are there though they were not a moment ago, with their ids: a broker's answer was lost, and the
+    second attempt met the first one's work. They are empty and as wide as was asked for, or somebody else's."""
+    met = [name for name, item in answers.items() if item.error and item.error.code == TOPIC_ALREADY_EXISTS]
+    if not met:
+        return {}
+    width = {topic.target_name: len(topic.partitions) for topic in batch}
+    facts = context.target.admin.describe_topics(met)
+    same = [name for name in met if facts[name].error is None and len(facts[name].partitions) == width[name]]
+    ends = context.target.wire.list_offsets([(name, n) for name in same for n in range(width[name])], "log_end")
+    return {name: facts[name].topic_id for name in same if not any(ends[name, n] for n in range(width[name]))}
+
+
+def _failure(context: PhaseContext, failures: Mapping[str, ItemError]) -> MigrationError:
+    details: dict[str, Any] = {"topics": {name: error.as_dict() for name, error in sorted(failures.items())}}
+    name, error = min(failures.items(), key=lambda item: (item[1].retriable, item[0]))
+    what = f"{len(failures)} target topics could not be made; {name}"
+    where = context.where(PHASE, cluster="target", topic=name)
+    if error.code == TOPIC_ALREADY_EXISTS:
+        return ForeignData(
+            f"{what} was created by somebody else at this moment",
+            where=where,
+            next_step="clear topology_copy: it looks at the topic again",
+            details=details,
+        )
+    kind = error.exception(what, where, operation="Create on Topic or Cluster, Alter on Topic")
+    if error.retriable or error.unauthorized:
+        return type(kind)(kind.what, where=where, next_step=kind.next_step, details=details)
+    return TopologyRefused(
+        kind.what, where=where, next_step="see all of them in the details; correct them or exclude", details=details
+    )

@@ -1,0 +1,149 @@
+"""Is a planned topic gone from the source? One broker's answer is no evidence of that.
+
+A broker that has just started, or that is cut off from its controller, does not know topics that are there. To a
+principal without Describe no topic is visible (asked for by name: TOPIC_AUTHORIZATION_FAILED), and an answer may be cut
+short. So a topic counts as gone only when *every* broker of the cluster answers for it by name that there is no such
+topic, or one with another id; for a deletion several times in a row. Anything else decides nothing: the next look asks
+again, and a copier that cannot read the topic meanwhile reports that error.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.errors import (
+    TopicRecreated,
+    Transient,
+)
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts, TopicsAdmin
+from airflow_provider_kafka_migration.record.context import PhaseContext
+
+PHASE = "tail"
+
+log = logging.getLogger(__name__)
+
+#: A topic is deleted when all brokers have answered so as many times in a row.
+LOOKS = 4
+PAUSE_SECONDS = 1.0
+
+_Answers = Mapping[int, Mapping[str, TopicFacts] | Transient]
+
+
+class _Says(Enum):
+    """What one broker says of a planned topic."""
+
+    PRESENT = "it is there"
+    DELETED = "it was deleted on the source"
+    ANOTHER = "it was deleted and created again on the source"
+    NOTHING = "nothing"
+
+
+def why_suspect(planned_id: str, facts: TopicFacts) -> str:
+    """Why a topic may be gone, going by one broker's answer; empty if it is there, or that broker cannot tell."""
+    said = _says(planned_id, facts)
+    return _reason(planned_id, [facts]) if said in (_Says.DELETED, _Says.ANOTHER) else ""
+
+
+def find_gone(admin: TopicsAdmin, planned: Mapping[str, str]) -> dict[str, str]:
+    """Topics that are not the planned ones any more, with the reason; asks all brokers about those in doubt.
+
+    :param planned: topic ids by name; an empty id (brokers before 2.8) is that of any topic.
+    :raises Transient: nobody of the cluster answers.
+    """
+    described = admin.describe_topics(sorted(planned))
+    return confirm(admin, planned, [name for name, facts in described.items() if why_suspect(planned[name], facts)])
+
+
+def confirm(admin: TopicsAdmin, planned: Mapping[str, str], suspects: Iterable[str]) -> dict[str, str]:
+    """Of topics that one broker took for gone those that all brokers take for gone, with the reason."""
+    gone: dict[str, str] = {}
+    names = sorted(suspects)
+    for look in range(LOOKS):
+        if not names:
+            break
+        if look:
+            time.sleep(PAUSE_SECONDS)
+        answers = admin.describe_topics_by_broker(names)
+        found = {name: _judge(name, planned[name], answers) for name in names}
+        gone.update({name: why for name, why in found.items() if why is not None and why != _Says.DELETED.value})
+        names = [name for name in names if found[name] == _Says.DELETED.value]
+    return dict(sorted({**gone, **dict.fromkeys(names, _Says.DELETED.value)}.items()))
+
+
+def _judge(name: str, planned_id: str, answers: _Answers) -> str | None:
+    """Why a topic is gone by the answers of all brokers; None if one of them does not say so."""
+    for broker_id, answer in sorted(answers.items()):
+        facts = None if isinstance(answer, Transient) else answer.get(name)
+        said = _Says.NOTHING if facts is None else _says(planned_id, facts)
+        if said in (_Says.PRESENT, _Says.NOTHING):
+            what = str(answer) if isinstance(answer, Transient) else facts.error if facts is not None else "no answer"
+            log.warning(
+                "%s: another broker of the source takes it for gone; broker %s does not: %s",
+                name,
+                broker_id,
+                said.value if said is _Says.PRESENT else what,
+            )
+            return None
+    described = [answer[name] for answer in answers.values() if not isinstance(answer, Transient)]
+    return _reason(planned_id, described) if described else None
+
+
+def _says(planned_id: str, facts: TopicFacts) -> _Says:
+    if facts.error is not None:
+        is_unknown = facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
+        return _Says.DELETED if is_unknown else _Says.NOTHING
+    if planned_id and facts.topic_id and facts.topic_id != planned_id:
+        return _Says.ANOTHER
+    return _Says.PRESENT
+
+
+def _reason(planned_id: str, described: Iterable[TopicFacts]) -> str:
+    ids = sorted({facts.topic_id for facts in described if facts.error is None})
+    return f"{_Says.ANOTHER.value} (id {', '.join(ids)}, planned {planned_id})" if ids else _Says.DELETED.value
+
+
+GONE = "source_topic_gone"
+
+
+def check_none_gone(context: PhaseContext) -> None:
+    """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
+
+    :raises TopicRecreated: its partitions cannot be copied any more.
+    """
+    context.journal.refresh()
+    gone = context.journal.steps(GONE)
+    planned = {topic.name for topic in context.load_plan().topics} if gone else set()
+    for entry in gone:
+        name = str(entry.details["topic"])
+        if name in planned:
+            raise _gone_error(context, name, dict(entry.details))
+
+
+def _gone_error(context: PhaseContext, name: str, details: dict[str, Any]) -> TopicRecreated:
+    return TopicRecreated(
+        f"source topic {name}: {details['why']}",
+        where=context.where(PHASE, cluster="source", topic=name),
+        next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the "
+        "target stays); or delete it on the target and start a new migration",
+        details=details,
+    )
+
+
+def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set[str]:
+    """Compare topic ids with the source's metadata, whether or not the tail has looked since.
+
+    :returns: topics that are gone and that the policy drops.
+    :raises TopicRecreated: a topic is gone, or another one by now (``on_topic_deleted: fail``).
+    """
+    planned = {item.topic: item.topic_id for item in partitions}
+    gone = find_gone(context.source.admin, planned)
+    if gone and context.spec.topology.on_topic_deleted != "drop":
+        name = min(gone)
+        raise _gone_error(context, name, {"topic": name, "why": gone[name], "policy": "fail"})
+    return set(gone)
