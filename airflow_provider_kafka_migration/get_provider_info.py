@@ -20,16 +20,8 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _INTEGRATION,
                 "python-modules": [
                     f"{_PACKAGE}.operators.approval",
-                    f"{_PACKAGE}.operators.cutover",
-                    f"{_PACKAGE}.operators.evidence",
+                    f"{_PACKAGE}.operators.migration",
                     f"{_PACKAGE}.operators.freeze_limit",
-                    f"{_PACKAGE}.operators.plan",
-                    f"{_PACKAGE}.operators.precheck",
-                    f"{_PACKAGE}.operators.rollback",
-                    f"{_PACKAGE}.operators.seed",
-                    f"{_PACKAGE}.operators.tail",
-                    f"{_PACKAGE}.operators.topology",
-                    f"{_PACKAGE}.operators.validate",
                 ],
             }
         ],

@@ -31,35 +31,37 @@ from airflow_provider_kafka_migration.errors import (
     WaitsForOperator,
     Where,
 )
-from airflow_provider_kafka_migration.freeze import open_freeze
+from airflow_provider_kafka_migration.freeze import one_task, open_freeze
 from airflow_provider_kafka_migration.freeze.open_freeze import OpenFreeze
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.entries import utc_now
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner, utc_now
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
-from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
-from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
+from airflow_provider_kafka_migration.journal.spec_guard import guard_spec, spec_to_record
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.lanes.claim_watch import publish_claim
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
-from airflow_provider_kafka_migration.phases import freeze_limit, one_task
+from airflow_provider_kafka_migration.lanes.slices import publish_claim
+from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.phases.registry import PHASES, PhaseEntry
 from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
-from airflow_provider_kafka_migration.record.cluster import Cluster
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.record.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import (
+    Cluster,
+    CopyRunner,
+    KnownCluster,
+    PhaseContext,
+    PhaseResult,
+    Progress,
+)
+from airflow_provider_kafka_migration.record.facts import STEP as VALIDATED
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.known_cluster import KnownCluster
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
-from airflow_provider_kafka_migration.record.validate_result import STEP as VALIDATED
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import Resume, State, following, position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config
 from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)

@@ -5,17 +5,255 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
+from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.internal_topics import why_internal
-from airflow_provider_kafka_migration.spec_conflicts import Mistake, ValidKeys, conflicts
-from airflow_provider_kafka_migration.spec_types import ByteSize, Duration, Location, Regex
+
+# -- spec types -------------------------------------------------------------------------------------------------------
+#
+# Field types of the spec: durations, sizes, regular expressions, object storage addresses.
+
+
+_UNIT_SECONDS = {
+    "ms": 0.001,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86400,
+    "w": 7 * 86400,
+    "y": 365 * 86400,
+}
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w|y)?\s*$")
+_UNIT_BYTES = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
+_SIZE = re.compile(r"^\s*(\d+)\s*([A-Za-z]*)\s*$")
+
+
+def parse_duration(value: Any) -> timedelta:
+    """``30s``, ``5m``, ``2h``, ``7d``, ``7y`` or a number of seconds."""
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return _seconds(value)
+    match = _DURATION.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("a duration is a number with a unit ms, s, m, h, d, w or y, for instance 30s or 7y")
+    return _seconds(float(match[1]) * _UNIT_SECONDS[match[2] or "s"])
+
+
+def _seconds(value: float) -> timedelta:
+    try:
+        return timedelta(seconds=value)
+    except OverflowError:
+        raise ValueError("a duration of that length cannot be handled") from None
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest text that :func:`parse_duration` reads back as the same value."""
+    seconds = value.total_seconds()
+    for unit in ("y", "w", "d", "h", "m"):
+        if seconds and seconds % _UNIT_SECONDS[unit] == 0:
+            return f"{int(seconds // _UNIT_SECONDS[unit])}{unit}"
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def parse_bytes(value: Any) -> int:
+    """``32MiB``, ``1GB``, or a number of bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.match(value) if isinstance(value, str) else None
+    if match is None or match[2].upper() not in _UNIT_BYTES:
+        raise ValueError("a size is a whole number with a unit B, KB, MB, GB, KiB, MiB or GiB, for instance 32MiB")
+    return int(match[1]) * _UNIT_BYTES[match[2].upper()]
+
+
+def check_regex(value: str) -> str:
+    """A regular expression that compiles."""
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return value
+
+
+def check_location(value: str) -> str:
+    """``s3://bucket/prefix`` or ``file:///folder``, without a slash at the end."""
+    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?|file:///.+", value):
+        raise ValueError("a location is s3://bucket/prefix or file:///folder")
+    return value.rstrip("/")
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _DURATION.pattern}, {"type": "number"}]}),
+]
+ByteSize = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _SIZE.pattern}, {"type": "integer"}]}),
+]
+Regex = Annotated[str, AfterValidator(check_regex)]
+Location = Annotated[str, AfterValidator(check_location)]
+
+
+# -- spec conflicts ---------------------------------------------------------------------------------------------------
+#
+# Mistakes that two keys of a spec make together: each key alone is fine. Pure; paths as people write them.
+#
+# Looked for in all keys that are valid by themselves, also beside wrong ones in the same section, so that they are
+# told together with all other mistakes.
+
+
+#: What brokers take as a topic's name (``org.apache.kafka.common.internals.Topic``).
+TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+#: (path in the spec, reason)
+Mistake = tuple[str, str]
+
+
+class KeyUnknownError(Exception):
+    """A rule asks for a key that is a mistake itself, so it can say nothing."""
+
+
+class ValidKeys:
+    """The valid keys of a section that has wrong ones, too.
+
+    :param section: a section in which the wrong keys have their defaults.
+    :param wrong: paths of the wrong keys inside of the section, dots between their parts.
+    """
+
+    def __init__(self, section: Any, wrong: Collection[str]) -> None:
+        self._section = section
+        self._wrong = frozenset(wrong)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._wrong:
+            raise KeyUnknownError(name)
+        value = getattr(self._section, name)
+        below = {path.partition(".")[2] for path in self._wrong if path.startswith(f"{name}.")}
+        return ValidKeys(value, below) if below else value
+
+
+def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
+    """All of them, in the order of the spec.
+
+    :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name; those of which nothing is
+        known are left out.
+    :param recorded: the spec is one that an earlier version has accepted, and nobody can correct it: plain secrets
+        are no mistakes.
+    """
+    found: list[Mistake] = []
+    rules = (_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook)
+    for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
+        with contextlib.suppress(KeyUnknownError):
+            for mistake in rule(sections):
+                found.append(mistake)  # noqa: PERF402 - what was found before the unknown key counts
+    return found
+
+
+def _section(sections: Mapping[str, Any], name: str) -> Any:
+    if name not in sections:
+        raise KeyUnknownError(name)
+    return sections[name]
+
+
+def _connections(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """One cluster for both roles."""
+    if _section(sections, "source").conn_id == _section(sections, "target").conn_id:
+        yield "target.conn_id", "source and target use the same connection"
+
+
+def _selection(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """An exclude list that takes everything away again."""
+    topics = _section(sections, "topics")
+    if ".*" in topics.exclude:
+        yield f"topics.exclude[{topics.exclude.index('.*')}]", "'.*' excludes every topic: nothing is left to migrate"
+    elif set(topics.include) <= set(topics.exclude):
+        yield "topics.exclude", "it has all that topics.include has: nothing is left to migrate"
+
+
+def _renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Names that brokers refuse, names for two topics, renames of topics that are not selected."""
+    topics = _section(sections, "topics")
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, target in sorted(topics.rename.topics.items()):
+        path = f"topics.rename.topics.{source}"
+        sources[target].append(source)
+        if not TOPIC_NAME.fullmatch(target) or target in (".", ".."):
+            yield path, f"{target!r} is no name of a topic: at most 249 letters, digits and . _ -"
+        if not topics.selects(source):
+            yield path, "this topic is not selected by topics.include and topics.exclude"
+    for target, names in sorted(sources.items()):
+        if len(names) > 1:
+            yield "topics.rename.topics", f"{' and '.join(names)} would both become {target}"
+
+
+def _grants_without_acls(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """A policy that leaves the other one nothing to do."""
+    acls = _section(sections, "acls")
+    if acls.write_grants == "at_cutover" and acls.policy == "skip":
+        yield "acls.write_grants", "at_cutover holds back copied ACLs, and acls.policy: skip copies none"
+
+
+def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """A policy that a person would have to keep."""
+    acls = _section(sections, "acls")
+    if acls.write_grants == "at_cutover" and acls.target_auth == "iam":
+        yield "acls.write_grants", "at_cutover cannot hold back what acls.target_auth: iam leaves to a person"
+
+
+def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Secrets in place of references."""
+    for user, reference in sorted(_section(sections, "acls").users.items()):
+        scheme, separator, rest = reference.partition(":")
+        if not separator or not scheme.isidentifier() or not rest:
+            # Whoever wrote it may have written the secret itself: it is not repeated.
+            yield f"acls.users.{user}", "not a secret reference: write env:NAME, file:PATH or airflow:CONN_ID"
+
+
+def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    """A freeze by a webhook that has no address."""
+    cutover = _section(sections, "cutover")
+    if cutover.freeze == "webhook" and not cutover.producer_freeze_webhook:
+        yield "cutover.producer_freeze_webhook", "freeze: webhook needs the address that is called"
+
+
+def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    address = _section(sections, "cutover").producer_freeze_webhook
+    yield from plain_secrets.in_webhook("cutover.producer_freeze_webhook", address)
+
+
+def _spark_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_spark_conf("spark.conf", _section(sections, "spark").conf)
+
+
+def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
+    yield from plain_secrets.in_arguments("notifications.kwargs", _section(sections, "notifications").kwargs)
+
+
+# -- spec -------------------------------------------------------------------------------------------------------------
+
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 

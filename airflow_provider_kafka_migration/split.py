@@ -10,21 +10,19 @@ from functools import cached_property
 from typing import Any, Literal, NoReturn, cast
 
 from airflow_provider_kafka_migration.errors import Terminal, Transient, Where
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.journal.recorded_spec import spec_to_record
+from airflow_provider_kafka_migration.journal.spec_guard import spec_to_record
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.lanes.claim_watch import publish_claim
+from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.phases import backup, restore
-from airflow_provider_kafka_migration.planning import backup_source
-from airflow_provider_kafka_migration.record.cluster import Cluster
-from airflow_provider_kafka_migration.record.context import CopyRunner, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.planning import source_snapshot
+from airflow_provider_kafka_migration.record.context import Cluster, CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config
 
 Side = Literal["source", "target"]
 
@@ -120,7 +118,7 @@ class SplitJob:
         :raises ClaimHeld: another owner holds it.
         """
         context = self._context()
-        source = backup_source.load_source(context)
+        source = source_snapshot.load_source(context)
         if source is None:
             raise Transient(
                 "there is no backup to restore",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from airflow_provider_kafka_migration.copy.clients import Clients, write_references
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.lanes.lanes import assign_lanes
+from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from benchmarks.peers.base import Task
 
 MIGRATION_ID = "bench"

@@ -25,19 +25,24 @@ from airflow_provider_kafka_migration.documents.copy import (
     ProducerIds,
 )
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.access import AclListing
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs, ConfigSource, ConfigValue
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
-from airflow_provider_kafka_migration.kafka.admin.topics import UNKNOWN_TOPIC_OR_PARTITION, PartitionFacts, TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.topics import (
+    UNKNOWN_TOPIC_OR_PARTITION,
+    Configs,
+    ConfigSource,
+    ConfigValue,
+    PartitionFacts,
+    TopicFacts,
+)
 from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
+from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
-from airflow_provider_kafka_migration.lanes.lanes import add_to_lanes
 from airflow_provider_kafka_migration.planning.make import make_plan
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver

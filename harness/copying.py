@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.documents.copy import (
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from harness import copy_worker
 from harness.brokers import KafkaCluster
 from harness.compare import Comparison, compare

@@ -10,11 +10,9 @@ from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.offset_map.maps import LaneMaps, base_run
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
-from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
-from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+from airflow_provider_kafka_migration.offset_map.store import LaneMaps, base_run
+from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name, read_positions
 from harness.compare import PartitionContent, read
 from harness.copying import Copying
 

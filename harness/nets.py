@@ -15,10 +15,10 @@ from airflow_provider_kafka_migration.copy import append as appending
 from airflow_provider_kafka_migration.copy import resume
 from airflow_provider_kafka_migration.copy.recovery import Troubles
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.kafka import ends, produce
+from airflow_provider_kafka_migration.kafka import logs, produce
 from airflow_provider_kafka_migration.kafka.batches import api
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.lanes.leases import Lease, LeaseKeeper
+from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
 
 _NEVER_SECONDS = 10_000_000.0
 _MARKER_PRODUCER_ID = 7_000_000_000
@@ -90,12 +90,12 @@ def _without_marker_fence() -> None:
 def _without_high_watermark() -> None:
     """What is replicated is taken for all that there is."""
 
-    def hasty(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition, ends.LogEnds | MigrationError]:
+    def hasty(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition, logs.LogEnds | MigrationError]:
         return {
             key: item
             if isinstance(item, MigrationError)
-            else ends.LogEnds(item.log_start_offset, item.high_watermark, item.high_watermark)
-            for key, item in ends.read_ends(wire, keys).items()
+            else logs.LogEnds(item.log_start_offset, item.high_watermark, item.high_watermark)
+            for key, item in logs.read_ends(wire, keys).items()
         }
 
     resume.read_ends = hasty  # type: ignore[attr-defined]

@@ -24,12 +24,11 @@ from pydantic_core import PydanticUndefined
 
 from airflow_provider_kafka_migration import errors
 from airflow_provider_kafka_migration.cli.app import app
-from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
+from airflow_provider_kafka_migration.cli.frame import MEANINGS
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.pages.plan import documents
-from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema, load_spec
-from airflow_provider_kafka_migration.spec_types import format_duration
+from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration, json_schema, load_spec
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
-from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
 from airflow_provider_kafka_migration.record.context import PhaseContext
 

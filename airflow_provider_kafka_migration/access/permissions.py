@@ -11,7 +11,7 @@ from typing import Any, Literal
 from airflow_provider_kafka_migration.access import iam
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics.probe import SCRATCH_PREFIX
 

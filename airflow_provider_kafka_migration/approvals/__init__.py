@@ -1,0 +1,1 @@
+"""Approvals: the facts a person sees, the check of the answer, and what an accepted answer does."""

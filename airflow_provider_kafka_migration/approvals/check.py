@@ -7,16 +7,12 @@ import re
 from datetime import timedelta
 
 from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_of, make_binding, proof_to_boundary
-from airflow_provider_kafka_migration.documents.approval import (
-    ApprovalAnswer,
-    ApprovalKind,
-)
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.freeze import behind_boundary, words
+from airflow_provider_kafka_migration.freeze import late_writes, words
 from airflow_provider_kafka_migration.record import handover, proof
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
 from airflow_provider_kafka_migration.record.facts import migrated_partitions
-from airflow_provider_kafka_migration.record.timing import parse_iso
 from airflow_provider_kafka_migration.topics import lags
 
 STEP = "approval"
@@ -140,9 +136,9 @@ def _check_source_stands(context: PhaseContext) -> None:
 
     :raises ApprovalRefused: records lie behind the boundary, or that could not be checked; all partitions are named.
     """
-    if behind_boundary.is_accepted(context):
+    if late_writes.is_accepted(context):
         return
-    found = behind_boundary.read(context)
+    found = late_writes.read(context)
     if found.problem:
         raise ApprovalRefused(
             f"the approval of the client switch is refused: {found.problem}",

@@ -10,25 +10,20 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.approval import (
-    ApprovalFacts,
-    ApprovalKind,
-)
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.groups import GroupResult
+from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
 from airflow_provider_kafka_migration.drift import take_over
-from airflow_provider_kafka_migration.freeze import behind_boundary, fence
+from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
-from airflow_provider_kafka_migration.groups.group_translation import count_translations
+from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.pages import approval_text
 from airflow_provider_kafka_migration.record import freeze_attempt, handover, proof
-from airflow_provider_kafka_migration.record.content_ranges import content_ranges
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso, words
 from airflow_provider_kafka_migration.record.facts import migrated_partitions, result_data
 from airflow_provider_kafka_migration.record.handover import Handover
 from airflow_provider_kafka_migration.record.offset_maps import load_document
 from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
-from airflow_provider_kafka_migration.record.timing import iso, words
+from airflow_provider_kafka_migration.record.passed_content import content_ranges
 from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)
@@ -206,7 +201,7 @@ def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
         "boundary": result_data(context, "boundary"),
         "groups": [_group_line(item) for item in result.groups] if result else [],
         "active_on_source": [item.group for item in commit.read_groups(context) if item.members],
-        "behind_boundary": behind_boundary.read(context).as_dict(),
+        "behind_boundary": late_writes.read(context).as_dict(),
         "findings": waived_findings(context),
         **_fence_facts(context),
     }
@@ -260,7 +255,7 @@ def estimate_freeze_seconds(
 
     Counted from the moment they are asked to stop. The way to the producers; the window; sentinels and checks by
     partitions; what is still to be copied; the tail's next look at its stop; group commits; and the way from task to
-    task (:mod:`~.handover`).
+    task (:mod:`~.record.handover`).
     """
     copy = lag / 20_000
     return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + handover_seconds, 1)

@@ -1,0 +1,1 @@
+"""The checks of the precheck, one module per subject. Each yields findings and changes nothing."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_provider_kafka_migration.access import permissions
-from airflow_provider_kafka_migration.documents.findings import Finding
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan import Finding, Plan
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.groups.offsets import MOVED, target_states
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
-from airflow_provider_kafka_migration.record.cluster import Cluster
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
 

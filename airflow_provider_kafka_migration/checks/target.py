@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 from airflow_provider_kafka_migration.access import permissions
 from airflow_provider_kafka_migration.checks.source import MARKER_BYTES, marker_count
-from airflow_provider_kafka_migration.documents.findings import Finding
-from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
-from airflow_provider_kafka_migration.errors import PermissionMissing
+from airflow_provider_kafka_migration.documents.plan import Finding, Plan, Verdict
+from airflow_provider_kafka_migration.errors import MigrationError, ObjectExists, PermissionMissing
+from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
+from airflow_provider_kafka_migration.record.keys import load_signing_key
 from airflow_provider_kafka_migration.record.producer_ids import has_producer_ids
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+from airflow_provider_kafka_migration.storage.s3 import StoreFacts, store_facts
 from airflow_provider_kafka_migration.topics.probe import ProbeResult, probe_target, record_outcomes
 
 LONG_MAX = 2**63 - 1
@@ -158,3 +162,72 @@ def _replicas(plan: Plan, factor: int) -> int:
 
 def _names(plan: Plan) -> set[str]:
     return {topic.target_name for topic in plan.topics}
+
+
+# -- precheck storage -------------------------------------------------------------------------------------------------
+#
+# Precheck of object storage and of the signing key.
+
+
+CONTENT = b"kafka-migration precheck\n"
+#: S3 refuses requests whose time is 15 minutes off; long before that something is wrong.
+MAX_SKEW_SECONDS = 60.0
+
+
+def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Write, read back, and try to overwrite in each of the three places."""
+    stores = {"archive": context.archive_store, "evidence": context.evidence_store, "journal": context.journal_store}
+    for role, store in stores.items():
+        yield from _one_store(context, role, store)
+    facts = {role: store_facts(store) for role, store in stores.items()}
+    yield from _object_lock(context, facts["evidence"])
+    for role, store in stores.items():
+        skew = facts[role].clock_skew_seconds
+        if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
+            yield finding("W034", f"the store's clock is {skew:+.0f} s off this machine's", subject=store.uri)
+            break  # the stores of one migration are one service nearly always
+
+
+def _object_lock(context: PhaseContext, facts: StoreFacts) -> Iterator[Finding]:
+    if facts.object_lock is not True:
+        why = "it is a folder" if not facts.is_s3 else "the bucket does not tell"
+        yield finding(
+            "W033", "no Object Lock" if facts.object_lock is False else why, subject=context.evidence_store.uri
+        )
+
+
+def _one_store(context: PhaseContext, role: str, store: ObjectStore) -> Iterator[Finding]:
+    key = context.key(f"precheck/{uuid.uuid4().hex}")
+    subject = f"{role} {store.uri}"
+    try:
+        store.put_new(key, CONTENT)
+        if store.get(key) != CONTENT:
+            yield finding("B031", "other content", subject=subject)
+        try:
+            store.put_new(key, CONTENT + b"again")
+        except ObjectExists:
+            return
+        yield finding("B032", "a create-only put replaced an object", subject=subject)
+    except MigrationError as error:
+        yield finding("B030", error.what, subject=subject, fix=error.next_step)
+
+
+def check_signing(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Whether there is a key, and whether it is the expected one."""
+    try:
+        load_signing_key(context)
+    except MigrationError as error:
+        yield finding("B040", error.what, fix=error.next_step)
+
+
+# -- precheck webhook -------------------------------------------------------------------------------------------------
+#
+# Precheck of the freeze webhook: whether its address and its secret are found. It is not called.
+
+
+def check_receiver(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+    """Find what the references lead to in this process; what they lead to may be a secret and is never shown."""
+    try:
+        frozen.check_receiver(context)
+    except MigrationError as error:
+        yield finding("B041", error.what, subject=error.where.path or "", fix=error.next_step)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from airflow_provider_kafka_migration.documents.findings import Finding
-from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import Finding, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.groups.left_out import is_internal
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic

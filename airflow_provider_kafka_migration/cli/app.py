@@ -7,18 +7,8 @@ from typing import Annotated
 import typer
 
 from airflow_provider_kafka_migration import __version__
-from airflow_provider_kafka_migration.cli import (
-    commands_evidence,
-    commands_journal,
-    commands_rates,
-    commands_release,
-    commands_spec,
-    commands_split,
-    inspect,
-    migrate,
-    plan,
-)
-from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS
+from airflow_provider_kafka_migration.cli import inspect, migrate, plan
+from airflow_provider_kafka_migration.cli.frame import MEANINGS
 
 _EPILOG = "Exit status: " + "; ".join(f"{int(code)} {meaning}" for code, meaning in MEANINGS.items()) + "."
 
@@ -47,12 +37,12 @@ def _main(
     """Move a live Kafka cluster to another one, keeping the offsets, with signed proof."""
 
 
-commands_spec.register_spec(app)
+plan.register_spec(app)
 plan.register(app)
 migrate.register(app)
-commands_release.register_release(app)
-commands_split.register_split(app)
-commands_rates.register_rates(app)
-app.add_typer(commands_journal.journal_app, name="journal")
+migrate.register_release(app)
+migrate.register_split(app)
+migrate.register_rates(app)
+app.add_typer(inspect.journal_app, name="journal")
 app.add_typer(inspect.offset_map_app, name="offset-map")
-commands_evidence.register(app)
+inspect.register(app)

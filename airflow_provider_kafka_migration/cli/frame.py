@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import re
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import IntEnum
+from types import FrameType
 from typing import Annotated, Any, NoReturn, ParamSpec
 
 import typer
@@ -16,10 +22,202 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.ending import SIGNALED, Ending, listening
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode, exit_code
-from airflow_provider_kafka_migration.cli.wording import next_step_for
-from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal, Transient, WaitsForOperator
+
+# -- exit codes -------------------------------------------------------------------------------------------------------
+#
+# What the exit status of ``kafka-migration`` says.
+
+
+class ExitCode(IntEnum):
+    """Stable; scripts may rely on them."""
+
+    #: done, or valid
+    OK = 0
+    #: failed, invalid, or different: a person has to change something
+    FAILED = 1
+    #: wrong command line (also an argument that makes no sense)
+    USAGE = 2
+    #: failed for a reason that may pass: run the same command again later
+    TRY_AGAIN = 3
+    #: the migration waits for an operator's approval
+    WAITS = 10
+    #: stopped by Ctrl-C; the same command goes on
+    INTERRUPTED = 130
+    #: stopped by SIGTERM; the same command goes on
+    TERMINATED = 143
+
+
+#: For the documentation and ``--help``.
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done, or valid",
+    ExitCode.FAILED: "failed, invalid or different: something has to be changed first",
+    ExitCode.USAGE: "wrong command line",
+    ExitCode.TRY_AGAIN: "failed for a reason that may pass (broker unreachable, storage throttled): run it again later",
+    ExitCode.WAITS: "the migration waits for an operator: `--approve CODE` answers",
+    ExitCode.INTERRUPTED: "stopped by Ctrl-C, in order; the same command goes on where it was",
+    ExitCode.TERMINATED: "stopped by SIGTERM, in order; the same command goes on where it was",
+}
+
+
+def exit_code(error: MigrationError) -> ExitCode:
+    """The exit status of an error."""
+    if isinstance(error, WaitsForOperator):
+        return ExitCode.WAITS
+    return ExitCode.TRY_AGAIN if isinstance(error, Transient) else ExitCode.FAILED
+
+
+# -- wording ----------------------------------------------------------------------------------------------------------
+#
+# Errors of the core advise in the words of Airflow ("clear the task"); a terminal has commands, not tasks.
+
+
+_PHASES = (
+    r"(?:plan|precheck|topology_copy|seed|tail|drain_ready|approve_\w+|cutover(?:\.\w+)?|validate|evidence|sync_groups)"
+)
+#: What a next step tells to clear: tasks by name, by a pronoun, or by what they did.
+_TASKS = (
+    r"(?:the (?:red |approval )?tasks?\b(?: that [\w ]+?(?: it)?(?: \([^)]*\))?(?=[,;:.)]|$))?|"
+    r"this task\b|its red task\b|"
+    rf"the step of the cutover that failed\b|them\b|it\b|this(?: one)?\b|{_PHASES}(?:, then this task)?)"
+)
+_CLEAR = re.compile(rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?")
+_CLEAR_WITH_TAKEOVER = re.compile(r"\bclear the task with takeover=true \(CLI: --takeover\)")
+#: Commands that ``resume`` goes on with; others are given again.
+_RESUMED = ("run", "resume")
+
+
+def next_step_for(command: str, text: str) -> str:
+    """A next step as somebody at a terminal can follow it.
+
+    :param command: name of the command that has failed.
+    """
+    again = "run `kafka-migration resume FILE`" if command in _RESUMED else "run the command again"
+    text = _CLEAR_WITH_TAKEOVER.sub(f"{again} with --takeover", text)
+    text = _CLEAR.sub(again, text)
+    text = text.replace("see the task's log", "see the messages above").replace("the task log", "the messages above")
+    return _once(text, again)
+
+
+def _once(text: str, again: str) -> str:
+    """Only the last "run it again" stays: an error that was passed on may have got several."""
+    clauses = text.split("; ")
+    said = [index for index, clause in enumerate(clauses) if _core(clause) == again or _core(clause).startswith(again)]
+    for index in reversed(said[:-1]):
+        # Only a clause that says nothing else goes.
+        if _core(clauses[index]) == again:
+            del clauses[index]
+    return "; ".join(clauses)
+
+
+def _core(clause: str) -> str:
+    return clause.removeprefix("then ").removeprefix("and ").strip()
+
+
+# -- ending -----------------------------------------------------------------------------------------------------------
+#
+# How a command ends that is told to: by Ctrl-C (SIGINT), or by SIGTERM from a supervisor.
+#
+# The first signal asks for an end in order: copiers finish what is on the wire, connections are closed, the claim and
+# all checkpoints stay as they are, and the same command goes on later. A second signal ends the process at once, which
+# costs nothing but the time to look where the logs end.
+
+
+#: A shell's convention: a process that a signal has ended has this status plus the signal's number.
+SIGNALED = 128
+
+
+class Ending:
+    """What signals have asked for so far.
+
+    :ivar number: the first signal's number; None while nobody has asked for an end.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        #: Written to stderr when a second signal ends the process, which has no time to look at anything.
+        self.parting = ""
+        self._heeding = 0
+
+    def handle(self, number: int, _frame: FrameType | None) -> None:
+        """Handler of the signals. Takes no lock: the main thread may hold any when it is interrupted."""
+        if self.number is not None:
+            os.write(2, self.parting.encode())
+            os._exit(SIGNALED + number)
+        self.number = number
+        if not self._heeding:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """While a job runs that looks at its :class:`Stop`, nothing is thrown into it: it ends by itself, and soon.
+
+        :raises KeyboardInterrupt: the job is over, and did not notice that it was asked to end.
+        """
+        self._heeding += 1
+        try:
+            yield
+        finally:
+            self._heeding -= 1
+        if self.number is not None:
+            raise KeyboardInterrupt
+
+
+class Stop(threading.Event):
+    """Tells a job to stop: set by the one who has made it, or by a signal."""
+
+    def __init__(self, ending: Ending | None = None) -> None:
+        super().__init__()
+        self._ending = ending if ending is not None else _current
+
+    def is_set(self) -> bool:
+        """Whether the job has to stop."""
+        return super().is_set() or self._ending.number is not None
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As of an event; but a signal alone is noticed only when the time is over, so wait for short times."""
+        super().wait(timeout)
+        return self.is_set()
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Around a job that looks at this. Signals reach the main thread, so nothing changes in others."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with self._ending.heeded():
+            yield
+
+
+#: Of the command that runs in this process; signals belong to the process, too.
+_current = Ending()
+
+
+@contextmanager
+def listening() -> Iterator[Ending]:
+    """Handle signals for a command. In another thread than the main one nothing is handled.
+
+    SIGINT stays ignored where the caller has it ignored (a shell's background jobs). SIGTERM is always for us: there is
+    no other way to end process 1 of a container.
+    """
+    global _current
+    former_ending, ending = _current, Ending()
+    _current = ending
+    former: dict[signal.Signals, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+                    former[number] = signal.signal(number, ending.handle)
+        yield ending
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        _current = former_ending
+
+
+# -- frame ------------------------------------------------------------------------------------------------------------
+
 
 P = ParamSpec("P")
 

@@ -10,15 +10,151 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
-from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
-from airflow_provider_kafka_migration.cli.session import StorageOption, evidence_store, read_document
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, ExitCode, JsonOption, answering
+from airflow_provider_kafka_migration.cli.session import (
+    SpecArgument,
+    StorageOption,
+    evidence_store,
+    journal_store,
+    open_journal,
+    read_document,
+)
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 from airflow_provider_kafka_migration.spec import load_spec
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
+    from airflow_provider_kafka_migration.documents.journal import JournalEntry
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
     from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+
+
+# -- commands evidence ------------------------------------------------------------------------------------------------
+#
+# ``verify-evidence``: offline, loud, and without trust in what the file says of itself.
+
+
+@answering
+def verify_evidence(
+    place: Annotated[
+        str,
+        typer.Argument(
+            metavar="EVIDENCE", help="evidence.json as a path, a file:// or an s3:// address.", show_default=False
+        ),
+    ],
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key",
+            metavar="FILE",
+            help="The key that must have signed it (64 hex digits, base64 or 32 bytes), kept outside of the evidence.",
+            show_default=False,
+        ),
+    ] = None,
+    storage: StorageOption = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Check the signature and form of an evidence bundle. Exit status 1 if one byte of it was changed.
+
+    Without --public-key it only shows that the file is unaltered since it was signed by the key inside of it.
+    """
+    from airflow_provider_kafka_migration.documents.evidence import parse_public_key
+    from airflow_provider_kafka_migration.evidence.verify import verify_evidence as verify
+
+    trusted = parse_public_key(_key(public_key), path=str(public_key)) if public_key is not None else None
+    found = verify(read_document(place, storage), trusted)
+    bundle = found.bundle
+    text: list[Any] = [
+        f"[green]verified[/]: migration {escape(bundle.migration_id)}, outcome {bundle.outcome.value}, "
+        f"signed {bundle.signed_at}, journal of {found.journal_entries} entries",
+        f"key {found.fingerprint}" + (" (as expected)" if found.trusted else ""),
+    ]
+    if not found.trusted:
+        text.append("[yellow]integrity only[/]: give --public-key FILE to know who signed it")
+    text += [f"[yellow]warning[/]: {escape(item)}" for item in bundle.warnings]
+    return Answer(data={"verified": True, **found.as_dict()}, text=text)
+
+
+def _key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DocumentUnreadable(
+            f"the public key cannot be read: {error.strerror}", where=Where(path=str(path)), next_step="check the path"
+        ) from None
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command(name="verify-evidence")(verify_evidence)
+
+
+# -- commands journal -------------------------------------------------------------------------------------------------
+#
+# ``journal show`` and ``journal verify``: read only, nothing is claimed.
+
+
+journal_app = typer.Typer(help="Look at a migration's journal.", no_args_is_help=True)
+
+
+@journal_app.command("show")
+@answering
+def show_journal(
+    file: SpecArgument,
+    transitions: Annotated[
+        bool, typer.Option("--transitions", help="Only changes of the state, without the steps inside of it.")
+    ] = False,
+    last: Annotated[int, typer.Option("--last", min=0, help="Only the last entries; 0: all.")] = 0,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Show the entries of the journal: every transition and step, with time and actor."""
+    spec = load_spec(file)
+    entries = [entry for entry in open_journal(spec).entries() if not (transitions and entry.is_step)]
+    chosen = entries[-last:] if last else entries
+    return Answer(
+        data={
+            "migration_id": spec.migration_id,
+            "entries": [entry.model_dump(mode="json", by_alias=True) for entry in chosen],
+        },
+        text=[_table(chosen)],
+    )
+
+
+def _table(entries: list[JournalEntry]) -> Table:
+    table = Table("seq", "at", "state", "step", "reason", "actor", box=None, pad_edge=False)
+    for entry in entries:
+        step = f"{entry.step or ''} {entry.step_key or ''}".strip()
+        state = entry.to_state.value if entry.is_step else f"{entry.from_state.value} -> {entry.to_state.value}"
+        style = "red" if entry.to_state.value == "failed" else ("" if entry.is_step else "bold")
+        table.add_row(
+            str(entry.seq), entry.at, state, escape(step), escape(entry.reason), escape(entry.actor), style=style
+        )
+    return table
+
+
+@journal_app.command()
+@answering
+def verify(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
+    """Read the whole journal again and check numbers, hashes and the chain. Exit status 1 if anything was altered."""
+    spec = load_spec(file)
+    open_journal(spec)
+    from airflow_provider_kafka_migration.journal.view import verify_journal
+
+    report = verify_journal(journal_store(spec), spec.migration_id)
+    report.raise_for_problems()
+    data: dict[str, Any] = report.as_dict()
+    return Answer(
+        data=data,
+        text=[f"[green]intact[/]: {report.entries} entries of {spec.migration_id}, tip {report.tip_hash}"],
+    )
+
+
+# -- inspect ----------------------------------------------------------------------------------------------------------
+
 
 offset_map_app = typer.Typer(help="Look at a migration's offset map.", no_args_is_help=True)
 
@@ -38,7 +174,7 @@ def load_map(place: str, storage: str | None) -> OffsetMapDocument:
 
     :raises DocumentUnreadable: it is not there, or it is none.
     """
-    from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+    from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
 
     if place.endswith((".yaml", ".yml")):
         spec = load_spec(Path(place))

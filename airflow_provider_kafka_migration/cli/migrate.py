@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,23 +11,39 @@ from rich.markdown import Markdown
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.ending import Stop
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
-from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering, error_console
+from airflow_provider_kafka_migration.cli.frame import (
+    Answer,
+    DebugOption,
+    ExitCode,
+    JsonOption,
+    Stop,
+    answering,
+    error_console,
+)
 from airflow_provider_kafka_migration.cli.freeze_notice import end_with_open_freeze
-from airflow_provider_kafka_migration.cli.session import SpecArgument, identity, person, resolver
+from airflow_provider_kafka_migration.cli.session import (
+    SpecArgument,
+    identity,
+    journal_store,
+    open_journal,
+    person,
+    resolver,
+)
 from airflow_provider_kafka_migration.errors import IllegalTransition, Where
-from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec
+from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_bytes
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
     from airflow_provider_kafka_migration.cli.progress import ProgressView
-    from airflow_provider_kafka_migration.cli.runner import Outcome, Tail
-    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
-    from airflow_provider_kafka_migration.documents.approval import ApprovalFacts
-    from airflow_provider_kafka_migration.journal.claim import Owner
+    from airflow_provider_kafka_migration.cli.runner import InProcessRunner, Outcome, SparkRunner, Tail
+    from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts
+    from airflow_provider_kafka_migration.journal.entries import Owner
     from airflow_provider_kafka_migration.migration import Migration, Status
     from airflow_provider_kafka_migration.references import Resolver
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.cli.progress import ProgressView
+    from airflow_provider_kafka_migration.record.context import PhaseResult
+    from airflow_provider_kafka_migration.split import Side, SplitJob
 
 
 class RunnerKind(StrEnum):
@@ -60,7 +77,7 @@ def make_runner(
     kind: RunnerKind, known: Resolver, view: ProgressView, stop: Stop, *, master: str, threads: int
 ) -> InProcessRunner | SparkRunner:
     """What copies: Spark, or this process."""
-    from airflow_provider_kafka_migration.cli.runners import InProcessRunner, SparkRunner
+    from airflow_provider_kafka_migration.cli.runner import InProcessRunner, SparkRunner
 
     if kind is RunnerKind.spark:
         return SparkRunner(known, view.show, stop, master=master)
@@ -69,7 +86,7 @@ def make_runner(
 
 def cli_owner() -> Owner:
     """This command as the owner of a claim: the user, the host, and this very process."""
-    from airflow_provider_kafka_migration.journal.claim import Owner
+    from airflow_provider_kafka_migration.journal.entries import Owner
     from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 
     return Owner("cli", identity(), person(), OwnerProcess.of_this_process())
@@ -330,3 +347,200 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     for command in (run, resume, status, rollback):
         app.command()(command)
+
+
+# -- commands split ---------------------------------------------------------------------------------------------------
+#
+# ``backup`` and ``restore``: for clusters that cannot see each other.
+
+
+def _open(
+    spec: MigrationSpec,
+    side: Side,
+    view: ProgressView,
+    *,
+    runner: RunnerKind,
+    master: str,
+    threads: int,
+    takeover: bool = False,
+) -> SplitJob:
+    from airflow_provider_kafka_migration.split import SplitJob
+
+    known = resolver()
+    copies = make_runner(runner, known, view, Stop(), master=master, threads=threads)
+    return SplitJob(spec, side, known, copies, owner=cli_owner(), takeover=takeover, progress=view.show)
+
+
+def _split_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
+    data = {"migration_id": spec.migration_id, "summary": result.summary, "details": result.details}
+    return Answer(data, [escape(result.summary)])
+
+
+@answering
+def backup(
+    file: SpecArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on until a backup --finish says where the end is.")
+    ] = False,
+    finish: Annotated[
+        bool,
+        typer.Option("--finish", help="End a continuous backup at the source's present ends. Stop producers before."),
+    ] = False,
+    runner: RunnerOption = RunnerKind.local,
+    master: MasterOption = "local[4,4]",
+    threads: ThreadsOption = 4,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Archive the source's topics in the storage of the spec. Knows the source and the storage, not the target.
+
+    Without --follow it ends at the ends that the source has when it starts. Killed anywhere, it goes on where the
+    archive ends.
+    """
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    with view, _open(spec, "source", view, runner=runner, master=master, threads=threads) as job:
+        return _split_answer(spec, job.backup(follow=follow, finish=finish))
+
+
+@answering
+def restore(
+    file: SpecArgument,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow a backup that goes on; ends where backup --finish says.")
+    ] = False,
+    groups: Annotated[bool, typer.Option(help="Commit the archived offsets of consumer groups at the end.")] = True,
+    takeover: TakeoverOption = False,
+    runner: RunnerOption = RunnerKind.local,
+    master: MasterOption = "local[4,4]",
+    threads: ThreadsOption = 4,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Make the archived topics on the target, with equal offsets. Knows the storage and the target, not the source.
+
+    At the end everything is compared with the archive. Killed anywhere, it goes on from the target's log ends.
+    """
+    spec = load_spec(file)
+    view = make_view(quiet=json_output)
+    with view, _open(spec, "target", view, runner=runner, master=master, threads=threads, takeover=takeover) as job:
+        return _split_answer(spec, job.restore(follow=follow, commit_groups=groups))
+
+
+def register_split(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for command in (backup, restore):
+        app.command()(command)
+
+
+# -- commands rates ---------------------------------------------------------------------------------------------------
+#
+# ``throttle``: change the rates of a migration that runs.
+
+
+_RATE_HELP = "Bytes per second and lane, for instance 10MB; none: no limit; spec: what the spec says."
+SeedRate = Annotated[str | None, typer.Option("--seed", metavar="RATE", help=_RATE_HELP, show_default=False)]
+TailRate = Annotated[str | None, typer.Option("--tail", metavar="RATE", help=_RATE_HELP, show_default=False)]
+
+
+def _rate(text: str, option: str) -> int | None:
+    if text == "spec":
+        return None
+    try:
+        rate = 0 if text == "none" else parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    if rate == 0 and text != "none":
+        raise typer.BadParameter("a rate of 0 would stop the copy; none takes the limit away", param_hint=option)
+    return rate
+
+
+@answering
+def throttle(
+    file: SpecArgument,
+    seed: SeedRate = None,
+    tail: TailRate = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Change how fast a running seed or tail may read, or show it. Nothing is claimed, nothing is started again.
+
+    Copiers obey within seconds, in this process, on Spark and in both halves of a split migration. What was set holds
+    until it is set again, over restarts and over changes of max_bytes_per_second in the spec.
+    """
+    from airflow_provider_kafka_migration.lanes.assignment import JOBS, read_rates, set_rates
+
+    spec = load_spec(file)
+    open_journal(spec)
+    store = journal_store(spec)
+    given = {"seed": seed, "tail": tail}
+    changes = {job: _rate(text, f"--{job}") for job, text in given.items() if text is not None}
+    if changes:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        found = set_rates(store, spec.migration_id, changes, set_by=identity(), set_at=now)
+    else:
+        found = read_rates(store, spec.migration_id)
+    of_spec = {"seed": spec.seed.max_bytes_per_second, "tail": spec.tail.max_bytes_per_second}
+    in_force = {job: (found.rates[job] or None) if job in found.rates else of_spec[job] for job in JOBS}
+    lines = [
+        f"{job}: {_shown(in_force[job])} ({'set while it runs' if job in found.rates else 'as the spec says'})"
+        for job in JOBS
+    ]
+    data = {"migration_id": spec.migration_id, "max_bytes_per_second": in_force, "set": dict(found.rates)}
+    return Answer(data, lines)
+
+
+def _shown(rate: int | None) -> str:
+    return "no limit" if rate is None else f"{rate:,} bytes per second and lane"
+
+
+def register_rates(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(throttle)
+
+
+# -- commands release -------------------------------------------------------------------------------------------------
+#
+# ``release``: let go of a migration.
+
+
+@answering
+def release(
+    file: SpecArgument,
+    takeover: TakeoverOption = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for the journal.")] = "",
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Let go of a migration, so that another run or person can claim it without a takeover.
+
+    Releases what this user holds on this host by a command that has ended. What another owner holds, or a command that
+    still runs, needs --takeover: its next write is then refused. No cluster is asked, and the state stays as it is.
+    """
+    from airflow_provider_kafka_migration.lanes.slices import publish_claim
+
+    spec = load_spec(file)
+    journal = open_journal(spec)
+    holder = journal.current_claim
+    state = journal.tip_state
+    if holder is None or (state is not None and state.is_terminal):
+        text = "nobody holds the migration" if holder is None else f"the migration is {state}: there is nothing to hold"
+        return Answer({"migration_id": spec.migration_id, "released": None}, [escape(text)])
+    owner = cli_owner()
+    journal.claim(owner, takeover=takeover)
+    publish_claim(journal.store, spec.migration_id, journal.generation, str(owner))
+    journal.release(reason or f"released by {owner.actor}")
+    journal.close()
+    return Answer(
+        {"migration_id": spec.migration_id, "released": str(holder.owner)},
+        [f"[green]released[/]: {escape(str(holder.owner))} held it since {holder.since}"],
+    )
+
+
+def register_release(app: typer.Typer) -> None:
+    """Add the command of this module."""
+    app.command()(release)

@@ -14,15 +14,21 @@ from rich.console import RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
-from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, ExitCode, JsonOption, answering
 from airflow_provider_kafka_migration.cli.migrate import Session, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, PrecheckBlocked, Where
-from airflow_provider_kafka_migration.spec import load_spec
+from airflow_provider_kafka_migration.errors import (
+    DocumentUnreadable,
+    MigrationError,
+    PrecheckBlocked,
+    SpecInvalid,
+    Where,
+)
+from airflow_provider_kafka_migration.spec import json_schema, load_spec
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
+
 
 _SEVERITY_STYLES = {"Blocker": "bold red", "Warning": "yellow", "Info": "dim"}
 
@@ -74,7 +80,7 @@ def plan(
 ) -> Answer:
     """Show what a migration would do. Reads both clusters, and writes nothing: no claim, no journal."""
     from airflow_provider_kafka_migration.pages import plan as plan_documents
-    from airflow_provider_kafka_migration.planning import plan_measure
+    from airflow_provider_kafka_migration.planning import source_snapshot
     from airflow_provider_kafka_migration.planning.make import make_plan
 
     spec = load_spec(file)
@@ -82,10 +88,10 @@ def plan(
     view = make_view(quiet=True)
     with Session(spec, view).open() as migration, migration.reading() as context:
         made = make_plan(context)
-        measured = plan_measure.measure(context, made) if measure or spec.estimate.measure else None
+        measured = source_snapshot.measure(context, made) if measure or spec.estimate.measure else None
         beside = plan_documents.documents(spec, made, context.source.config, context.target.config)
     if measured is not None:
-        beside[plan_measure.NAME] = measured.canonical().decode() + "\n"
+        beside[source_snapshot.NAME] = measured.canonical().decode() + "\n"
     if output is not None:
         write_document(output, made.canonical())
     if documents is not None:
@@ -119,7 +125,7 @@ def _earlier(place: str, reference: str | None) -> Plan:
 
 def diff_answer(before: Plan, after: Plan, form: PlanFormat, *, moving: bool) -> Answer:
     """The differences of two plans as a command's answer."""
-    from airflow_provider_kafka_migration.pages.plan_diff import as_markdown, as_text, diff_plans
+    from airflow_provider_kafka_migration.pages.plan import as_markdown, as_text, diff_plans
 
     found = diff_plans(before, after, moving=moving)
     data = {"digest": after.digest(), "diff": found.model_dump(mode="json")}
@@ -244,3 +250,62 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(plan)
     app.command()(precheck)
+
+
+# -- commands spec ----------------------------------------------------------------------------------------------------
+#
+# ``validate`` and ``schema``: nothing is contacted.
+
+
+@answering
+def validate(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
+    """Check a spec, without contacting anything. All mistakes are shown at once."""
+    try:
+        spec = load_spec(file)
+    except SpecInvalid as error:
+        found = error.details.get("mistakes")
+        if not found or json_output:
+            raise
+        raise _listing(error, found) from None
+    return Answer(
+        data={"valid": True, "migration_id": spec.migration_id, "spec": spec.model_dump(mode="json")},
+        text=[f"[green]valid[/]: migration {spec.migration_id}, {spec.source.conn_id} -> {spec.target.conn_id}"],
+    )
+
+
+def _listing(error: SpecInvalid, found: list[dict[str, str]]) -> MigrationError:
+    """The same error with a line for each mistake."""
+    lines = "".join(f"\n  - {item['path']}: {item['reason']}" for item in found)
+    count = f"{len(found)} mistake{'s' if len(found) > 1 else ''}"
+    return SpecInvalid(
+        f"{count} in the spec:{lines}", where=error.where, next_step="correct all of them", details=error.details
+    )
+
+
+@answering
+def schema(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file in place of stdout.", show_default=False)
+    ] = None,
+    *,
+    json_output: JsonOption = False,
+    debug: DebugOption = False,
+) -> Answer:
+    """Print the JSON schema of the spec, for editors and CI."""
+    document = json_schema()
+    text = json.dumps(document, indent=2) + "\n"
+    if output is None:
+        return Answer(data={"schema": document}, raw=text)
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecInvalid(
+            f"the schema cannot be written: {error.strerror}", where=Where(path=str(output)), next_step="check the path"
+        ) from None
+    return Answer(data={"written": str(output)}, text=[f"written: {output}"])
+
+
+def register_spec(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(validate)
+    app.command()(schema)

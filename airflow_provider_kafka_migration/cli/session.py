@@ -72,7 +72,7 @@ def open_location(location: str, reference: str | None) -> ObjectStore:
     :raises ConnectionInvalid: the reference cannot be resolved.
     """
     from airflow_provider_kafka_migration.storage.open import open_store
-    from airflow_provider_kafka_migration.storage.s3_config import S3Config
+    from airflow_provider_kafka_migration.storage.s3 import S3Config
 
     s3_config = None
     if reference and location.startswith("s3://"):

@@ -1,0 +1,1 @@
+"""Comparison of contents: source and target, record by record, in ranges that are proven once."""

@@ -6,14 +6,11 @@ seed ended, so what the tail has copied is not in it (split mode excepted).
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.compare.archive_log import ArchiveLog
-from airflow_provider_kafka_migration.compare.comparison import ContentOptions, compare_content
-from airflow_provider_kafka_migration.compare.content_joined import joined
-from airflow_provider_kafka_migration.compare.content_log import CommittedLog
-from airflow_provider_kafka_migration.compare.content_spans import Spans
+from airflow_provider_kafka_migration.compare.comparison import ContentOptions, Spans, compare_content
+from airflow_provider_kafka_migration.compare.logs import ArchiveLog, CommittedLog
+from airflow_provider_kafka_migration.compare.proven import joined
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
-from airflow_provider_kafka_migration.documents.content import TopicRules
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import Interrupted, Terminal
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 

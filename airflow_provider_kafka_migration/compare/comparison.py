@@ -10,23 +10,414 @@ from __future__ import annotations
 
 import hashlib
 import struct
+import tempfile
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from airflow_provider_kafka_migration.compare.content_differences import Differences, changed_fields
-from airflow_provider_kafka_migration.compare.content_log import CommittedLog
-from airflow_provider_kafka_migration.compare.content_spans import Spans
-from airflow_provider_kafka_migration.compare.content_target_only import MAX_KEYS, TargetOnly
-from airflow_provider_kafka_migration.compare.logs import Cursor, decode
-from airflow_provider_kafka_migration.documents.content import TopicRules
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.compare.logs import CommittedLog, Cursor, decode, key_of_body
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentDifference,
+    ContentRange,
+    PartitionContent,
+    TopicRules,
+)
 from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record, Timestamps
-from airflow_provider_kafka_migration.kafka.batches.batch_columns import Columns
+from airflow_provider_kafka_migration.kafka.batches.records import Columns
 from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, Run
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+
+# -- content differences ----------------------------------------------------------------------------------------------
+#
+# Differences between two logs, with a guess at what happened: a record changed, twice, elsewhere, or out of order.
+
+
+Kind = Literal["missing", "extra", "changed", "duplicate", "order", "offset", "unreadable"]
+
+_FIELDS = ("timestamp", "key", "value", "headers")
+_WINDOW_RECORDS = 2048
+_WINDOW_BYTES = 4 * 1024 * 1024
+
+#: time and body of a record: what makes it this record and no other
+_Content = tuple[int, bytes]
+
+
+def changed_fields(source: Columns, target: Columns) -> str:
+    """Names of the fields in which the first records differ; empty if only their encoding does."""
+    try:
+        one, other = decode(source, 0), decode(target, 0)
+    except BatchMalformed as error:
+        return f"unreadable: {error.what}"
+    return ", ".join(name for name in _FIELDS if getattr(one, name) != getattr(other, name))
+
+
+class Differences:
+    """Counts all differences and keeps the first ones.
+
+    To tell what happened it remembers a window of source records: a target record that is not what it should be, but
+    equals one of them, is a duplicate, out of order, or at a wrong offset. A guess for people; the count is exact.
+
+    :param keep: how many differences are kept.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self.count = 0
+        self._keep = keep
+        self._kept: list[ContentDifference] = []
+        #: source records that were walked over, and whether they were found at their places
+        self._recent: deque[tuple[Columns, bool, int]] = deque()
+        self._recent_records = 0
+        self._recent_bytes = 0
+        #: target records that were not known when they came, to their places in the list
+        self._unknown: dict[_Content, int] = {}
+        #: source offset of the furthest target record that is known
+        self._furthest = -1
+
+    def remember(self, source: Columns, *, matched: bool) -> None:
+        """Source records were walked over."""
+        if self._unknown:
+            self._find_unknown(source, matched=matched)
+        if matched:
+            self._furthest = source.offsets[-1]
+        size_bytes = sum(map(len, source.bodies))
+        self._recent.append((source, matched, size_bytes))
+        self._recent_records += len(source.offsets)
+        self._recent_bytes += size_bytes
+        while len(self._recent) > 1 and (self._recent_records > _WINDOW_RECORDS or self._recent_bytes > _WINDOW_BYTES):
+            dropped, _, size_bytes = self._recent.popleft()
+            self._recent_records -= len(dropped.offsets)
+            self._recent_bytes -= size_bytes
+
+    def _find_unknown(self, source: Columns, *, matched: bool) -> None:
+        for offset, content in zip(source.offsets, zip(source.times, source.bodies, strict=True), strict=True):
+            index = self._unknown.pop(content, None)
+            if index is not None and not matched:
+                self._relabel(index, "offset", f"holds the record of source offset {offset}")
+                self._furthest = max(self._furthest, offset)
+
+    def note(self, kind: Kind, source_offset: int | None, target_offset: int | None, detail: str = "") -> None:
+        """One more difference."""
+        self.count += 1
+        if len(self._kept) < self._keep:
+            self._kept.append(
+                ContentDifference(kind=kind, source_offset=source_offset, target_offset=target_offset, detail=detail)
+            )
+
+    def missing(self, source: Columns, target_offset: int | None) -> None:
+        """The target has no record at the place of this source record."""
+        self.remember(source, matched=False)
+        self.note("missing", source.offsets[0], target_offset)
+
+    def changed(self, source: Columns, target: Columns, fields: str) -> None:
+        """Another record than this one of the source stands at its place."""
+        self.remember(source, matched=False)
+        source_offset, target_offset = source.offsets[0], target.offsets[0]
+        content = (target.times[0], target.bodies[0])
+        found = self._find(content) if len(self._kept) < self._keep else None
+        if found is None:
+            if len(self._kept) < self._keep:
+                self._unknown[content] = len(self._kept)
+            self.note("changed", source_offset, target_offset, fields)
+            return
+        offset, matched = found
+        text = f"holds the record of source offset {offset}"
+        if matched:
+            self.note("duplicate", source_offset, target_offset, text)
+        elif offset < self._furthest:
+            self._relabel_source(offset, "order")
+            self.note("order", source_offset, target_offset, text)
+        else:
+            self._furthest = offset
+            self.note("offset", source_offset, target_offset, text)
+
+    def _find(self, content: _Content) -> tuple[int, bool] | None:
+        """(offset, matched) of the last source record in the window with this content."""
+        time, body = content
+        for columns, matched, _ in reversed(self._recent):
+            for index in range(len(columns.offsets) - 1, -1, -1):
+                if columns.times[index] == time and columns.bodies[index] == body:
+                    return columns.offsets[index], matched
+        return None
+
+    def _relabel(self, index: int, kind: Kind, detail: str) -> None:
+        self._kept[index] = self._kept[index].model_copy(update={"kind": kind, "detail": detail})
+
+    def _relabel_source(self, source_offset: int, kind: Kind) -> None:
+        for index, difference in enumerate(self._kept):
+            if difference.source_offset == source_offset and difference.kind == "offset":
+                self._relabel(index, kind, difference.detail)
+
+    def first(self, more: list[ContentDifference]) -> list[ContentDifference]:
+        """The first differences, ``more`` included, ascending by offset."""
+
+        def place(difference: ContentDifference) -> tuple[int, int]:
+            offset = difference.target_offset if difference.source_offset is None else difference.source_offset
+            return (offset or 0, difference.target_offset or 0)
+
+        return sorted([*self._kept, *more], key=place)[: self._keep]
+
+
+# -- content spans ----------------------------------------------------------------------------------------------------
+#
+# Ranges of offsets, joined where they touch.
+
+
+#: With more ranges than this the two that lie closest together become one, what lies between them included.
+MAX_RANGES = 100
+
+
+class Spans:
+    """A set of offsets as few ranges. It may name more offsets than were added, never fewer."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._ranges)
+
+    def add(self, from_offset: int, until_offset: int) -> None:
+        """Take in ``[from_offset, until_offset)``; nothing if it is empty."""
+        if until_offset <= from_offset:
+            return
+        last = self._ranges[-1] if self._ranges else None
+        if last is not None and last[0] <= from_offset <= last[1]:
+            self._ranges[-1] = (last[0], max(last[1], until_offset))
+            return
+        self._ranges.append((from_offset, until_offset))
+        if len(self._ranges) > 2 * MAX_RANGES:
+            self._ranges = self.ranges()
+
+    def update(self, other: Spans) -> None:
+        """Take in all ranges of another set."""
+        for from_offset, until_offset in other.ranges():
+            self.add(from_offset, until_offset)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Ascending, apart from each other, at most :data:`MAX_RANGES`; ends are exclusive."""
+        joined: list[tuple[int, int]] = []
+        for from_offset, until_offset in sorted(self._ranges):
+            if joined and from_offset <= joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(joined[-1][1], until_offset))
+            else:
+                joined.append((from_offset, until_offset))
+        while len(joined) > MAX_RANGES:
+            at = min(range(len(joined) - 1), key=lambda index: joined[index + 1][0] - joined[index][1])
+            joined[at : at + 2] = [(joined[at][0], joined[at + 1][1])]
+        return joined
+
+
+# -- content target only ----------------------------------------------------------------------------------------------
+#
+# Records that only the target has: which of them are right, because the source went on compacting and deleting.
+#
+# Right is a record only if a later record of the source has its key (compacted), or if compaction on the source drops
+# it by itself: a tombstone after ``delete.retention.ms``, a record without a key. A record below the source's present
+# log start is neither right nor wrong: nobody can compare it with the source any more. Everything else is a
+# difference. (KIP-534 and ``Cleaner.shouldRetainRecord`` of Apache Kafka.)
+
+
+#: Batches between two offsets.
+Reader = Callable[[int, int], Iterator[AnyBatch]]
+
+#: source offset, target offset, timestamp, flags, digest of the key
+_ENTRY = struct.Struct(">qqqB16s")
+_HAS_KEY = 1
+_TOMBSTONE = 2
+#: A record below the source's present log start.
+DELETED = "deleted"
+_SPOOL_BYTES = 8 * 1024 * 1024
+#: Keys looked for in one pass over the source: about 100 MB of memory.
+MAX_KEYS = 400_000
+
+
+class _Entry(NamedTuple):
+    source_offset: int
+    target_offset: int
+    timestamp: int
+    flags: int
+    key: bytes
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self.flags & _HAS_KEY)
+
+    @property
+    def is_tombstone(self) -> bool:
+        return bool(self.flags & _TOMBSTONE)
+
+
+def _key_digest(key: bytes) -> bytes:
+    return hashlib.blake2b(key, digest_size=16).digest()
+
+
+class Judgement(NamedTuple):
+    """What became of the records that only the target has.
+
+    :param explained: records by the reason why the source does not have them: compacted, expired, unkeyed.
+    :param deleted: source ranges of records that the source has deleted, so that nothing can be said of them.
+    :param deleted_records: how many they are.
+    :param extra: records that nothing explains; ``differences`` has the first of them.
+    """
+
+    explained: Counter[str]
+    deleted: Spans
+    deleted_records: int
+    extra: int
+    differences: list[ContentDifference]
+
+
+class TargetOnly:
+    """Collects records that only the target has, and judges them at the end. Bounded memory, spills to a file.
+
+    :param max_keys: with more of them the source is read in several passes.
+    """
+
+    def __init__(self, *, max_keys: int = MAX_KEYS) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES)  # noqa: SIM115 - closed by close()
+        self._max_keys = max_keys
+        self._first_source_offset: int | None = None
+        self.count = 0
+
+    def __enter__(self) -> TargetOnly:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, record: Record, source_offset: int) -> None:
+        """A record of the target whose place the source has left empty.
+
+        :param source_offset: where it was on the source, by the offset map.
+        """
+        flags = (0 if record.key is None else _HAS_KEY) | (_TOMBSTONE if record.value is None else 0)
+        key = bytes(16) if record.key is None else _key_digest(record.key)
+        self._file.write(_ENTRY.pack(source_offset, record.offset, record.timestamp, flags, key))
+        if self._first_source_offset is None:
+            self._first_source_offset = source_offset
+        self.count += 1
+
+    def _entries(self) -> Iterator[_Entry]:
+        self._file.seek(0)
+        while True:
+            data = self._file.read(_ENTRY.size * 4096)
+            if not data:
+                return
+            for fields in _ENTRY.iter_unpack(data):
+                yield _Entry(*fields)
+
+    def judge(self, source: CommittedLog, rules: TopicRules, read: Reader, *, now_ms: int, keep: int) -> Judgement:
+        """Why the source does not have these records.
+
+        :param read: reads the source, between two offsets; whoever compares stops and slows down there.
+        :param now_ms: milliseconds since 1970.
+        :param keep: how many differences are kept.
+        """
+        explained: Counter[str] = Counter()
+        deleted = Spans()
+        differences: list[ContentDifference] = []
+        if not self.count:
+            return Judgement(explained, deleted, 0, 0, differences)
+        # Asked for now, not before the comparison: what was deleted while we read is deleted, too.
+        log_start = source.log_start_offset()
+        passes = -(-self.count // self._max_keys) if rules.compacted else 1
+        extra = 0
+        for number in range(passes):
+            judge = _Judge(rules, log_start, now_ms)
+            if rules.compacted:
+                judge.learn(self._bucket(number, passes))
+                judge.look_for_later_records(source, read, max(self._first_source_offset or 0, log_start))
+            found: list[ContentDifference] = []
+            for entry in self._bucket(number, passes):
+                reason = judge.reason(entry)
+                if reason == DELETED:
+                    deleted.add(entry.source_offset, entry.source_offset + 1)
+                if reason:
+                    explained[reason] += 1
+                    continue
+                extra += 1
+                if len(found) < keep:
+                    found.append(_extra(entry))
+            differences += found
+        differences.sort(key=lambda difference: difference.target_offset or 0)
+        return Judgement(explained, deleted, explained.pop(DELETED, 0), extra, differences[:keep])
+
+    def _bucket(self, number: int, passes: int) -> Iterator[_Entry]:
+        """The entries whose keys belong to a pass."""
+        return (entry for entry in self._entries() if int.from_bytes(entry.key[:4], "big") % passes == number)
+
+
+def _extra(entry: _Entry) -> ContentDifference:
+    return ContentDifference(kind="extra", source_offset=entry.source_offset, target_offset=entry.target_offset)
+
+
+class _Judge:
+    """Knows the keys of one pass."""
+
+    def __init__(self, rules: TopicRules, log_start: int, now_ms: int) -> None:
+        self._rules = rules
+        self._log_start = log_start
+        self._now_ms = now_ms
+        #: key to the last offset at which the source has a record of it, -1 for none
+        self._last_on_source: dict[bytes, int] = {}
+        #: key to its last tombstone that the source was free to drop
+        self._last_expired: dict[bytes, int] = {}
+
+    def learn(self, entries: Iterator[_Entry]) -> None:
+        """Take in the keys that matter."""
+        for entry in entries:
+            if entry.has_key:
+                self._last_on_source.setdefault(entry.key, -1)
+                if self._is_expired(entry):
+                    self._last_expired[entry.key] = entry.source_offset
+
+    def look_for_later_records(self, source: CommittedLog, read: Reader, from_offset: int) -> None:
+        """Read the source to its present end, behind the compared range too: those records compact as well."""
+        if not self._last_on_source:
+            return
+        end = source.last_stable_offset()
+        cursor = Cursor(read(from_offset, end), from_offset, end, "raw", lambda _batch, _error: None)
+        known = self._last_on_source
+        while cursor.low is not None:
+            columns = cursor.open()
+            if columns is None:
+                continue
+            for offset, body in zip(columns.offsets, columns.bodies, strict=True):
+                key = key_of_body(body)
+                if key is not None and (digest := _key_digest(key)) in known:
+                    known[digest] = offset
+            cursor.skip(len(columns.offsets))
+
+    def _is_expired(self, entry: _Entry) -> bool:
+        retention_ms = self._rules.delete_retention_ms
+        return (
+            self._rules.compacted
+            and entry.is_tombstone
+            and retention_ms is not None
+            and entry.timestamp + retention_ms <= self._now_ms
+        )
+
+    def reason(self, entry: _Entry) -> str | None:
+        """Why the source does not have this record any more; None: nothing explains it."""
+        if entry.source_offset < self._log_start:
+            return DELETED
+        if not self._rules.compacted:
+            return None
+        if not entry.has_key:
+            return "unkeyed"
+        if entry.source_offset < self._last_on_source[entry.key]:
+            return "compacted"
+        if self._is_expired(entry):
+            return "expired"
+        if entry.source_offset < self._last_expired.get(entry.key, -1):
+            return "compacted"
+        return None
+
+
+# -- comparison -------------------------------------------------------------------------------------------------------
+
 
 KEPT_DIFFERENCES = 100
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_provider_kafka_migration.compare.archive import compare_deleted, is_final
 from airflow_provider_kafka_migration.compare.comparison import ContentOptions, Stretch, compare_stretch
-from airflow_provider_kafka_migration.compare.content_log import KafkaLog
+from airflow_provider_kafka_migration.compare.logs import KafkaLog
 from airflow_provider_kafka_migration.compare.proven import (
     Anchor,
     differing,
@@ -34,13 +34,16 @@ from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProofSettings
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentRange,
+    PartitionContent,
+    ProvenPartition,
+    ProvenRange,
+)
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.maps import base_run
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.offset_map.store import RunLog
+from airflow_provider_kafka_migration.offset_map.store import RunLog, base_run
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)

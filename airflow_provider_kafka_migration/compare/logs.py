@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
-from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches import batch_columns
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex
+from airflow_provider_kafka_migration.copy.transform import AbortedTransactions
+from airflow_provider_kafka_migration.errors import (
+    BatchMalformed,
+    OutsideOfLog,
+    RecordsWithheld,
+    SegmentTampered,
+    Where,
+)
+from airflow_provider_kafka_migration.kafka.batches import records
 from airflow_provider_kafka_migration.kafka.batches.api import (
     AnyBatch,
     LegacyBatch,
@@ -14,8 +23,227 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     Timestamps,
     decode_body,
     encode_body,
+    read_batches,
 )
-from airflow_provider_kafka_migration.kafka.batches.batch_columns import Columns
+from airflow_provider_kafka_migration.kafka.batches.records import Columns
+from airflow_provider_kafka_migration.kafka.logs import Span, fetch_span
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
+
+# -- content log ------------------------------------------------------------------------------------------------------
+#
+# What a consumer with isolation level read_committed sees of one partition, as batches.
+
+
+#: One fetch; a batch that is larger comes whole anyway. Two sides and some decoding stay well below 100 MiB.
+FETCH_BYTES = 4 * 1024 * 1024
+
+
+class CommittedLog(Protocol):
+    """One partition of one side."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Batch bytes that were read."""
+
+    @property
+    def skipped(self) -> list[tuple[int, int]]:
+        """Ranges that were asked for, but lay below the log start when their turn came; in the order of reading."""
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """Committed data batches that overlap ``[start_offset, stop_offset)``, ascending.
+
+        Without control batches, aborted and empty ones. Begins at the log start if that is higher.
+
+        :raises MigrationError: not all that is there can be read.
+        """
+
+    def log_start_offset(self) -> int:
+        """The present log start: it may move while the log is read."""
+
+    def last_stable_offset(self) -> int:
+        """The present end of what is committed."""
+
+
+class KafkaLog:
+    """A partition on a live cluster.
+
+    :param wire: used by this log only while it reads.
+    """
+
+    def __init__(self, wire: Wire, topic: str, partition: int) -> None:
+        self._wire = wire
+        self._key: TopicPartition = (topic, partition)
+        self.read_bytes = 0
+        self.skipped: list[tuple[int, int]] = []
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """See :class:`CommittedLog`."""
+        position = max(start_offset, self.log_start_offset())
+        if position > start_offset:
+            self.skipped.append((start_offset, position))
+        while position < stop_offset:
+            span = self._fetch(position)
+            if span is None:
+                log_start = self.log_start_offset()
+                if log_start <= position:
+                    return  # the log ends below the stop offset: what the other side has there is a difference
+                self.skipped.append((position, log_start))
+                position = log_start  # retention or DeleteRecords went by while we read
+                continue
+            if span.until_offset <= position:
+                self._check_not_held_back(position, stop_offset)
+                return
+            self.read_bytes += len(span.records)
+            aborted = AbortedTransactions(span.aborted)
+            for batch in span.batches:
+                dropped = not isinstance(batch, LegacyBatch) and aborted.drops(batch)
+                if batch.next_offset <= position or dropped or batch.is_control:
+                    continue
+                if isinstance(batch, LegacyBatch) or batch.record_count:
+                    yield batch
+            position = max(position, span.until_offset)
+
+    def _fetch(self, position: int) -> Span | None:
+        """What is at an offset; None if it is outside of the log."""
+        try:
+            return fetch_span(self._wire, self._key, position, max_bytes=FETCH_BYTES)
+        except OutsideOfLog:
+            return None
+
+    def _check_not_held_back(self, position: int, stop_offset: int) -> None:
+        """Where committed records end the log must end, too: what cannot be read is not compared, and not equal.
+
+        :raises RecordsWithheld: an open transaction hides the rest.
+        """
+        high_watermark = self._wire.list_offsets([self._key], "latest")[self._key]
+        if high_watermark <= position:
+            return
+        raise RecordsWithheld(
+            f"committed records end at offset {position}, the log at {high_watermark}, and those up to {stop_offset} "
+            "were to be compared",
+            where=Where(cluster=self._wire.config.name, topic=self._key[0], partition=self._key[1], offset=position),
+            next_step="find the open transaction (kafka-transactions.sh find-hanging) and wait for its end; then clear "
+            "validate",
+            details={"offset": position, "end_offset": stop_offset},
+        )
+
+    def log_start_offset(self) -> int:
+        """See :class:`CommittedLog`."""
+        return self._wire.list_offsets([self._key], "earliest")[self._key]
+
+    def last_stable_offset(self) -> int:
+        """See :class:`CommittedLog`."""
+        return self._wire.list_offsets([self._key], "stable")[self._key]
+
+
+# -- archive log ------------------------------------------------------------------------------------------------------
+#
+# A partition as it lies in the archive, for the comparison of contents: nothing of it can be compacted or deleted.
+
+
+class ArchiveLog:
+    """See :class:`CommittedLog`.
+
+    :param start_offset: where the archive begins.
+    """
+
+    def __init__(self, index: SegmentIndex, start_offset: int) -> None:
+        self._index = index
+        self._start_offset = start_offset
+        self.read_bytes = 0
+        #: nothing is deleted from an archive; a gap in it is an error
+        self.skipped: list[tuple[int, int]] = []
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """Committed data batches that overlap the stretch, ascending.
+
+        :raises SegmentTampered: a segment is torn, altered or missing.
+        """
+        position = max(start_offset, self._start_offset)
+        while position < stop_offset:
+            entry = self._index.find(position)
+            if entry is None:
+                raise SegmentTampered(
+                    f"no segment covers offset {position}, though the archive was to reach {stop_offset}",
+                    where=Where(topic=self._index.topic, partition=self._index.partition, offset=position),
+                    next_step="restore the object from a version of the bucket, or run the backup again",
+                )
+            chunk = self._index.read(entry)
+            self.read_bytes += len(chunk.batches)
+            aborted = AbortedTransactions(chunk.aborted)
+            for batch in read_batches(chunk.batches)[0]:
+                dropped = not isinstance(batch, LegacyBatch) and aborted.drops(batch)
+                if batch.next_offset <= position or dropped or batch.is_control:
+                    continue
+                if isinstance(batch, LegacyBatch) or batch.record_count:
+                    yield batch
+            position = chunk.until_offset
+
+    def log_start_offset(self) -> int:
+        """Where the archive begins."""
+        return self._start_offset
+
+    def last_stable_offset(self) -> int:
+        """How far the archive reaches without a gap."""
+        return self._index.until_offset(self._start_offset)
+
+
+# -- content shared ---------------------------------------------------------------------------------------------------
+#
+# The content check on a partition that others write to: whose records are ours.
+#
+# A batch is looked at if a producer id of ours has written it, or if the map says that our records lie in it. So a
+# record of ours that is there twice, outside of what the map names, is found; so is a record of somebody else in a
+# place that the map claims. All other batches are of others, and none of our business.
+
+
+class OurLog:
+    """What of a committed log concerns us; see :class:`CommittedLog`.
+
+    :param log: everything that is committed.
+    :param offset_map: where our records are, and under which producer ids they were written.
+    """
+
+    def __init__(self, log: CommittedLog, offset_map: TransactionalMap) -> None:
+        self._log = log
+        self._map = offset_map
+        #: records of others that were passed over
+        self.foreign_records = 0
+
+    @property
+    def read_bytes(self) -> int:
+        """Batch bytes that were read, those of others included."""
+        return self._log.read_bytes
+
+    @property
+    def skipped(self) -> list[tuple[int, int]]:
+        """Ranges that lay below the log start when their turn came."""
+        return self._log.skipped
+
+    def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
+        """Our committed batches that overlap the range, ascending."""
+        for batch in self._log.batches(start_offset, stop_offset):
+            if self._is_ours(batch):
+                yield batch
+            else:
+                self.foreign_records += batch.record_count if isinstance(batch, RawBatch) else 1
+
+    def _is_ours(self, batch: AnyBatch) -> bool:
+        if not isinstance(batch, RawBatch):
+            return self._map.covers(batch.last_offset)
+        return batch.producer_id in self._map.producer_ids or self._map.overlaps(batch.base_offset, batch.next_offset)
+
+    def log_start_offset(self) -> int:
+        """The present log start."""
+        return self._log.log_start_offset()
+
+    def last_stable_offset(self) -> int:
+        """The present end of what is committed."""
+        return self._log.last_stable_offset()
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
 
 
 def decode(columns: Columns, index: int) -> Record:
@@ -51,7 +279,7 @@ def read_columns(batch: AnyBatch, timestamps: Timestamps) -> Columns:
     :raises BatchMalformed: damaged data, a wrong CRC included.
     """
     if isinstance(batch, RawBatch):
-        return batch_columns.read_columns(batch, timestamps)
+        return records.read_columns(batch, timestamps)
     batch.check_crc()
     found = list(batch.records(timestamps))
     return Columns(

@@ -11,16 +11,14 @@ from contextlib import contextmanager
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.compare.archive import compare_deleted, is_final
-from airflow_provider_kafka_migration.compare.archive_log import ArchiveLog
 from airflow_provider_kafka_migration.compare.comparison import ContentOptions, compare_content, range_map
-from airflow_provider_kafka_migration.compare.content_joined import joined
-from airflow_provider_kafka_migration.compare.content_log import CommittedLog, KafkaLog
-from airflow_provider_kafka_migration.compare.content_shared import OurLog
+from airflow_provider_kafka_migration.compare.logs import ArchiveLog, CommittedLog, KafkaLog, OurLog
 from airflow_provider_kafka_migration.compare.proven import (
     Anchor,
     differing,
     fits,
     grown,
+    joined,
     load_proven,
     rest_of,
     still_holds,
@@ -28,17 +26,19 @@ from airflow_provider_kafka_migration.compare.proven import (
 )
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.content import ContentJob, ContentResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.documents.proven import ProvenRange
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentJob,
+    ContentRange,
+    ContentResult,
+    PartitionContent,
+    ProvenRange,
+)
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, MigrationError, Transient, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run, topic_key
 from airflow_provider_kafka_migration.offset_map.store import RunLog
-from airflow_provider_kafka_migration.offset_map.topic_key import topic_key
-from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional import MapPages, TransactionalMap
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ class LocalContentRunner:
         return sorted(found, key=lambda content: content.key)
 
     def submit(self, spec: object, job_location: str, job_key: str, read_progress: object) -> None:
-        """Run a stored job; what a phase needs of a runner (``phases.context.CopyRunner``).
+        """Run a stored job; what a phase needs of a runner (``record.context.CopyRunner``).
 
         :raises JobMissing: there is no such job.
         """

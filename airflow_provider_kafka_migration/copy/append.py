@@ -24,20 +24,17 @@ from airflow_provider_kafka_migration.copy.append_errors import (
     unexpected_end,
     unexpected_offset,
 )
-from airflow_provider_kafka_migration.copy.empty_transactions import (
-    MAX_OFFSETS_PER_FILL,
-    EmptyTransactions,
-    Fill,
-    markers_are_refused,
-)
 from airflow_provider_kafka_migration.copy.holes import (
     MARKERS_API_KEY,
     MAX_MARKERS_PER_REQUEST,
+    MAX_OFFSETS_PER_FILL,
+    EmptyTransactions,
+    Fill,
     connection_marker_parts,
     marker_errors,
+    markers_are_refused,
 )
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, Sent
-from airflow_provider_kafka_migration.copy.throttling import Throttling
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, Sent, Throttling
 from airflow_provider_kafka_migration.copy.transform import Append, Hole
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where

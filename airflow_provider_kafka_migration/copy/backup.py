@@ -10,16 +10,19 @@ import logging
 import time
 from collections.abc import Sequence
 
-from airflow_provider_kafka_migration.copy.archive import SegmentIndex, record_count
-from airflow_provider_kafka_migration.copy.chunk import Chunk
-from airflow_provider_kafka_migration.copy.gap_log import write_gap
-from airflow_provider_kafka_migration.copy.lane import CLOSING_SECONDS, STALLED_SECONDS, STOP_POLL_SECONDS, SliceLimits
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
-from airflow_provider_kafka_migration.copy.polling import SocketPoller
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, record_count, write_gap
+from airflow_provider_kafka_migration.copy.lane import (
+    CLOSING_SECONDS,
+    STALLED_SECONDS,
+    STOP_POLL_SECONDS,
+    SliceLimits,
+    SocketPoller,
+)
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, fail_recreated
 from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, Feed
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.recovery import is_missing, note_trouble, topic_gone
-from airflow_provider_kafka_migration.copy.topic_ids import fail_recreated
+from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,

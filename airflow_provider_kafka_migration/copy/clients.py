@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config
 
 
 class Clients:

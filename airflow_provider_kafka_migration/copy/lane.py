@@ -5,23 +5,29 @@ What goes wrong with one partition never stops the others: it is reset and resum
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import selectors
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.copy.append import Appender
-from airflow_provider_kafka_migration.copy.chunk import Chunk
-from airflow_provider_kafka_migration.copy.gap_log import write_gap
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, ResumePoint, Sent
-from airflow_provider_kafka_migration.copy.placing import Placer
-from airflow_provider_kafka_migration.copy.polling import SocketPoller
+from airflow_provider_kafka_migration.copy.archive import write_gap
+from airflow_provider_kafka_migration.copy.partition import (
+    PartitionCopy,
+    Phase,
+    Placer,
+    ResumePoint,
+    Sent,
+    fail_recreated,
+)
 from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, Feed
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.recovery import Troubles
 from airflow_provider_kafka_migration.copy.resume import Resumer
-from airflow_provider_kafka_migration.copy.topic_ids import fail_recreated
-from airflow_provider_kafka_migration.copy.transform import Decider, Step
+from airflow_provider_kafka_migration.copy.transform import Chunk, Decider, Step
 from airflow_provider_kafka_migration.copy.writers import TargetSide
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import (
@@ -36,8 +42,79 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka import clock
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
+from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+# -- polling ----------------------------------------------------------------------------------------------------------
+#
+# Waits for sockets of a copier: one selector for the connections of both clusters, and a wake-up for threads.
+
+
+class SocketPoller:
+    """Not thread-safe, but for :meth:`wake`."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
+
+    def wake(self) -> None:
+        """End a wait of the other thread. Nobody may be waiting any more."""
+        with contextlib.suppress(OSError):
+            self._wake_writer.send(b"\0")
+
+    def wait(
+        self,
+        connections: Iterable[BrokerConnection],
+        timeout_seconds: float,
+        on_broken: Callable[[BrokerConnection, BrokerUnreachable], None],
+    ) -> None:
+        """Wait until something can be read or written, and do it; broken connections are handed over."""
+        self._register(connections)
+        for key, events in self._selector.select(timeout_seconds):
+            if key.data is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_reader.recv(4096)
+                continue
+            connection: BrokerConnection = key.data
+            try:
+                if events & selectors.EVENT_WRITE and not connection.closed:
+                    connection.on_writable()
+                if events & selectors.EVENT_READ and not connection.closed:
+                    connection.on_readable()
+            except BrokerUnreachable as error:
+                on_broken(connection, error)
+
+    def _register(self, connections: Iterable[BrokerConnection]) -> None:
+        """Bring the selector up to date: new sockets, closed ones, and who wants to write."""
+        wanted: dict[int, tuple[BrokerConnection | None, int]] = {
+            self._wake_reader.fileno(): (None, selectors.EVENT_READ)
+        }
+        for connection in connections:
+            descriptor = connection.fileno()
+            if descriptor >= 0:
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_write else 0)
+                wanted[descriptor] = (connection, events)
+        for key in list(self._selector.get_map().values()):
+            if key.fd not in wanted or wanted[key.fd][0] is not key.data:
+                self._selector.unregister(key.fd)
+        present = self._selector.get_map()
+        for fileno, (data, events) in wanted.items():
+            if fileno not in present:
+                self._selector.register(fileno, events, data)
+            elif present[fileno].events != events:
+                self._selector.modify(fileno, events, data)
+
+    def close(self) -> None:
+        """Close what is ours; the connections are their owners'."""
+        self._selector.close()
+        self._wake_reader.close()
+        self._wake_writer.close()
+
+
+# -- lane -------------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
-from airflow_provider_kafka_migration.copy.chunk import Chunk
-from airflow_provider_kafka_migration.copy.leader_epochs import last_epoch
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
-from airflow_provider_kafka_migration.copy.source import PARTITION_FETCH_BYTES, KafkaSource, Reader
-from airflow_provider_kafka_migration.copy.takeover_check import ReadChunk, chunks_of_archive
+from airflow_provider_kafka_migration.copy.resume import ReadChunk, chunks_of_archive
+from airflow_provider_kafka_migration.copy.source import PARTITION_FETCH_BYTES, KafkaSource, Reader, last_epoch
+from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable, Terminal, Where
 from airflow_provider_kafka_migration.kafka.batches.api import read_batches

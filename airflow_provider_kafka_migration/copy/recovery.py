@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder, TooLarge, UnexpectedEnd, UnexpectedOffset
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, another_topic
 from airflow_provider_kafka_migration.copy.read_ahead import Feed
-from airflow_provider_kafka_migration.copy.topic_ids import another_topic
 from airflow_provider_kafka_migration.copy.writers import TargetSide
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import (
@@ -25,9 +24,8 @@ from airflow_provider_kafka_migration.errors import (
     Where,
 )
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
-from airflow_provider_kafka_migration.kafka.ends import MISSING_TOPIC
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
-from airflow_provider_kafka_migration.kafka.logs import read_span
+from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC, read_span
 from airflow_provider_kafka_migration.kafka.wire import Wire
 
 log = logging.getLogger(__name__)

@@ -12,31 +12,445 @@ The rules are paid for (KIP-98's sequence numbers make them possible):
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import islice
+from typing import NamedTuple
 
-from airflow_provider_kafka_migration.copy.leader_epochs import ReadUpTo, check_not_truncated, last_epoch
-from airflow_provider_kafka_migration.copy.log_starts import delete_fillers_again
-from airflow_provider_kafka_migration.copy.log_tail import LogTail, read_tails
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex
+from airflow_provider_kafka_migration.copy.holes import delete_fillers_again
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint, advance_sequence
-from airflow_provider_kafka_migration.copy.realign import realigned
-from airflow_provider_kafka_migration.copy.takeover_check import Agreement, ReadChunk, agreement, chunks_of_cluster
+from airflow_provider_kafka_migration.copy.source import ReadUpTo, check_not_truncated, last_epoch
+from airflow_provider_kafka_migration.copy.transform import AbortedTransactions, Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
     FloorViolated,
     ForeignData,
     MigrationError,
+    OutsideOfLog,
     Transient,
     Where,
 )
-from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.ends import LogEnds, read_ends
-from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, FetchedPartition
-from airflow_provider_kafka_migration.kafka.logs import fetch_where_possible
+from airflow_provider_kafka_migration.kafka.batches.api import (
+    AnyBatch,
+    LegacyBatch,
+    RawBatch,
+    Record,
+    Timestamps,
+    read_batches,
+    records,
+)
+from airflow_provider_kafka_migration.kafka.batches.header import CONTROL_BIT, TRANSACTIONAL_BIT
+from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, Aborted, FetchedPartition
+from airflow_provider_kafka_migration.kafka.logs import LogEnds, fetch_span, fetch_where_possible, read_ends
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.store import LaneMaps
+
+# -- log tail ---------------------------------------------------------------------------------------------------------
+#
+# The end of a target's log: the last data batches before a log end that was seen, markers left out.
+#
+# What was appended after that moment is not looked at: a position must come from one state of the log. Long stretches
+# of markers are passed over without looking at each of them.
+
+
+#: So many data batches are kept; more than one copier ever has on its way.
+MAX_TAIL_BATCHES = 32
+_QUICK_BYTES = 1024 * 1024
+_LONG_FETCH_BYTES = 8 * 1024 * 1024
+#: A control batch with its one record, as brokers write it for WriteTxnMarkers and EndTxn.
+MARKER_BYTES = 78
+
+
+class LogTail(NamedTuple):
+    """Data batches of ``[from_offset, end_offset)``, ascending; the first may begin below ``from_offset``."""
+
+    from_offset: int
+    end_offset: int
+    batches: list[AnyBatch]
+
+
+def read_tails(
+    wire: Wire, spans: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[TopicPartition, LogTail | MigrationError]:
+    """The tails of several partitions, or what stood in the way of one.
+
+    :param spans: (from offset, log end) by partition.
+    """
+    quick, problems = fetch_where_possible(
+        wire,
+        [(key, start) for key, (start, _) in spans.items()],
+        isolation=READ_UNCOMMITTED,
+        max_bytes=_QUICK_BYTES,
+    )
+    found: dict[TopicPartition, LogTail | MigrationError] = dict(problems)
+    for key, (start, end) in spans.items():
+        if key in found:
+            continue
+        try:
+            found[key] = _tail(wire, key, start, end, quick.get(key))
+        except MigrationError as error:
+            found[key] = error
+    return found
+
+
+def _tail(wire: Wire, key: TopicPartition, start: int, end: int, quick: FetchedPartition | None) -> LogTail:
+    if quick is not None and not quick.error_code:
+        batches, _ = read_batches(quick.records)
+        if batches and batches[-1].next_offset >= end:
+            return _kept(start, end, batches)
+    return _kept(start, end, _data_span(wire, key, start, end))
+
+
+def _kept(start: int, end: int, batches: Iterable[AnyBatch]) -> LogTail:
+    last: deque[AnyBatch] = deque(maxlen=MAX_TAIL_BATCHES)
+    count = 0
+    for batch in batches:
+        if batch.next_offset > end:
+            break
+        if batch.next_offset > start and _is_data(batch):
+            last.append(batch)
+            count += 1
+    if count > len(last):
+        start = _base_offset(last[0])
+    return LogTail(start, end, list(last))
+
+
+def _is_data(batch: AnyBatch) -> bool:
+    return isinstance(batch, LegacyBatch) or (not batch.is_control and batch.record_count > 0)
+
+
+def _base_offset(batch: AnyBatch) -> int:
+    return batch.base_offset if isinstance(batch, RawBatch) else batch.last_offset
+
+
+def _data_span(wire: Wire, key: TopicPartition, start: int, end: int) -> Iterator[AnyBatch]:
+    position = start
+    size = _QUICK_BYTES
+    while position < end:
+        span = fetch_span(wire, key, position, isolation=READ_UNCOMMITTED, max_bytes=size)
+        if span.until_offset <= position:
+            raise Transient(f"the log end {end} was seen, and nothing can be read at offset {position}")
+        behind = behind_markers(span.records)
+        if behind is not None:
+            position, size = max(position, behind), _LONG_FETCH_BYTES
+            continue
+        yield from span.batches
+        position = span.until_offset
+
+
+def behind_markers(records: memoryview) -> int | None:
+    """First offset behind the whole markers that these bytes consist of; None if anything else is among them."""
+    count = len(records) // MARKER_BYTES
+    if not count:
+        return None
+    data = bytes(records[: count * MARKER_BYTES])
+    marks = {
+        # length of the batch (4 bytes), magic, attributes (2 bytes)
+        8: 0, 9: 0, 10: 0, 11: MARKER_BYTES - 12, 16: 2, 21: 0, 22: CONTROL_BIT | TRANSACTIONAL_BIT,
+    }  # fmt: skip
+    if any(data[position::MARKER_BYTES] != bytes([value]) * count for position, value in marks.items()):
+        return None
+    return int.from_bytes(data[-MARKER_BYTES : 8 - MARKER_BYTES], "big") + 1
+
+
+# -- takeover check ---------------------------------------------------------------------------------------------------
+#
+# Is the end of the target's log what the source has there? Asked at each take-over, in both directions.
+#
+# Each record at the target's end must be the source's record of that offset, and each committed record that the source
+# has in that stretch must be on the target. What the source has compacted or deleted since does not count; an offset
+# that is a marker or an aborted record there cannot be a record of ours.
+
+
+#: So many equal records at their offsets cannot be a coincidence of shifted ones.
+STRONG_RECORDS = 16
+
+#: Gives the chunk that covers an offset, or None if there is none (any more, or yet).
+ReadChunk = Callable[[int], Chunk | None]
+
+
+class Agreement(Enum):
+    """What a comparison of both ends has brought."""
+
+    #: equal, and enough records to be sure
+    STRONG = "strong"
+    #: nothing differs, but few records could be compared
+    WEAK = "weak"
+    DIFFERENT = "different"
+
+
+@dataclass
+class SourceSpan:
+    """What the source has in a stretch of offsets: committed records, and offsets where none can be."""
+
+    committed: dict[int, Record] = field(default_factory=dict)
+    barred: list[tuple[int, int]] = field(default_factory=list)
+
+    def is_barred(self, offset: int) -> bool:
+        """A marker or an aborted record is there."""
+        return any(first <= offset <= last for first, last in self.barred)
+
+
+def chunks_of_cluster(wire: Wire, key: TopicPartition, first: tuple[int, FetchedPartition] | None = None) -> ReadChunk:
+    """Chunks as a cluster gives them now; the last one is kept for a second look.
+
+    None is where the log ends, never only an answer without records.
+
+    :param first: what was fetched already: (position, answer with read_committed).
+    """
+    kept: dict[int, Chunk] = {}
+    if first is not None and not first[1].error_code:
+        position, answer = first
+        batches, used = read_batches(answer.records)
+        if batches:
+            kept[position] = _chunk(key, position, batches[-1].next_offset, answer.records[:used], answer.aborted)
+
+    def read(position: int) -> Chunk | None:
+        found = kept.get(position)
+        if found is None:
+            try:
+                span = fetch_span(wire, key, position)
+            except OutsideOfLog as error:
+                # Nothing below the log start is asked for, so it has moved since it was read.
+                raise BrokerBusy(
+                    f"the {wire.config.name} log changed while the target's end was compared with it: {error.what}",
+                    where=error.where,
+                    next_step="none: the comparison starts again with the log's present start",
+                    details=error.details,
+                ) from error
+            if span.until_offset <= position:
+                return None
+            found = _chunk(key, position, span.until_offset, span.records, span.aborted)
+            kept.clear()
+            kept[position] = found
+        return found
+
+    return read
+
+
+def _chunk(key: TopicPartition, position: int, until: int, records: memoryview, aborted: list[Aborted]) -> Chunk:
+    return Chunk(key[0], key[1], from_offset=position, until_offset=until, batches=records, aborted=aborted)
+
+
+def chunks_of_archive(index: SegmentIndex) -> ReadChunk:
+    """Chunks as they were archived, for a restore that does not know the source.
+
+    A gap of the source that was passed stays one in here, also if its records have come into the archive later: the
+    target may have been copied before or after that.
+    """
+
+    def read(position: int) -> Chunk | None:
+        entry = index.find_undisputed(position)
+        return None if entry is None else index.read(entry)
+
+    return read
+
+
+def chunks_from(read: ReadChunk, from_offset: int, until_offset: int) -> Iterator[Chunk]:
+    """Chunks that cover a stretch; ends early where there is nothing more."""
+    position = from_offset
+    while position < until_offset:
+        chunk = read(position)
+        if chunk is None or chunk.until_offset <= position:
+            return
+        yield chunk
+        position = chunk.until_offset
+
+
+def committed_batches(chunk: Chunk) -> Iterator[tuple[AnyBatch, bool]]:
+    """Batches of a chunk and whether their records are committed data."""
+    aborted = AbortedTransactions(chunk.aborted)
+    for batch in read_batches(chunk.batches)[0]:
+        if isinstance(batch, LegacyBatch):
+            yield batch, True
+        else:
+            dropped = bool(aborted) and aborted.drops(batch)
+            yield batch, not dropped and not batch.is_control
+
+
+def records_of(batch: AnyBatch, timestamps: Timestamps) -> Iterator[Record]:
+    """The records of any batch."""
+    return batch.records(timestamps) if isinstance(batch, LegacyBatch) else records(batch, timestamps)
+
+
+def read_source(read: ReadChunk, from_offset: int, until_offset: int, timestamps: Timestamps) -> SourceSpan:
+    """What the source has in ``[from_offset, until_offset)``."""
+    span = SourceSpan()
+    for chunk in chunks_from(read, from_offset, until_offset):
+        stop = min(chunk.until_offset, until_offset)
+        for batch, is_committed in committed_batches(chunk):
+            if batch.next_offset <= from_offset or (isinstance(batch, RawBatch) and batch.base_offset >= stop):
+                continue
+            if not is_committed and isinstance(batch, RawBatch):
+                span.barred.append((batch.base_offset, batch.last_offset))
+                continue
+            for record in records_of(batch, timestamps):
+                if from_offset <= record.offset < stop:
+                    span.committed[record.offset] = record
+    return span
+
+
+def agreement(
+    tail: LogTail,
+    offset_map: PartitionMap,
+    read: ReadChunk,
+    *,
+    source_start_offset: int,
+    is_whole: bool,
+    timestamps: Timestamps,
+) -> Agreement:
+    """Compare the target's tail with the source.
+
+    :param tail: with at least one data batch, all of our own.
+    :param source_start_offset: what lies below it on the source is gone, and is not compared.
+    :param is_whole: the tail reaches down to the first record that was ever copied.
+    """
+    batches = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
+    first, last = batches[0], batches[-1]
+    begin = min(offset_map.source_of(min(tail.from_offset, first.base_offset)), offset_map.source_of(first.base_offset))
+    begin = max(begin, source_start_offset)
+    end = offset_map.source_of(last.last_offset) + 1
+    if begin >= end:
+        return Agreement.STRONG if is_whole else Agreement.WEAK
+    is_there = offset_map.source_of(first.base_offset) >= source_start_offset
+    if len(batches) == 1 and is_there and _is_forwarded(first, offset_map, read):
+        return Agreement.STRONG if is_whole or first.record_count >= STRONG_RECORDS else Agreement.WEAK
+    span = read_source(read, begin, end, timestamps)
+    own = {
+        source_offset: record._replace(offset=source_offset)
+        for source_offset, record in _own_records(batches, offset_map)
+        if source_offset >= begin
+    }
+    return _compare(own, span, is_whole=is_whole)
+
+
+def _own_records(batches: Sequence[RawBatch], offset_map: PartitionMap) -> Iterator[tuple[int, Record]]:
+    for batch in batches:
+        for record in records(batch):
+            yield offset_map.source_of(record.offset), record
+
+
+def _compare(own: dict[int, Record], span: SourceSpan, *, is_whole: bool) -> Agreement:
+    if any(own.get(offset) != record for offset, record in span.committed.items()):
+        return Agreement.DIFFERENT
+    vanished = own.keys() - span.committed.keys()
+    if any(span.is_barred(offset) for offset in vanished):
+        return Agreement.DIFFERENT
+    equal = len(span.committed)
+    return Agreement.STRONG if is_whole or equal >= STRONG_RECORDS else Agreement.WEAK
+
+
+def _is_forwarded(batch: RawBatch, offset_map: PartitionMap, read: ReadChunk) -> bool:
+    """The source has this very batch at the same place: nothing needs to be unpacked."""
+    source_offset = offset_map.source_of(batch.base_offset)
+    chunk = read(source_offset)
+    if chunk is None:
+        return False
+    for other, is_committed in committed_batches(chunk):
+        if not isinstance(other, RawBatch) or other.base_offset > source_offset:
+            return False
+        if other.base_offset == source_offset:
+            return (
+                is_committed
+                and other.base_timestamp == batch.base_timestamp
+                and other.record_count == batch.record_count
+                and not other.is_log_append_time
+                and other.payload == batch.payload
+            )
+    return False
+
+
+# -- realign ----------------------------------------------------------------------------------------------------------
+#
+# Heals the offset map of a partition whose last records lie further on than planned, behind markers too many.
+#
+# A copier that dies before it has seen the answers to its last appends cannot tell that a hole was filled twice. Order
+# and content are right nevertheless, since appends are compared: after the last record that is where it should be, the
+# target's records must be the source's next ones, one by one. Then only the map is wrong, and is written anew.
+
+
+_FAR = 2**63 - 1
+
+
+def realigned(
+    tail: LogTail,
+    offset_map: PartitionMap,
+    read: ReadChunk,
+    *,
+    source_start_offset: int,
+    is_whole: bool,
+    timestamps: Timestamps,
+) -> list[Run] | None:
+    """The runs that make the map right from the first displaced record on; None if that is not what has happened.
+
+    :param tail: reaches back to a record that is where it should be (or to the first one of all).
+    :param source_start_offset: batches that begin below it cannot be compared, because the source has deleted them.
+    :param is_whole: the tail reaches down to the first record that was ever copied.
+    """
+    ours = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
+    batches = [batch for batch in ours if offset_map.source_of(batch.base_offset) >= source_start_offset]
+    is_whole = is_whole and len(batches) == len(ours)
+    good = _well_placed(batches, offset_map, read, timestamps)
+    displaced = [record for batch in batches[good:] for record in records(batch)]
+    if not displaced or (good == 0 and not is_whole):
+        return None
+    if good:
+        target_offset = batches[good - 1].next_offset
+        source_offset = offset_map.source_position(target_offset)
+    else:
+        source_offset, target_offset = offset_map.source_start_offset or 0, offset_map.target_start_offset or 0
+        if source_offset < source_start_offset:
+            return None
+    expected = _next_committed(read, source_offset, len(displaced), timestamps)
+    if len(expected) < len(displaced):
+        return None
+    return _runs(displaced, expected, source_offset - target_offset)
+
+
+def _well_placed(batches: Sequence[RawBatch], offset_map: PartitionMap, read: ReadChunk, timestamps: Timestamps) -> int:
+    """How many of the batches, from the first on, hold records that the source has at their offsets."""
+    for index, batch in enumerate(batches):
+        begin = offset_map.source_of(batch.base_offset)
+        end = offset_map.source_of(batch.last_offset) + 1
+        span = read_source(read, begin, end, timestamps)
+        own = {offset_map.source_of(record.offset): record for record in records(batch)}
+        equal = sum(1 for offset, record in own.items() if span.committed.get(offset) == record._replace(offset=offset))
+        if not equal or equal < len(span.committed):
+            return index
+    return len(batches)
+
+
+def _next_committed(read: ReadChunk, from_offset: int, count: int, timestamps: Timestamps) -> list[Record]:
+    found = (
+        record
+        for chunk in chunks_from(read, from_offset, _FAR)
+        for batch, is_committed in committed_batches(chunk)
+        if is_committed
+        for record in records_of(batch, timestamps)
+        if record.offset >= from_offset
+    )
+    return list(islice(found, count))
+
+
+def _runs(displaced: Sequence[Record], expected: Sequence[Record], shift: int) -> list[Run] | None:
+    runs: list[Run] = []
+    for ours, theirs in zip(displaced, expected, strict=True):
+        if ours._replace(offset=theirs.offset) != theirs:
+            return None
+        if theirs.offset - ours.offset != shift:
+            shift = theirs.offset - ours.offset
+            runs.append(Run(theirs.offset, ours.offset))
+    return runs or None
+
+
+# -- resume -----------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 

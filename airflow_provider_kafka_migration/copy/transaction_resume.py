@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from airflow_provider_kafka_migration.copy.append_errors import is_concurrent
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
-from airflow_provider_kafka_migration.copy.transactional_errors import is_concurrent
-from airflow_provider_kafka_migration.copy.transactional_session import Session
+from airflow_provider_kafka_migration.copy.transactions import Session
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
@@ -29,15 +29,18 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka import transactions as requests
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.ends import LogEnds, read_ends
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition
-from airflow_provider_kafka_migration.kafka.logs import fetch_span, fetch_where_possible
+from airflow_provider_kafka_migration.kafka.logs import LogEnds, fetch_span, fetch_where_possible, read_ends
 from airflow_provider_kafka_migration.kafka.transactions import Producer
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
 from airflow_provider_kafka_migration.offset_map.runs import Run
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
-from airflow_provider_kafka_migration.offset_map.transactional_position import Position, group_name, transactional_id
-from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+from airflow_provider_kafka_migration.offset_map.transactional import (
+    MapPages,
+    Position,
+    group_name,
+    read_positions,
+    transactional_id,
+)
 
 #: Beyond it the coordinator ends an open transaction by itself; until then it holds read-committed readers back.
 TRANSACTION_TIMEOUT_MS = 30_000

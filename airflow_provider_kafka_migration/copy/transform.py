@@ -8,10 +8,9 @@ and aborted transactions are holes; message formats 0 and 1 are converted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
-from airflow_provider_kafka_migration.copy.chunk import Chunk
-from airflow_provider_kafka_migration.copy.small_batches import SmallBatches
 from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
 from airflow_provider_kafka_migration.kafka.batches.api import (
     AnyBatch,
@@ -29,6 +28,101 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
     records,
 )
 from airflow_provider_kafka_migration.kafka.fetch import Aborted
+
+# -- chunk ------------------------------------------------------------------------------------------------------------
+#
+# A chunk: what one fetch, or one archived segment, says of a stretch of one partition.
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Raw batches of one partition in offset order, and what is known of their surroundings.
+
+    ``[from_offset, until_offset)`` is covered: the source has no committed record in it that isn't in ``batches``.
+    The first batch may begin below ``from_offset``, and there may be no batch at all.
+    """
+
+    topic: str
+    partition: int
+    #: first offset that is covered
+    from_offset: int
+    #: everything below it, down to ``from_offset``, is covered
+    until_offset: int
+    #: batches as the broker stores them; a truncated last one lies at or above ``until_offset``
+    batches: memoryview
+    #: aborted transactions that overlap the batches, in any order
+    aborted: list[Aborted] = field(default_factory=list)
+    #: as told with the fetch; -1 if not known
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    origin: Literal["kafka", "segment"] = "kafka"
+    #: bytes that were read from the source cluster for it: 0 from segments
+    source_bytes: int = 0
+    #: ``batches``, whole ones, if somebody has looked at them already
+    parsed: list[AnyBatch] | None = field(default=None, compare=False, repr=False)
+
+
+# -- small batches ----------------------------------------------------------------------------------------------------
+#
+# Gathers small batches, so that each doesn't become an append of its own.
+
+
+#: Larger batches, and those of more records, are cheaper to forward than to read.
+SMALL_BATCH_BYTES = 4 * 1024
+SMALL_BATCH_RECORDS = 16
+JOINED_BATCH_BYTES = 64 * 1024
+
+
+class SmallBatches:
+    """Batches of CreateTime that are to become one.
+
+    Nothing is waited for: what a fetch has brought is joined, so a record that comes alone goes alone.
+
+    :param limit_bytes: of one batch at the target; None: none that is known.
+    :param packs: also batches with holes, and such that do not follow on each other: the target keeps no holes.
+    """
+
+    __slots__ = ("_batches", "_bytes", "_codec", "_limit_bytes", "_next_offset", "_packs")
+
+    def __init__(self, limit_bytes: int | None, *, packs: bool = False) -> None:
+        self._limit_bytes = JOINED_BATCH_BYTES if limit_bytes is None else min(JOINED_BATCH_BYTES, limit_bytes)
+        self._packs = packs
+        self._batches: list[RawBatch] = []
+        self._bytes = 0
+        self._codec = 0
+        self._next_offset = 0
+
+    def takes(self, batch: RawBatch) -> bool:
+        """Whether a batch is better joined than sent alone."""
+        if batch.size_bytes > self._limit_bytes or batch.is_log_append_time:
+            return False
+        if batch.record_count != batch.last_offset_delta + 1:
+            return self._packs
+        return batch.size_bytes <= SMALL_BATCH_BYTES and batch.record_count <= SMALL_BATCH_RECORDS
+
+    def has_room_for(self, batch: RawBatch) -> bool:
+        """Whether a batch can go with what is there."""
+        return not self._batches or (
+            (self._packs or self._next_offset == batch.base_offset)
+            and self._codec == batch.codec
+            and self._bytes + batch.size_bytes <= self._limit_bytes
+        )
+
+    def add(self, batch: RawBatch) -> None:
+        """Take a batch for which there is room."""
+        self._batches.append(batch)
+        self._bytes += batch.size_bytes
+        self._codec = batch.codec
+        self._next_offset = batch.next_offset
+
+    def take(self) -> list[RawBatch]:
+        """What is there; nothing is, afterwards."""
+        taken, self._batches, self._bytes = self._batches, [], 0
+        return taken
+
+
+# -- transform --------------------------------------------------------------------------------------------------------
+
 
 #: Converted legacy records are gathered up to about this many bytes of keys and values.
 _LEGACY_BATCH_BYTES = 512 * 1024

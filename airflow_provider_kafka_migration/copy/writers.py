@@ -13,9 +13,8 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
-from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.offset_map.store import LaneMaps
+from airflow_provider_kafka_migration.offset_map.transactional import MapPages, group_name
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 

@@ -6,13 +6,114 @@ Producer ids are not in it: taking one is a write on the target, so topology_cop
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
 from airflow_provider_kafka_migration.documents.base import Document, Part
-from airflow_provider_kafka_migration.documents.left_out import LeftOutGroup
+
+# -- measured rates ---------------------------------------------------------------------------------------------------
+#
+# What a short read from the source has measured, and the time the copy takes at that rate. Beside the plan, not in it:
+# two plans of unchanged clusters are byte-equal, two measurements never are.
+
+
+class MeasuredRates(Document):
+    """``plan/measured-rates.json``. A rate of 0 means that there was nothing to read."""
+
+    version: int = 1
+    migration_id: str
+    plan_digest: str
+    partitions: list[tuple[str, int]] = Field(description="(source topic, partition) that were read, ascending")
+    connections: int = Field(description="connections that read at the same time")
+    read_bytes: int
+    seconds: float
+    read_bytes_per_second: int = Field(description="of all connections together")
+    given_bytes_per_second: int = Field(description="estimate.copy_bytes_per_second of the spec")
+    copy_bytes_per_second: int = Field(description="the smaller of the two: what the estimate uses")
+    limited_by: Literal["source", "spec"]
+    copy_bytes: int = Field(description="bytes on the source's leaders, -1 where brokers do not tell")
+    copy_seconds: float = Field(description="-1 where the bytes are not known")
+    errors: list[str] = Field(default_factory=list, description="partitions that could not be read, and why")
+
+    def summary(self) -> str:
+        """One line for people."""
+        if not self.read_bytes:
+            return "measured: nothing could be read; the given rate is used"
+        time = "unknown time (the source does not tell its sizes)"
+        if self.copy_seconds >= 0:
+            time = f"about {self.copy_seconds:.0f} s"
+        return (
+            f"measured: {self.read_bytes_per_second / 1e6:,.1f} MB/s read from the source by {self.connections} "
+            f"connections in {self.seconds:.1f} s; at {self.copy_bytes_per_second / 1e6:,.1f} MB/s "
+            f"(limited by the {self.limited_by}) the copy takes {time}"
+        )
+
+
+# -- findings ---------------------------------------------------------------------------------------------------------
+#
+# Findings of precheck and of later checks: stable code, severity, what was seen, the fix.
+
+
+class Severity(StrEnum):
+    """Blockers stop; warnings may be waived by code; infos are for the reader."""
+
+    BLOCKER = "Blocker"
+    WARNING = "Warning"
+    INFO = "Info"
+
+
+class Finding(Part):
+    """One finding."""
+
+    code: str = Field(pattern=r"^[BWI]\d{3}$", description="stable, listed in docs/precheck.md")
+    severity: Severity
+    title: str
+    seen: str = Field(description="what was seen, with names")
+    fix: str = Field(description="what to do")
+    subject: str = Field("", description="topic, group, principal, bucket ... the finding is about")
+    details: dict[str, Any] = Field(default_factory=dict)
+    waived: bool = False
+
+
+class PrecheckResult(Document):
+    """``results/precheck.json``."""
+
+    version: int = 1
+    migration_id: str
+    plan_digest: str = ""
+    findings: list[Finding] = Field(default_factory=list)
+
+
+# -- left out ---------------------------------------------------------------------------------------------------------
+#
+# Topics and groups of the source that are not part of the migration, each with its reason.
+
+
+class LeftOutGroup(Part):
+    """A consumer group that is not moved. Its consumers start by ``auto.offset.reset`` on the target."""
+
+    group: str
+    type: str
+    reason: str
+    topics_in_scope: list[str] = Field(default_factory=list, description="migrated topics in which it has offsets")
+    unread: str = Field("", description="why its offsets could not be read; empty: they were read")
+
+
+class LeftOut(Document):
+    """``results/left-out.json``: what the source had beside the migration when the client switch was acknowledged."""
+
+    version: int = 1
+    migration_id: str
+    at: str
+    topics: dict[str, str] = Field(default_factory=dict, description="source topic to why it is not migrated")
+    groups: list[LeftOutGroup] = Field(default_factory=list)
+    unread: dict[str, str] = Field(default_factory=dict, description="what could not be looked at, and why")
+
+
+# -- plan -------------------------------------------------------------------------------------------------------------
 
 
 class Verdict(StrEnum):
@@ -202,3 +303,76 @@ class Plan(Document):
     def total_bytes(self) -> int:
         """Bytes on the source's leaders, as far as known."""
         return sum(max(p.size_bytes, 0) for topic in self.topics for p in topic.partitions)
+
+
+# -- plan supplement --------------------------------------------------------------------------------------------------
+#
+# What came to a plan after it was made: topics and partitions that appeared on the source, topics that went away.
+#
+# plan.json itself never changes. Supplements are written once each, journaled by number and digest, and everything
+# that asks for the plan gets it with them (``PhaseContext.load_plan``).
+
+
+#: Journal step; its key is the supplement's number, its details hold ``document`` and ``digest``.
+STEP = "plan_supplemented"
+
+
+class ConfigChange(Part):
+    """The configs of a source topic have changed since the plan, and what follows for the target."""
+
+    former_configs: dict[str, str] = Field(description="dynamic configs of the source topic as planned before")
+    source_configs: dict[str, str] = Field(description="dynamic configs of the source topic now")
+    target_configs: dict[str, str] = Field(description="what the target topic ends with, policy applied")
+    dropped_configs: dict[str, str] = Field(default_factory=dict, description="config name to why it is not copied")
+
+
+class PlanSupplement(Document):
+    """``plan-supplements/<number>-<digest>.json``."""
+
+    LATER_FIELDS = ("configs",)
+
+    version: int = 1
+    migration_id: str
+    number: int = Field(description="1, 2, 3: applied in this order")
+    topics: list[TopicPlan] = Field(
+        default_factory=list, description="new topics; of topics that have grown: only their new partitions"
+    )
+    dropped: dict[str, str] = Field(
+        default_factory=dict, description="source topic to why it is not part of the migration any more"
+    )
+    configs: dict[str, ConfigChange] = Field(default_factory=dict, description="by source topic")
+
+    def apply(self, plan: Plan) -> Plan:
+        """The plan with this supplement."""
+        topics = {topic.name: topic for topic in plan.topics if topic.name not in self.dropped}
+        for topic in self.topics:
+            known = topics.get(topic.name)
+            topics[topic.name] = topic if known is None else _widened(known, topic)
+        for name, change in self.configs.items():
+            if name in topics:
+                update = change.model_dump(include={"source_configs", "target_configs", "dropped_configs"})
+                topics[name] = topics[name].model_copy(update=update)
+        kept = {(name, item.partition) for name, topic in topics.items() for item in topic.partitions}
+        lanes = [
+            lane.model_copy(update={"partitions": [key for key in lane.partitions if tuple(key) in kept]})
+            for lane in plan.lanes
+        ]
+        return plan.model_copy(
+            update={
+                "topics": [topics[name] for name in sorted(topics)],
+                "lanes": lanes,
+                "excluded_topics": dict(sorted({**plan.excluded_topics, **self.dropped}.items())),
+            }
+        )
+
+
+def _widened(known: TopicPlan, added: TopicPlan) -> TopicPlan:
+    partitions = {item.partition: item for item in (*added.partitions, *known.partitions)}
+    return known.model_copy(update={"partitions": [partitions[number] for number in sorted(partitions)]})
+
+
+def supplemented(plan: Plan, supplements: Iterable[PlanSupplement]) -> Plan:
+    """The plan with all supplements, in the order of their numbers."""
+    for supplement in sorted(supplements, key=lambda item: item.number):
+        plan = supplement.apply(plan)
+    return plan

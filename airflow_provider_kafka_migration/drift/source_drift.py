@@ -9,20 +9,17 @@ bindings of the migration's own freeze (``cutover.freeze: acl``) are not looked 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from airflow_provider_kafka_migration.access import access, created_access
-from airflow_provider_kafka_migration.access.mapping import make_plans, target_acl, writes_granted
-from airflow_provider_kafka_migration.access.plan_access import plan_users
-from airflow_provider_kafka_migration.documents.plan import AclPlan, Plan, TopicPlan, UserPlan
-from airflow_provider_kafka_migration.documents.plan_supplement import ConfigChange
+from airflow_provider_kafka_migration.access import apply, created_access
+from airflow_provider_kafka_migration.access.mapping import make_plans, plan_users, target_acl, writes_granted
+from airflow_provider_kafka_migration.documents.plan import AclPlan, ConfigChange, Plan, TopicPlan, UserPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
-from airflow_provider_kafka_migration.freeze import freeze_methods
+from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
-from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, probe
 from airflow_provider_kafka_migration.topics.configs import TargetRules, changes, final_configs, with_excluded
@@ -220,7 +217,7 @@ def _without_freeze(context: PhaseContext, acls: Iterable[Acl]) -> tuple[Acl, ..
     """All but the DENY bindings that the migration itself has put to stop producers; they stay after READY."""
     # They are journaled before they are put, so a journal that is read after the brokers knows all that were seen.
     context.journal.refresh()
-    own = freeze_methods.all_planned_acls(context)
+    own = frozen.all_planned_acls(context)
     return tuple(sorted(acl for acl in acls if acl not in own))
 
 
@@ -262,7 +259,7 @@ def _quotas(
     policy = context.spec.acls.quotas
     if policy == "skip":
         return {}, {}
-    plans = access.quota_plans(context)
+    plans = apply.quota_plans(context)
     source = {_entity(plan.entity): dict(plan.values) for plan in plans}
     present = {_entity(plan.entity): dict(plan.target_values) for plan in plans}
     ours = created_access.set_by_us(context)
@@ -321,3 +318,97 @@ def _named_users(before: Mapping[str, UserPlan], now: Mapping[str, UserPlan], ha
         elif was.credentials != is_now.credentials:
             named[f"user {name}"] = "its credentials on the source have changed: set its secret on the target again"
     return named
+
+
+# -- write withdrawals ------------------------------------------------------------------------------------------------
+#
+# Which changes of the source take write access away: they may be how somebody stops the producers for the cutover.
+#
+# On the target they would stop the same producers after the client switch, when nothing takes them back any more.
+
+
+_WRITING = frozenset({"WRITE", "ALL", "IDEMPOTENT_WRITE"})
+_WRITTEN = frozenset({"TOPIC", "TRANSACTIONAL_ID", "CLUSTER"})
+#: Quotas that slow producers down.
+_PRODUCING = frozenset({"producer_byte_rate", "request_percentage"})
+_EVERYBODY = "User:*"
+
+
+def split(drift: SourceDrift) -> tuple[SourceDrift, SourceDrift]:
+    """(everything else, what takes write access away: DENY of writing that is new, ALLOW of writing that is gone,
+    users that are gone, lower quotas for producers)."""
+    denied = tuple(acl for acl in drift.missing_acls if acl.permission == "DENY" and _is_writing(acl))
+    revoked = tuple(acl for acl in drift.surplus_acls if acl.permission == "ALLOW" and _is_writing(acl))
+    lower = {entity: _lower(values, drift.present_quotas.get(entity, {})) for entity, values in drift.quotas.items()}
+    other = {
+        entity: {key: value for key, value in values.items() if key not in lower[entity]}
+        for entity, values in drift.quotas.items()
+    }
+    withdrawn = SourceDrift(
+        missing_acls=denied,
+        surplus_acls=revoked,
+        quotas=_not_empty(lower),
+        present_quotas=drift.present_quotas,
+        gone_users=drift.gone_users,
+    )
+    rest = replace(
+        drift,
+        missing_acls=tuple(acl for acl in drift.missing_acls if acl not in denied),
+        surplus_acls=tuple(acl for acl in drift.surplus_acls if acl not in revoked),
+        quotas=_not_empty(other),
+        gone_users=(),
+    )
+    return rest, withdrawn
+
+
+def _is_writing(acl: Acl) -> bool:
+    return acl.resource_type in _WRITTEN and acl.operation in _WRITING
+
+
+def _lower(values: Mapping[str, float | None], there: Mapping[str, float]) -> dict[str, float | None]:
+    """A value that the source has removed is no limit any more, so it is not lower."""
+    return {
+        key: value
+        for key, value in values.items()
+        if key in _PRODUCING and value is not None and (key not in there or value < there[key])
+    }
+
+
+def _not_empty(
+    quotas: Mapping[QuotaEntity, Mapping[str, float | None]],
+) -> dict[QuotaEntity, Mapping[str, float | None]]:
+    return {entity: values for entity, values in quotas.items() if values}
+
+
+def without_open_doors(rest: SourceDrift, withdrawn: SourceDrift) -> tuple[SourceDrift, SourceDrift]:
+    """(what may be taken over without the withdrawals, what may not).
+
+    An ALLOW whose DENY is held back, and the end of a DENY whose ALLOW stays, would give the target's users more than
+    the source gives them.
+    """
+    allows = tuple(
+        acl
+        for acl in rest.missing_acls
+        if acl.permission == "ALLOW" and any(_meet(acl, deny) for deny in withdrawn.missing_acls)
+    )
+    denies = tuple(
+        acl
+        for acl in rest.surplus_acls
+        if acl.permission == "DENY" and any(_meet(acl, allow) for allow in withdrawn.surplus_acls)
+    )
+    safe = replace(
+        rest,
+        missing_acls=tuple(acl for acl in rest.missing_acls if acl not in allows),
+        surplus_acls=tuple(acl for acl in rest.surplus_acls if acl not in denies),
+    )
+    return safe, SourceDrift(missing_acls=allows, surplus_acls=denies)
+
+
+def _meet(first: Acl, second: Acl) -> bool:
+    """Whether two bindings may speak of the same right; names of resources are not compared, which errs to "yes"."""
+    principals, operations = {first.principal, second.principal}, {first.operation, second.operation}
+    return (
+        first.resource_type == second.resource_type
+        and (len(principals) == 1 or _EVERYBODY in principals)
+        and (len(operations) == 1 or "ALL" in operations)
+    )

@@ -4,9 +4,9 @@ Order of a pass, with what a crash in between leaves:
 
 1. changed topic configs become a supplement of the plan, journaled: from then on the two steps back use them. Copy-time
    settings of these topics are made again in each pass, so a crash before that is healed by the next one;
-2. ACLs, users and quotas: what is to be created is journaled first (:mod:`~.created_access`), and each pass compares
-   both sides again. DENY is created first and removed last, so no door is open in between. What takes write access away
-   (:mod:`~.write_withdrawals`) is held back and named where it may be how producers are stopped for the cutover.
+2. ACLs, users and quotas: what is to be created is journaled first (:mod:`~.access.created_access`), and each pass
+   compares both sides again. DENY is created first and removed last, so no door is open in between. What takes write
+   access away (:mod:`~.source_drift`) is held back and named where it may be how producers are stopped for the cutover.
 
 Nothing is changed from the moment a freeze is requested until it is lifted.
 """
@@ -17,12 +17,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_kafka_migration.access import access, created_access, write_grants
+from airflow_provider_kafka_migration.access import apply, created_access, write_grants
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.plan_supplement import STEP as SUPPLEMENTED
-from airflow_provider_kafka_migration.documents.plan_supplement import ConfigChange, PlanSupplement
-from airflow_provider_kafka_migration.drift import source_drift, write_withdrawals
+from airflow_provider_kafka_migration.documents.plan import STEP as SUPPLEMENTED
+from airflow_provider_kafka_migration.documents.plan import ConfigChange, Plan, PlanSupplement
+from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
 from airflow_provider_kafka_migration.errors import (
     ClaimHeld,
@@ -107,8 +106,8 @@ def _may_be_stopped_by_hand(context: PhaseContext) -> bool:
 
 def _hold_back(context: PhaseContext, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
     """Name what takes write access away: (what may be taken over, what must not be without the former)."""
-    rest, withdrawn = write_withdrawals.split(drift)
-    rest, opening = write_withdrawals.without_open_doors(rest, withdrawn)
+    rest, withdrawn = source_drift.split(drift)
+    rest, opening = source_drift.without_open_doors(rest, withdrawn)
     _name(context, dict.fromkeys(withdrawn.lines, _HELD))
     _name(context, dict.fromkeys(opening.lines, _OPENS))
     return rest, opening.lines
@@ -210,7 +209,7 @@ def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] 
     failures: list[dict[str, Any]] = []
     lines = _take_acls(context, drift, failures)
     if drift.new_users:
-        users = access.create_users(context, failures)["users_created"]
+        users = apply.create_users(context, failures)["users_created"]
         lines += [f"user created on the target: {name}" for name in users]
     lines += _remove_users(context, drift.gone_users, failures)
     answers = created_access.set_quotas(context, drift.quotas, drift.present_quotas)
@@ -333,7 +332,7 @@ def facts(context: PhaseContext) -> list[list[str]]:
         return [*rows, *named, ["could not be looked at", error.what]]
     held: list[list[str]] = []
     if _may_be_stopped_by_hand(context):
-        drift, withdrawn = write_withdrawals.split(drift)
+        drift, withdrawn = source_drift.split(drift)
         held = [["held back", f"{line}: {_HELD}"] for line in withdrawn.lines]
     shown = {text for _, text in held}
     rows += [row for row in named if row[1] not in shown] + held

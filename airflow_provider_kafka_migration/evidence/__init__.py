@@ -1,0 +1,1 @@
+"""The evidence of a migration: the bundle, its signature, its upload and its verification."""

@@ -22,12 +22,10 @@ from airflow_provider_kafka_migration.groups.commit import FINAL_GROUPS
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import load_job, result_data
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record.facts import load_job, result_data, source_gaps
 from airflow_provider_kafka_migration.record.offset_maps import FINAL_DRAIN, OFFSET_MAP
 from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
-from airflow_provider_kafka_migration.record.source_gaps import source_gaps
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 PACKAGE = "airflow-provider-kafka-migration"

@@ -16,9 +16,8 @@ from airflow_provider_kafka_migration.errors import EvidenceInvalid, ObjectExist
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.pages import report
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.record.keys import load_signing_key
-from airflow_provider_kafka_migration.record.timing import iso
 
 PHASE = "evidence"
 

@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, key_fingerprint, open_bundle
 from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, JournalTampered
-from airflow_provider_kafka_migration.journal.ledger import Ledger
+from airflow_provider_kafka_migration.journal.entries import Ledger
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Producer freezes: how they are requested, verified, held and lifted, and how late writers are named."""

@@ -8,24 +8,41 @@ the freeze when its time is over or when the step failed for good, and takes the
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import http.client
+import json
 import logging
-from collections.abc import Iterator
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
     FreezeFailed,
+    FreezeUnconfirmed,
     GroupsIncomplete,
     MigrationError,
+    PermissionMissing,
     PhaseOver,
     StillFrozen,
     Transient,
+    Where,
 )
-from airflow_provider_kafka_migration.freeze import by_hand, freeze_methods, words
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.freeze import by_hand, words
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record.facts import migrated_partitions
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     HANDS_OFF,
     HELD,
@@ -36,12 +53,458 @@ from airflow_provider_kafka_migration.record.freeze_attempt import (
     FreezeAttempt,
     current_attempt,
 )
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
-log = logging.getLogger(__name__)
+# -- freeze webhook ---------------------------------------------------------------------------------------------------
+#
+# The producer freeze webhook: a signed POST, retried within a bound, whose answer is verified.
+#
+# Request (``POST``, ``Content-Type: application/json``)::
+#
+#     {"action": "freeze", "deadline": "2026-04-24T10:41:00Z", "migration_id": "orders", "sent_at": "..."}
+#     X-Kafka-Migration-Signature: sha256=<hex HMAC-SHA256 over the body with the shared secret>
+#
+# ``action`` is ``freeze`` or ``unfreeze``. ``deadline`` is when the migration lifts the freeze by itself; a receiver
+# may lift it then, too, so that producers never stay frozen because a migration died. Before clients are told to
+# switch, ``freeze`` is sent once more with ``"deadline": null``: from then on the receiver keeps producers stopped
+# until it gets ``unfreeze``, and forgets the deadline it was given before. Both actions must be idempotent: they are
+# sent again after time-outs and after a crash.
+#
+# Answer: status 200 with a JSON object that repeats ``migration_id`` and ``action``, so that a load balancer's page, a
+# proxy's "OK" or another service's answer is never taken for a freeze. ``"status"``, if given, must be ``"done"``. If
+# the answer carries ``X-Kafka-Migration-Signature``, it must match, too. An answer to ``"deadline": null`` that
+# carries another ``deadline`` is refused: the receiver would still lift by itself.
+
+
+SIGNATURE_HEADER = "X-Kafka-Migration-Signature"
+REQUEST_SECONDS = 10.0
+ATTEMPTS = 5
+_ANSWER_BYTES = 64 * 1024
+
+Action = Literal["freeze", "unfreeze"]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET and lose its signature: refuse it."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class WebhookAnswer:
+    """What the receiver said: status, how many attempts it took, its JSON without anything secret."""
+
+    status: int
+    attempts: int
+    body: dict[str, Any]
+
+
+class _RefusedError(Exception):
+    """The receiver answered, and trying again would not change it."""
+
+
+class _TryAgainError(Exception):
+    """No answer, or one that a retry may change."""
+
+
+def signature(body: bytes, secret: str) -> str:
+    """Value of the signature header for a body."""
+    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+class FreezeWebhook:
+    """Calls a webhook.
+
+    :param url: http or https address. It may hold a secret: messages name its scheme and host only. A login in it
+        is sent as HTTP Basic authentication.
+    :param secret: shared secret; ``None`` sends no signature.
+    :param request_seconds: how long one request may take.
+    :param attempts: how often an action is sent before a missing answer is an error.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        secret: str | None,
+        *,
+        request_seconds: float = REQUEST_SECONDS,
+        attempts: int = ATTEMPTS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._url, self._login = _without_login(url)
+        self._secret = secret
+        self._request_seconds = request_seconds
+        self._attempts = attempts
+        self._sleep = sleep
+        self._opener = urllib.request.build_opener(_NoRedirect())
+
+    def call(self, migration_id: str, action: Action, *, now: datetime, deadline: datetime) -> WebhookAnswer:
+        """POST an action and verify its answer.
+
+        :raises FreezeFailed: the receiver refused, answered something else, or did not answer within the attempts.
+        """
+        try:
+            return self._call(migration_id, action, now, deadline)
+        except _TryAgainError as error:
+            raise self._failed(migration_id, action, str(error), self._attempts) from None
+
+    def hold(self, migration_id: str, *, now: datetime) -> WebhookAnswer:
+        """POST ``freeze`` without a deadline, and verify its answer: producers stay stopped until ``unfreeze``.
+
+        :raises FreezeFailed: the receiver refused, or answered something else.
+        :raises FreezeUnconfirmed: it did not answer; it may have taken the request all the same.
+        """
+        try:
+            return self._call(migration_id, "freeze", now, None)
+        except _TryAgainError as error:
+            raise FreezeUnconfirmed(
+                f"the freeze webhook has not confirmed that producers stay stopped without a deadline: {error}",
+                where=self._where(migration_id),
+                next_step="check the webhook's log; it is asked again for as long as max_producer_freeze allows",
+                details={"action": "freeze", "attempts": self._attempts, "reason": str(error)},
+            ) from None
+
+    def _call(self, migration_id: str, action: Action, now: datetime, deadline: datetime | None) -> WebhookAnswer:
+        """POST as often as allowed.
+
+        :raises FreezeFailed: the receiver refused. :raises _TryAgainError: it gave no answer that counts.
+        """
+        content = {
+            "migration_id": migration_id,
+            "action": action,
+            "deadline": None if deadline is None else iso(deadline),
+            "sent_at": iso(now),
+        }
+        body = json.dumps(content, sort_keys=True).encode()
+        for attempt in range(1, self._attempts + 1):
+            try:
+                status, answer = self._post(body)
+                self._verify(answer, migration_id, action, has_deadline=deadline is not None)
+                return WebhookAnswer(status, attempt, answer)
+            except _RefusedError as error:
+                if deadline is None:
+                    raise self._not_held(migration_id, str(error)) from None
+                raise self._failed(migration_id, action, str(error), attempt) from None
+            except _TryAgainError:
+                if attempt == self._attempts:
+                    raise
+            self._sleep(min(0.5 * 2 ** (attempt - 1), 5.0))
+        raise AssertionError("at least one attempt")
+
+    def _post(self, body: bytes) -> tuple[int, dict[str, Any]]:
+        headers = {"Content-Type": "application/json", "User-Agent": "kafka-migration"}
+        if self._secret is not None:
+            headers[SIGNATURE_HEADER] = signature(body, self._secret)
+        if self._login is not None:
+            headers["Authorization"] = self._login
+        # The address is http(s) by the spec's pattern.
+        request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310
+        try:
+            with self._opener.open(request, timeout=self._request_seconds) as response:
+                text = response.read(_ANSWER_BYTES)
+                status, given = response.status, response.headers.get(SIGNATURE_HEADER)
+        except urllib.error.HTTPError as error:
+            error.close()
+            kind = _TryAgainError if error.code >= 500 or error.code in (408, 425, 429) else _RefusedError
+            raise kind(f"it answered HTTP status {error.code}") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise _TryAgainError(f"no answer: {getattr(error, 'reason', None) or type(error).__name__}") from None
+        if status != 200:
+            # 202 would mean "later"; the freeze must be done when it is answered.
+            raise _RefusedError(f"it answered HTTP status {status}, and 200 is expected")
+        if self._secret is not None and given is not None:
+            expected = signature(text, self._secret)
+            if not hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace")):
+                raise _RefusedError("the signature of its answer does not match the shared secret")
+        return status, _json_object(text)
+
+    @staticmethod
+    def _verify(answer: dict[str, Any], migration_id: str, action: Action, *, has_deadline: bool) -> None:
+        for key, wanted in (("migration_id", migration_id), ("action", action)):
+            if answer.get(key) != wanted:
+                raise _RefusedError(f'its answer does not repeat "{key}": "{wanted}"')
+        if answer.get("status", "done") != "done":
+            raise _RefusedError(f'its answer has the status {str(answer["status"])[:50]!r}, and "done" is expected')
+        if not has_deadline and answer.get("deadline") is not None:
+            raise _RefusedError(
+                f"it was asked to keep producers stopped without a deadline, and its answer has the deadline "
+                f"{str(answer['deadline'])[:50]!r}"
+            )
+
+    def _failed(self, migration_id: str, action: Action, reason: str, attempts: int) -> FreezeFailed:
+        return FreezeFailed(
+            f"the {action} webhook failed: {reason} (attempts: {attempts})",
+            where=self._where(migration_id),
+            next_step=f"check the webhook's log; {action} producers by hand if need be; then clear the task",
+            details={"action": action, "attempts": attempts, "reason": reason},
+        )
+
+    def _not_held(self, migration_id: str, reason: str) -> FreezeFailed:
+        return FreezeFailed(
+            f'the freeze webhook refused to keep producers stopped without a deadline ("deadline": null): {reason}',
+            where=self._where(migration_id),
+            next_step="let the receiver take a freeze without a deadline: it frees producers at `unfreeze` only; then "
+            "begin the cutover again with drain_ready and a new approval",
+            details={"action": "freeze", "deadline": None, "reason": reason},
+        )
+
+    def _where(self, migration_id: str) -> Where:
+        return Where(migration_id=migration_id, phase="cutover", path=shown_address(self._url))
+
+
+def _without_login(url: str) -> tuple[str, str | None]:
+    """The address without user and password, and the header that carries them."""
+    parts = urlsplit(url)
+    login, separator, place = parts.netloc.rpartition("@")
+    if not separator:
+        return url, None
+    header = "Basic " + base64.b64encode(unquote(login).encode()).decode()
+    return urlunsplit(parts._replace(netloc=place)), header
+
+
+def _json_object(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise _RefusedError("its answer is not JSON") from None
+    if not isinstance(value, dict):
+        raise _RefusedError("its answer is not a JSON object")
+    return value
+
+
+# -- freeze methods ---------------------------------------------------------------------------------------------------
+#
+# The three ways to stop producers, and to let them go on: webhook, manual, ACLs.
+
 
 PHASE = "cutover"
+ACLS_PLANNED = "freeze_acls"
+
+_WRITING = frozenset({"WRITE", "ALL"})
+EVERYBODY = "User:*"
+
+
+def freeze(context: PhaseContext, method: str, attempt: str, deadline: datetime) -> dict[str, Any]:
+    """Stop producers. Idempotent. Details for the journal.
+
+    :raises FreezeFailed: the webhook refused, or ACLs cannot stop everybody.
+    """
+    if method == "webhook":
+        return _webhook(context, "freeze", deadline)
+    if method == "acl":
+        return _put_acls(context, attempt)
+    return {"confirmed_by": "the approval of the cutover"}
+
+
+def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetime) -> dict[str, Any]:
+    """Let producers go on. Idempotent. Details for the journal.
+
+    :raises FreezeFailed: it did not work; producers may still be stopped.
+    """
+    if method == "webhook":
+        return _webhook(context, "unfreeze", deadline)
+    if method == "acl":
+        return _remove_acls(context, attempt)
+    return {"todo": words.lifted(method)}
+
+
+def hold_by_method(context: PhaseContext, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
+    """Have producers kept stopped by a webhook until :func:`unfreeze`, whatever end was told before. Idempotent.
+
+    :param within_seconds: how long the one request may take at most, since whoever calls asks again; None: as long,
+        and as often, as any other.
+    :raises FreezeFailed: the webhook refused.
+    :raises FreezeUnconfirmed: the webhook did not answer.
+    """
+    if within_seconds is None:
+        webhook = FreezeWebhook(receiver.address, receiver.secret)
+    else:
+        seconds = min(REQUEST_SECONDS, within_seconds)
+        webhook = FreezeWebhook(receiver.address, receiver.secret, request_seconds=seconds, attempts=1)
+    return _taken(webhook.hold(context.migration_id, now=context.now()), receiver)
+
+
+def check_receiver(context: PhaseContext) -> None:
+    """Find the webhook's address and secret as a freeze would, and send nothing; other ways to freeze have neither.
+
+    A freeze that cannot find them could not be lifted either, so this is looked at before one is journaled.
+
+    :raises ConnectionInvalid: the reference to one of them leads nowhere, or to something else.
+    :raises FreezeFailed: the spec has no address.
+    """
+    if context.spec.cutover.freeze == "webhook":
+        webhook_receiver(context)
+
+
+def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str, Any]:
+    found = webhook_receiver(context)
+    webhook = FreezeWebhook(found.address, found.secret)
+    return _taken(webhook.call(context.migration_id, action, now=context.now(), deadline=deadline), found)
+
+
+def _taken(answer: WebhookAnswer, receiver: Receiver) -> dict[str, Any]:
+    """What the journal keeps of an answer."""
+    return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """Where the webhook listens. Both may be secrets; without ``secret`` requests are not signed."""
+
+    address: str = field(repr=False)
+    secret: str | None = field(repr=False)
+
+
+def webhook_receiver(context: PhaseContext) -> Receiver:
+    """The webhook of the spec, its references resolved.
+
+    :raises FreezeFailed: the spec has no address any more.
+    :raises ConnectionInvalid: a reference leads nowhere.
+    """
+    section = context.spec.cutover
+    if not section.producer_freeze_webhook:
+        raise FreezeFailed(
+            "the freeze was by a webhook, and the spec has no address any more",
+            where=context.where(PHASE),
+            next_step="put cutover.producer_freeze_webhook back into the spec",
+        )
+    secret = context.resolver.text(section.webhook_secret).strip() if section.webhook_secret else None
+    return Receiver(webhook_address(section.producer_freeze_webhook, context.resolver), secret)
+
+
+def webhook_address(given: str, resolver: Resolver) -> str:
+    """The address to call: the spec's own, or what its reference leads to. It may be a secret.
+
+    :raises ConnectionInvalid: it is no address, or the reference leads nowhere, or to something else.
+    """
+    by_reference = is_reference(given)
+    address = resolver.text(given).strip() if by_reference else given
+    if is_address(address):
+        return address
+    # It may be a secret all the same, so it is not quoted.
+    key = "cutover.producer_freeze_webhook"
+    raise ConnectionInvalid(
+        f"what {key} refers to is no http or https address" if by_reference else f"{key} is no http or https address",
+        where=Where(path=given if by_reference else key),
+        next_step="put the whole address there, for instance https://host/freeze"
+        + ("?token=..." if by_reference else ""),
+    )
+
+
+# -- ACLs ------------------------------------------------------------------------------------------------------------
+
+
+def writing_principals(acls: tuple[Acl, ...], topic: str) -> set[str]:
+    """Principals that some ACL allows to write to a topic."""
+    return {
+        acl.principal
+        for acl in acls
+        if acl.resource_type == "TOPIC"
+        and acl.permission == "ALLOW"
+        and acl.operation in _WRITING
+        and _matches(acl, topic)
+    }
+
+
+def _matches(acl: Acl, topic: str) -> bool:
+    if acl.pattern_type == "PREFIXED":
+        return topic.startswith(acl.resource_name)
+    return acl.resource_name in (topic, "*")
+
+
+def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str | None) -> list[Acl]:
+    """DENY WRITE for each principal that may write to these topics, but for our own; those that exist are left out.
+
+    One binding per principal and topic: a DENY for ``User:*`` would beat the migration's own ALLOW, too.
+
+    :raises FreezeFailed: everybody may write to a topic, which no list of principals can stop.
+    """
+    wanted: set[Acl] = set()
+    open_topics: list[str] = []
+    for topic in topics:
+        for principal in writing_principals(acls, topic) - {own_principal}:
+            if principal == EVERYBODY:
+                open_topics.append(topic)
+            else:
+                wanted.add(Acl("TOPIC", topic, "LITERAL", principal, "*", "WRITE", "DENY"))
+    if open_topics:
+        raise FreezeFailed(
+            f"{EVERYBODY} may write to {len(open_topics)} topics, among them {open_topics[0]}: ACLs cannot stop "
+            "everybody and still let the migration write its sentinels",
+            next_step="use cutover.freeze: webhook or manual, or name the producers in the source's ACLs",
+            details={"topics": open_topics},
+        )
+    return sorted(wanted - set(acls))
+
+
+def own_principal(context: PhaseContext) -> str | None:
+    """The migration's principal on the source, where the connection tells it."""
+    username = context.source.config.username
+    return f"User:{username}" if username else None
+
+
+def _put_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
+    entry = context.journal.find_step(ACLS_PLANNED, attempt)
+    if entry is None:
+        listing = context.source.admin.describe_acls()
+        if not listing.authorizer:
+            raise FreezeFailed(
+                "the source has no authorizer, so ACLs stop nobody",
+                where=context.where(PHASE, cluster="source"),
+                next_step="use cutover.freeze: webhook or manual",
+            )
+        topics = sorted({topic for topic, _ in migrated_partitions(context)})
+        bindings = deny_bindings(listing.acls, topics, own_principal(context))
+        # Journaled before they are put: after a crash the journal alone knows which ones are ours.
+        entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]})
+    bindings = [Acl(*fields) for fields in entry.details["acls"]]
+    _raise_failures(context, context.source.admin.create_acls(bindings), "put")
+    return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
+
+
+def planned_acls(context: PhaseContext, attempt: str) -> list[Acl]:
+    """The DENY bindings of an attempt, from the journal as it is known; the source is not asked."""
+    entry = context.journal.find_step(ACLS_PLANNED, attempt)
+    return [Acl(*fields) for fields in entry.details["acls"]] if entry else []
+
+
+def all_planned_acls(context: PhaseContext) -> set[Acl]:
+    """The DENY bindings of all attempts, from the journal as it is known."""
+    return {Acl(*fields) for entry in context.journal.steps(ACLS_PLANNED) for fields in entry.details["acls"]}
+
+
+def _remove_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
+    bindings = planned_acls(context, attempt)
+    if bindings:
+        _raise_failures(context, context.source.admin.delete_acls(bindings), "removed")
+    return {"deny_acls_removed": len(bindings)}
+
+
+def _raise_failures(context: PhaseContext, results: dict[Acl, ItemError | None], verb: str) -> None:
+    failed = {acl: error for acl, error in results.items() if error is not None}
+    if not failed:
+        return
+    acl, error = next(iter(sorted(failed.items())))
+    if error.unauthorized:
+        raise PermissionMissing(
+            f"ACLs cannot be {verb} on the source",
+            where=context.where(PHASE, cluster="source"),
+            next_step="grant the migration's principal Alter on the source cluster, or freeze by webhook or manual",
+        )
+    raise FreezeFailed(
+        f"{len(failed)} of {len(results)} ACLs could not be {verb}; the first: {acl}: {error}",
+        where=context.where(PHASE, cluster="source"),
+        next_step="see the broker's message; clear the task: ACLs that are there stay, the others are tried again",
+        details={"failed": [{"acl": str(item), "error": str(problem)} for item, problem in sorted(failed.items())]},
+    )
+
+
+# -- frozen -----------------------------------------------------------------------------------------------------------
+
+
+log = logging.getLogger(__name__)
 
 
 #: Failures that a person may heal while producers are still frozen, as long as there is time.
@@ -100,7 +563,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     if attempt.method != "webhook":
         return {}
     # References take as long as their backend does, so they are resolved before the checks and not between them.
-    receiver = freeze_methods.webhook_receiver(context)
+    receiver = webhook_receiver(context)
     context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
     # Right before the request, and with one that ends before the limit: a late one must not follow an ``unfreeze``.
     if not attempt.ready:
@@ -109,7 +572,7 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
     # Behind READY there is no limit any more, and nobody who asks again.
     within = None if attempt.ready else seconds_left(context, attempt)
     try:
-        return freeze_methods.hold_by_method(context, receiver, within_seconds=within)
+        return hold_by_method(context, receiver, within_seconds=within)
     finally:
         _free_again_if_lifted(context, attempt)
 
@@ -122,7 +585,7 @@ def _free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None
     try:
         context.journal.check_holds(only_in={State.CUTOVER})
     except PhaseOver:
-        freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+        unfreeze(context, attempt.method, attempt.key, attempt.deadline)
         raise
     except Transient as error:
         log.warning("It is not known whether the freeze was lifted meanwhile: %s", error)
@@ -184,7 +647,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
         _check_not_ready(context, attempt)
         back_to_tail(context, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
         clear_tail_stop(context)
-        done = freeze_methods.unfreeze(context, attempt.method, attempt.key, attempt.deadline)
+        done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
     except (*HANDS_OFF, PhaseOver):
         raise
     except MigrationError as error:
@@ -218,7 +681,7 @@ def still_frozen(
         cause,
         method=attempt.method,
         deadline=attempt.deadline,
-        acls=freeze_methods.planned_acls(context, attempt.key),
+        acls=planned_acls(context, attempt.key),
         held=attempt.held,
     )
 

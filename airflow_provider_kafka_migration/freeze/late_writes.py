@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
-from airflow_provider_kafka_migration.compare.content_log import KafkaLog
+from airflow_provider_kafka_migration.compare.logs import KafkaLog
+from airflow_provider_kafka_migration.documents.cutover import Boundary
+from airflow_provider_kafka_migration.errors import MigrationError
+from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
 
 #: Counting ends here: the message is the same for more of them.
 MAX_COUNTED = 100_000
@@ -77,3 +84,131 @@ def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int) 
     first_at = datetime.fromtimestamp(first_ms / 1000, UTC).isoformat(timespec="seconds") if first_ms >= 0 else ""
     deleted = sum(until - since for since, until in log.skipped)
     return LateWrites(records, first_at, tuple(sorted(producers - {-1})), is_open, deleted)
+
+
+# -- behind boundary --------------------------------------------------------------------------------------------------
+#
+# Before clients switch: does the source still end where the cutover drew its line?
+#
+# Records behind the boundary are on the source only. Once clients write to the target nobody can put them in their
+# place, so they are named while somebody can still stop the producer and have them sent again.
+
+
+@dataclass(frozen=True)
+class BehindBoundary:
+    """What one look at the source has found.
+
+    :param partitions: how many were asked for.
+    :param late: by partition: the records behind the boundary, for people.
+    :param records: how many these are, as far as they were counted.
+    :param unchecked: by partition (or ``source``): why it is not known whether there are any.
+    """
+
+    partitions: int
+    late: dict[str, str] = field(default_factory=dict)
+    records: int = 0
+    unchecked: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "partitions": self.partitions,
+            "late": dict(self.late),
+            "records": self.records,
+            "unchecked": dict(self.unchecked),
+        }
+
+    @property
+    def problem(self) -> str:
+        """Why clients must not switch yet, one clause; empty if the source ends at the boundary."""
+        parts = []
+        if self.late:
+            name, text = next(iter(self.late.items()))
+            parts.append(f"{len(self.late)} partitions of the source have records behind the boundary; {name}: {text}")
+        if self.unchecked:
+            name, why = next(iter(self.unchecked.items()))
+            parts.append(
+                f"{len(self.unchecked)} could not be checked for records behind the boundary; {name}: {why}"
+                if name != "source"
+                else f"the source could not be checked for records behind the boundary: {why}"
+            )
+        return "; ".join(parts)
+
+    @property
+    def next_step(self) -> str:
+        """What to do about :attr:`problem`."""
+        steps = []
+        if self.late:
+            steps.append("stop who writes to the source, and have the named records sent again to the target")
+        if self.unchecked:
+            steps.append("make the source answer for all partitions")
+        return (
+            f"{' and '.join(steps)}; then approve the client switch again. Records that are on the source stay there: "
+            "once they are brought over, set cutover.on_bypass: continue, which names them and goes on; "
+            f"{words.IF_PARAMS}"
+        )
+
+
+def read(context: PhaseContext) -> BehindBoundary:
+    """Ask the source's leaders for their log ends, and read what lies behind the boundary.
+
+    What cannot be asked or read is named as unchecked, never taken for "nothing".
+    """
+    try:
+        boundary = _boundary(context)
+        ends = context.source.wire.list_offsets(sorted(boundary), "latest")
+    except HANDS_OFF:
+        raise
+    except MigrationError as error:
+        return BehindBoundary(0, unchecked={"source": error.what})
+    if not boundary:
+        return BehindBoundary(0, unchecked={"source": "no boundary of the cutover is known"})
+    late: dict[str, str] = {}
+    unchecked: dict[str, str] = {}
+    records = 0
+    for key, end in sorted(boundary.items()):
+        found = ends.get(key)
+        if end is None or found is None:
+            unchecked[partition_name(key)] = "it has no boundary" if end is None else "its log end is not known"
+        elif found < end:
+            unchecked[partition_name(key)] = (
+                f"the source ends at offset {found}, before the boundary {end}: its log was cut, or the topic was "
+                "created again"
+            )
+        elif found > end:
+            records += _read_partition(context, key, end, found, late, unchecked)
+    return BehindBoundary(len(boundary), late, records, unchecked)
+
+
+def _boundary(context: PhaseContext) -> dict[TopicPartition, int | None]:
+    """Exclusive source ends of all partitions; None: a partition that the cutover did not know."""
+    data = get_result(context, "boundary")
+    if data is None:
+        return {}
+    ends = Boundary.parse(data).ends
+    return {key: ends.get(partition_name(key)) for key in migrated_partitions(context)}
+
+
+def _read_partition(
+    context: PhaseContext,
+    key: TopicPartition,
+    boundary: int,
+    end: int,
+    late: dict[str, str],
+    unchecked: dict[str, str],
+) -> int:
+    """Read what is behind the boundary of one partition; how many records it counted."""
+    try:
+        found = read_late_writes(context.source.wire, {key: boundary}, {key: end}).get(key)
+    except MigrationError as error:
+        unchecked[partition_name(key)] = f"offsets {boundary} to {end - 1} could not be read: {error.what}"
+        return 0
+    if found is None:
+        return 0
+    late[partition_name(key)] = str(found)
+    return found.records
+
+
+def is_accepted(context: PhaseContext) -> bool:
+    """Whether records behind the boundary, or a source that cannot be read, are only shown."""
+    return bool(context.spec.cutover.on_bypass == "continue")

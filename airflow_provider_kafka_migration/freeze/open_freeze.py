@@ -9,9 +9,8 @@ from typing import Any
 
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso, parse_iso
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 
 

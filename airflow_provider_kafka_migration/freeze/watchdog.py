@@ -23,9 +23,8 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)

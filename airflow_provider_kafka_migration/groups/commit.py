@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
-from airflow_provider_kafka_migration.documents.groups import (
+from airflow_provider_kafka_migration.documents.cutover import (
     CommittedOffset,
     GroupResult,
     GroupSnapshot,
@@ -21,25 +21,25 @@ from airflow_provider_kafka_migration.errors import (
     MigrationError,
     Where,
 )
-from airflow_provider_kafka_migration.groups.group_translation import count_translations, translate_group
 from airflow_provider_kafka_migration.groups.offsets import (
     MOVED,
     NO_SHARE_GROUPS,
     OTHER_PROTOCOL,
     TargetGroup,
+    count_translations,
     read_offsets,
     target_states,
+    translate_group,
     write_offsets,
 )
 from airflow_provider_kafka_migration.kafka.admin import groups as admin_groups
-from airflow_provider_kafka_migration.kafka.admin.admin_share_groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress, iso
 from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, put_result
 from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document, load_maps
-from airflow_provider_kafka_migration.record.timing import iso
 
 PHASE = "cutover"
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from airflow_provider_kafka_migration.documents.left_out import LeftOut, LeftOutGroup
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan import LeftOut, LeftOutGroup, Plan
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.groups.offsets import read_offsets
-from airflow_provider_kafka_migration.kafka.admin.admin_share_groups import is_unsupported
-from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets, is_unsupported
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.record.facts import get_result, put_result
-from airflow_provider_kafka_migration.record.timing import iso
 
 RESULT = "left-out"
 INTERNAL = "internal topic"

@@ -7,14 +7,24 @@ the group has not finished.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Literal, cast
 
-from airflow_provider_kafka_migration.kafka.admin.admin_share_groups import is_unsupported
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.cutover import (
+    CommittedOffset,
+    GroupSnapshot,
+    TranslatedOffset,
+    Translation,
+)
+from airflow_provider_kafka_migration.documents.plan import GroupPlan
+from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
-from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets, is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.record.context import PhaseContext
 
 #: Kinds that are moved where the clusters can; see docs/groups.md.
@@ -110,3 +120,123 @@ def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, Group
         if is_unsupported(answer.error) or not admin.alters_share_groups
     }
     return {**unsupported, **dict.fromkeys(sorted(missing), NO_STREAMS_GROUP)}
+
+
+# -- group translation ------------------------------------------------------------------------------------------------
+#
+# Committed offsets of the source become offsets of the target. Pure: maps in, translations out.
+#
+# The formula of seed 001, ``target_first + (committed - source_first)``, is right where a partition is one run. The
+# runs of the offset map make it right everywhere: a consumer that starts at the answer reads next the first record
+# that it had not read on the source.
+
+
+def translate_offset(
+    committed: CommittedOffset,
+    partitions: Mapping[TopicPartition, CopyPartition],
+    maps: Mapping[TopicPartition, PartitionMap],
+) -> TranslatedOffset:
+    """One offset; skipped with a reason where there is nothing to translate to."""
+    key = (committed.topic, committed.partition)
+    item, offset_map = partitions.get(key), maps.get(key)
+    if item is None or offset_map is None:
+        return TranslatedOffset(
+            topic=committed.topic,
+            target_topic="",
+            partition=committed.partition,
+            source_offset=committed.offset,
+            target_offset=None,
+            translation=Translation.SKIPPED,
+            metadata=committed.metadata,
+            reason="the source has no such partition any more",
+        )
+    if committed.offset < 0:
+        found_offset, how, reason = None, Translation.SKIPPED, "the committed offset is negative"
+    else:
+        found = offset_map.translate(committed.offset)
+        found_offset, how = found.target_offset, Translation(found.how.value)
+        reason = "" if found_offset is not None else "the partition has no data on the target"
+    return TranslatedOffset(
+        topic=committed.topic,
+        target_topic=item.target_topic,
+        partition=committed.partition,
+        source_offset=committed.offset,
+        target_offset=found_offset,
+        translation=how,
+        verdict=offset_map.verdict or item.verdict,
+        metadata=committed.metadata,
+        reason=reason,
+    )
+
+
+def translate_group(
+    group: GroupSnapshot,
+    partitions: Mapping[TopicPartition, CopyPartition],
+    maps: Mapping[TopicPartition, PartitionMap],
+) -> list[TranslatedOffset]:
+    """All offsets of a group, ascending by topic and partition."""
+    return [
+        translate_offset(item, partitions, maps)
+        for item in sorted(group.offsets, key=lambda item: (item.topic, item.partition))
+    ]
+
+
+def count_translations(offsets: list[TranslatedOffset]) -> dict[str, int]:
+    """Translation to how often, for summaries; in the order of :class:`Translation`."""
+    counts = {kind.value: 0 for kind in Translation}
+    for item in offsets:
+        counts[item.translation.value] += 1
+    return {kind: count for kind, count in counts.items() if count}
+
+
+# -- plan groups ------------------------------------------------------------------------------------------------------
+#
+# Consumer groups of the plan: kind, state, lag, and topics inside and outside of the migration. Reads only.
+
+
+GroupType = Literal["classic", "consumer", "simple", "share", "streams", "unknown"]
+
+
+def plan_groups(
+    context: PhaseContext,
+    topics: Collection[str],
+    ends: Mapping[TopicPartition, int],
+    unknown: dict[str, str],
+) -> list[GroupPlan]:
+    """The selected groups, ascending.
+
+    :param topics: source topics of the migration.
+    :param ends: last stable offsets, for the lag.
+    :param unknown: gets what could not be looked at.
+    """
+    try:
+        listings = context.source.admin.list_groups()
+    except PermissionMissing as error:
+        unknown["groups on the source"] = error.what
+        return []
+    names = [name for name in sorted(listings) if context.spec.groups.selects(name)]
+    offsets = read_offsets(context.source.admin, {name: listings[name] for name in names}, require_stable=False)
+    return [_group(listings[name], offsets.get(name), topics, ends, unknown) for name in names]
+
+
+def _group(
+    listing: GroupListing,
+    offsets: GroupOffsets | None,
+    topics: Collection[str],
+    ends: Mapping[TopicPartition, int],
+    unknown: dict[str, str],
+) -> GroupPlan:
+    if offsets is not None and offsets.error is not None and not is_unsupported(offsets.error):
+        unknown[f"offsets of group {listing.group}"] = offsets.error.name
+    committed = offsets.offsets if offsets is not None else {}
+    read = sorted({topic for topic, _ in committed})
+    inside = [key for key in committed if key[0] in topics and key in ends]
+    lag = sum(max(ends[key] - committed[key].offset, 0) for key in inside) if inside else -1
+    return GroupPlan(
+        group=listing.group,
+        type=cast(GroupType, listing.type),
+        state=listing.state,
+        topics_in_scope=[topic for topic in read if topic in topics],
+        topics_out_of_scope=[topic for topic in read if topic not in topics],
+        lag=lag,
+    )

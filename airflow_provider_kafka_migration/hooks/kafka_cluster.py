@@ -11,7 +11,7 @@ from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.provider.connections import kafka_keys
-from airflow_provider_kafka_migration.record.cluster import FIRST_CONTACT_SECONDS
+from airflow_provider_kafka_migration.record.context import FIRST_CONTACT_SECONDS
 
 #: Bound of one request of the connection test: somebody looks at a button.
 _TEST_SECONDS = 10.0

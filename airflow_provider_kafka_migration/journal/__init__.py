@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.journal.claim import Claim, Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Claim, Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.journal.verify import VerifyReport, verify_journal
+from airflow_provider_kafka_migration.journal.view import VerifyReport, verify_journal
 
 __all__ = ["Claim", "Fingerprint", "Journal", "Owner", "VerifyReport", "verify_journal"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +11,342 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.journal import CREATED, NO_HASH, JournalEntry, seal
+from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.journal import (
+    CLAIMED,
+    CREATED,
+    NO_HASH,
+    RELEASED,
+    JournalEntry,
+    parse_entry,
+    seal,
+)
 from airflow_provider_kafka_migration.errors import (
+    ClaimHeld,
+    ClaimLost,
+    FingerprintChanged,
     IllegalTransition,
     JournalConflict,
+    JournalTampered,
     MigrationError,
     ObjectExists,
     StorageRefused,
     Where,
 )
-from airflow_provider_kafka_migration.journal.ledger import Ledger, entry_key, journal_prefix, seq_of_key
-from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.journal.owner_process import Life, OwnerProcess
+from airflow_provider_kafka_migration.state import State, allowed, check_transition, walk_back
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+# -- claim ------------------------------------------------------------------------------------------------------------
+#
+# Who may write to a migration: one run of the DAG, or one use of the CLI, at a time.
+#
+# A claim is a journal entry with the next *generation*; the last claim wins. Every entry carries the generation of its
+# writer, and an entry can only be created by who has read all entries before it: so a holder that was superseded
+# cannot append any more, whatever it believes. A claim has no time limit: it ends by release, by the end of the
+# migration, by a takeover that a person asked for, or when the same user on the same host starts a command after the
+# one that held it has ended. After a takeover the former holder needs one itself, also when nobody holds the migration
+# any more.
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Somebody who can hold a migration.
+
+    :param kind: ``dag_run`` or ``cli``.
+    :param identity: what stays equal when tasks of the run are cleared or retried: the DAG and run id, or the
+        user and host of the CLI.
+    :param actor: who acts, for the journal: a user, a task, a program. Does not make it another owner.
+    :param process: of the command line: two commands of one user are two owners. ``None`` for DAG runs, whose tasks
+        are many processes.
+    """
+
+    kind: str
+    identity: str
+    actor: str
+    process: OwnerProcess | None = None
+
+    def is_same(self, other: Owner) -> bool:
+        """The same run, whoever acts in it; of the command line the same process."""
+        return (self.kind, self.identity, self.process) == (other.kind, other.identity, other.process)
+
+    def follows(self, other: Owner) -> bool:
+        """The next command of the same user on the same host, after one whose process has certainly ended."""
+        if (self.kind, self.identity) != (other.kind, other.identity) or self.process is None:
+            return False
+        return other.process is not None and other.process.life() is Life.ENDED
+
+    def as_details(self) -> dict[str, Any]:
+        """For a journal entry."""
+        details: dict[str, Any] = {"kind": self.kind, "identity": self.identity, "actor": self.actor}
+        if self.process is not None:
+            details["process"] = self.process.as_details()
+        return details
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.identity}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An owner's right to write, from ``since`` (UTC, ISO 8601) until a later generation."""
+
+    owner: Owner
+    generation: int
+    since: str
+
+    @classmethod
+    def of_entry(cls, entry: JournalEntry) -> Claim:
+        """The claim that a ``claimed`` entry made."""
+        if entry.step != CLAIMED:
+            raise ValueError(f"entry {entry.seq} is no claim")
+        owner = entry.details["owner"]
+        process = OwnerProcess.of_details(owner.get("process"))
+        return cls(Owner(owner["kind"], owner["identity"], owner["actor"], process), entry.generation, entry.at)
+
+    def as_details(self, *, takeover_from: Claim | None) -> dict[str, Any]:
+        """The details of a ``claimed`` entry."""
+        details: dict[str, Any] = {"owner": self.owner.as_details()}
+        if takeover_from is not None:
+            details["taken_over_from"] = {
+                "kind": takeover_from.owner.kind,
+                "identity": takeover_from.owner.identity,
+                "generation": takeover_from.generation,
+            }
+        return details
+
+
+def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
+    """The error for who claims a migration that another owner holds."""
+    process = holder.owner.process
+    life = None if process is None else process.life()
+    which = "" if process is None else f", {process}, which {life}"
+    ended = "its process has ended, so nothing of it acts any more: kafka-migration release FILE --takeover lets it go"
+    return ClaimHeld(
+        f"the migration is held by {holder.owner} (acting: {holder.owner.actor}{which}) since {holder.since}",
+        where=Where(migration_id=migration_id),
+        next_step=(ended if life is Life.ENDED else "let it end or release it (kafka-migration release FILE)")
+        + "; if it is dead or must stop, take over with takeover=true "
+        "(CLI: --takeover), after which its next write is refused",
+        details={
+            "kind": holder.owner.kind,
+            "identity": holder.owner.identity,
+            "actor": holder.owner.actor,
+            "since": holder.since,
+            "generation": holder.generation,
+            "process": None if process is None else {**process.as_details(), "life": str(life)},
+        },
+    )
+
+
+def taken_over_before(owner: Owner, by: Claim, migration_id: str) -> ClaimLost:
+    """The error for an owner who would come back after a takeover, now that nobody holds the migration."""
+    return ClaimLost(
+        f"{owner} has lost the migration to {by.owner} (generation {by.generation}) at {by.since}; that "
+        "nobody holds it now does not give it back",
+        where=Where(migration_id=migration_id),
+        next_step="stop; nothing was written. Go on with a new run or command, which needs no takeover; to go on here, "
+        "clear the task with takeover=true (CLI: --takeover)",
+        details={"generation": None, "holder": None, "taken_over_by": str(by.owner), "taken_over_at": by.since},
+    )
+
+
+def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimLost:
+    """The error for a writer that does not hold the migration (any more)."""
+    if claim is None:
+        what = "this run has not claimed the migration"
+    elif holder is None:
+        what = f"{claim.owner} has released the migration (generation {claim.generation})"
+    else:
+        what = (
+            f"{claim.owner} (generation {claim.generation}) has lost the migration to {holder.owner} "
+            f"(generation {holder.generation}) at {holder.since}"
+        )
+    return ClaimLost(
+        what,
+        where=Where(migration_id=migration_id),
+        next_step="stop; nothing was written. To go on here, clear the task with takeover=true (CLI: --takeover)",
+        details={
+            "generation": claim.generation if claim else None,
+            "holder": str(holder.owner) if holder else None,
+            "holder_generation": holder.generation if holder else None,
+        },
+    )
+
+
+# -- ledger -----------------------------------------------------------------------------------------------------------
+#
+# The journal in memory: entries, and what they add up to. Pure: no I/O.
+#
+# The same rules judge an entry before it is written and after it was read: see :meth:`Ledger.check` and
+# :meth:`Ledger.read`.
+
+
+_FILE_NAME = re.compile(r"([0-9]{20})\.json")
+
+
+def journal_prefix(migration_id: str) -> str:
+    """Prefix of the keys of all entries."""
+    return f"{migration_id}/journal/"
+
+
+def entry_key(migration_id: str, seq: int) -> str:
+    """Key of an entry: 20 digits, so that the order of keys is the order of entries."""
+    return f"{journal_prefix(migration_id)}{seq:020d}.json"
+
+
+def seq_of_key(migration_id: str, key: str) -> int | None:
+    """The number of the entry with this key; ``None`` for any other object."""
+    match = _FILE_NAME.fullmatch(key.removeprefix(journal_prefix(migration_id)))
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with a stored journal.
+
+    :param kind: ``altered``, ``missing``, ``forked``, ``illegal`` or ``foreign``.
+    """
+
+    kind: str
+    seq: int
+    reason: str
+
+    def error(self, migration_id: str) -> JournalTampered:
+        """The error that names it."""
+        return JournalTampered(
+            f"journal entry {self.seq} is {self.kind}: {self.reason}",
+            where=Where(migration_id=migration_id, path=entry_key(migration_id, self.seq)),
+            next_step="stop using this migration; compare with a backup or the bucket's versions of the object, "
+            "`kafka-migration journal verify` lists all that is wrong",
+            details={"kind": self.kind, "seq": self.seq, "reason": self.reason},
+        )
+
+
+class Ledger:
+    """All known entries of one migration, in order, and their sum."""
+
+    def __init__(self, migration_id: str) -> None:
+        self.migration_id = migration_id
+        self.entries: list[JournalEntry] = []
+        #: States gone through, one per transition (see :mod:`~..state`).
+        self.history: list[State] = []
+        #: Highest generation claimed so far; 0 before the first claim.
+        self.generation = 0
+        #: The claim in force; ``None`` if nobody has claimed, or the last holder has released.
+        self.holder: Claim | None = None
+        #: Owners from whom the migration was taken over, with the claim that did it, until they take it over again.
+        self._ousted: list[tuple[Owner, Claim]] = []
+
+    @property
+    def tip(self) -> JournalEntry | None:
+        """The last entry."""
+        return self.entries[-1] if self.entries else None
+
+    @property
+    def tip_state(self) -> State | None:
+        """The state the migration is in; ``None`` before the first entry."""
+        return self.entries[-1].to_state if self.entries else None
+
+    @property
+    def failed_in(self) -> State | None:
+        """For a failed migration: the state that failed and is to be entered again."""
+        return walk_back(self.history) if self.tip_state is State.FAILED else None
+
+    def check_state(self, to: State) -> None:
+        """Raise :class:`IllegalTransition` unless ``tip_state -> to`` may be written."""
+        if self.tip_state is not None:
+            check_transition(self.tip_state, to, failed_in=self.failed_in, migration_id=self.migration_id)
+
+    def check_claim(self, claim: Claim | None) -> None:
+        """Raise :class:`ClaimLost` unless this claim is the one in force."""
+        if claim is None or self.holder is None or self.holder.generation != claim.generation:
+            raise lost(claim, self.holder, self.migration_id)
+
+    def apply(self, entry: JournalEntry) -> None:
+        """Add an entry that was judged before."""
+        self.entries.append(entry)
+        if not entry.is_step or len(self.entries) == 1:
+            self.history.append(entry.to_state)
+        if entry.step == CLAIMED:
+            self._apply_claim(Claim.of_entry(entry))
+        elif entry.step == RELEASED:
+            self.holder = None
+
+    def _apply_claim(self, claim: Claim) -> None:
+        self._ousted = [item for item in self._ousted if not item[0].is_same(claim.owner)]
+        if self.holder is not None and not self.holder.owner.is_same(claim.owner):
+            self._ousted.append((self.holder.owner, claim))
+        self.holder, self.generation = claim, claim.generation
+
+    def ousted_by(self, owner: Owner) -> Claim | None:
+        """The claim that took the migration over from this owner, who has not got it back since; None: none did."""
+        return next((claim for former, claim in self._ousted if former.is_same(owner)), None)
+
+    def read(self, seq: int, data: bytes | None) -> JournalEntry:
+        """Judge and add the stored bytes of entry ``seq``, which must be the next one.
+
+        :raises JournalTampered: naming the entry and what is wrong with it.
+        :raises DocumentUnreadable: written by a later release.
+        """
+        judged = self.judge(seq, data)
+        if isinstance(judged, Problem):
+            raise judged.error(self.migration_id)
+        self.apply(judged)
+        return judged
+
+    def judge(self, seq: int, data: bytes | None) -> JournalEntry | Problem:
+        """The entry in stored bytes, or what is wrong with it as the successor of the entries known."""
+        judged = self.judge_alone(seq, data)
+        if isinstance(judged, Problem):
+            return judged
+        return self._judge_chain(judged) or self._judge_meaning(judged) or judged
+
+    def judge_alone(self, seq: int, data: bytes | None) -> JournalEntry | Problem:
+        """The entry in stored bytes, or what is wrong with it without a look at other entries."""
+        if data is None:
+            return Problem("missing", seq, "there is no such object, but there are later entries")
+        try:
+            entry, expected_hash = parse_entry(data, path=entry_key(self.migration_id, seq))
+        except ValueError as error:
+            return Problem("altered", seq, f"it cannot be read as one of our entries ({str(error)[:200]})")
+        if entry.hash != expected_hash:
+            return Problem("altered", seq, f"its content has the hash {expected_hash}, but it says {entry.hash}")
+        if entry.migration_id != self.migration_id:
+            return Problem("foreign", seq, f"it belongs to the migration {entry.migration_id!r}")
+        if entry.seq != seq:
+            return Problem("foreign", seq, f"it is entry {entry.seq} under another name")
+        return entry
+
+    def _judge_chain(self, entry: JournalEntry) -> Problem | None:
+        previous = self.tip.hash if self.tip else NO_HASH
+        if entry.prev_hash == previous:
+            return None
+        before = f"entry {entry.seq - 1} has {previous}" if self.tip else "it is the first one"
+        return Problem("forked", entry.seq, f"it follows an entry with the hash {entry.prev_hash}, but {before}")
+
+    def _judge_meaning(self, entry: JournalEntry) -> Problem | None:
+        """No release of ours writes what is refused here, so somebody else did, and made the hashes fit."""
+        if self.tip_state is None:
+            first = (entry.from_state, entry.to_state, entry.step, entry.generation)
+            if first != (State.PLANNED, State.PLANNED, CREATED, 0):
+                return Problem("illegal", entry.seq, "a journal begins with planned, created")
+            return None
+        if entry.from_state is not self.tip_state:
+            return Problem("illegal", entry.seq, f"it starts at {entry.from_state}, but the state is {self.tip_state}")
+        if not allowed(entry.from_state, entry.to_state, failed_in=self.failed_in):
+            return Problem("illegal", entry.seq, f"there is no transition {entry.from_state} -> {entry.to_state}")
+        if entry.step == CLAIMED:
+            good = entry.generation == self.generation + 1
+        else:
+            good = self.holder is not None and entry.generation == self.holder.generation
+        if not good:
+            return Problem("illegal", entry.seq, f"generation {entry.generation} did not hold the migration then")
+        return None
+
+
+# -- entries ----------------------------------------------------------------------------------------------------------
+
 
 Clock = Callable[[], datetime]
 
@@ -55,7 +380,7 @@ def utc_now() -> datetime:
 
 
 class EntryLog:
-    """The entries of one migration in a store, and the :class:`~.ledger.Ledger` of those known here.
+    """The entries of one migration in a store, and the :class:`Ledger` of those known here.
 
     Thread-safe. The constructor does no I/O.
     """
@@ -208,3 +533,78 @@ def format_time(at: datetime) -> str:
     """UTC, ISO 8601, milliseconds: ``2026-04-24T10:40:00.123Z``."""
     utc = at.astimezone(UTC)
     return utc.strftime("%Y-%m-%dT%H:%M:%S.") + f"{utc.microsecond // 1000:03d}Z"
+
+
+# -- fingerprint ------------------------------------------------------------------------------------------------------
+#
+# What a migration must not change under way: its clusters, buckets and prefixes (seed 001, "Resume logic").
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Source and target cluster id, buckets and prefixes by their role (``journal``, ``archive``, ``evidence``)."""
+
+    source_cluster_id: str
+    target_cluster_id: str
+    buckets: Mapping[str, str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_locations(cls, source_cluster_id: str, target_cluster_id: str, locations: Mapping[str, str]) -> Fingerprint:
+        """From locations by role: ``s3://bucket/prefix`` or ``file:///folder`` (which has no bucket)."""
+        split = {role: _split(location) for role, location in locations.items()}
+        return cls(
+            source_cluster_id,
+            target_cluster_id,
+            {role: bucket for role, (bucket, _) in split.items()},
+            {role: prefix for role, (_, prefix) in split.items()},
+        )
+
+    @staticmethod
+    def recorded(entries: Sequence[JournalEntry]) -> dict[str, str]:
+        """The parts that a journal's first entry keeps, as :meth:`fields` gives them; empty without a journal."""
+        stored = entries[0].details.get("fingerprint") if entries else None
+        return dict((stored or {}).get("fields") or {})
+
+    def fields(self) -> dict[str, str]:
+        """All parts, flat, in a fixed order: ``source_cluster_id``, ``buckets.journal``, ..."""
+        flat = {"source_cluster_id": self.source_cluster_id, "target_cluster_id": self.target_cluster_id}
+        flat |= {f"buckets.{role}": self.buckets[role] for role in sorted(self.buckets)}
+        flat |= {f"prefixes.{role}": self.prefixes[role] for role in sorted(self.prefixes)}
+        return flat
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 over the canonical JSON of :meth:`fields`, 64 hex digits."""
+        return canonical_digest(self.fields())
+
+    def as_details(self) -> dict[str, Any]:
+        """What the journal's first entry keeps: the parts, so that a change can be named, and their SHA-256."""
+        return {"sha256": self.sha256, "fields": self.fields()}
+
+    def check(self, stored: Mapping[str, Any], *, migration_id: str | None = None) -> None:
+        """Compare with what the journal's first entry keeps.
+
+        :raises FingerprintChanged: naming each part that differs, with its old and new value.
+        """
+        if stored.get("sha256") == self.sha256:
+            return
+        old, new = dict(stored.get("fields") or {}), self.fields()
+        changes = {
+            name: {"old": old.get(name), "new": new.get(name)}
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
+        }
+        listing = "; ".join(f"{name}: {change['old']!r} -> {change['new']!r}" for name, change in changes.items())
+        raise FingerprintChanged(
+            f"the migration was started with something else: {listing or 'its fingerprint differs'}",
+            where=Where(migration_id=migration_id),
+            next_step="put the old values back, or start a new migration with another migration_id",
+            details={"changes": changes},
+        )
+
+
+def _split(location: str) -> tuple[str, str]:
+    scheme, _, rest = location.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    return (f"{scheme}://{bucket}", prefix.strip("/"))

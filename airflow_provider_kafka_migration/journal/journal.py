@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -25,15 +26,48 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     Where,
 )
-from airflow_provider_kafka_migration.journal.claim import Claim, Owner, held_by_another, taken_over_before
-from airflow_provider_kafka_migration.journal.entries import Clock, Draft, EntryLog, tip_of, utc_now
-from airflow_provider_kafka_migration.journal.failure import describe_failure
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
-from airflow_provider_kafka_migration.journal.ledger import Ledger
-from airflow_provider_kafka_migration.journal.verify import VerifyReport, verify_journal
-from airflow_provider_kafka_migration.journal.view import View
+from airflow_provider_kafka_migration.journal.entries import (
+    Claim,
+    Clock,
+    Draft,
+    EntryLog,
+    Fingerprint,
+    Ledger,
+    Owner,
+    held_by_another,
+    taken_over_before,
+    tip_of,
+    utc_now,
+)
+from airflow_provider_kafka_migration.journal.view import VerifyReport, View, verify_journal
 from airflow_provider_kafka_migration.state import FORWARD, Resume, State, position, resume_state
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+# -- failure ----------------------------------------------------------------------------------------------------------
+#
+# A failure as the journal keeps it: enough to act on, and no secret.
+
+
+#: A reason is a sentence for people; whole listings are in the details.
+MAX_REASON_CHARACTERS = 2000
+
+
+def describe_failure(error: BaseException) -> tuple[str, dict[str, Any]]:
+    """Reason and details of a ``failed`` entry.
+
+    Our own errors are made to be shown. The text of any other exception may quote what it failed on, a connection's
+    settings for instance; so only its kind and place are kept, and the text is left to the task's log.
+    """
+    if isinstance(error, MigrationError):
+        return str(error)[:MAX_REASON_CHARACTERS], {"error": error.as_dict()}
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].name}, line {frames[-1].lineno}" if frames else ""
+    return f"{kind}{place}; its text is in the task's log", {"error": {"code": kind, "kind": "unexpected"}}
+
+
+# -- journal ----------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +217,7 @@ class Journal:
             fingerprint.check(entries[0].details.get("fingerprint", {}), migration_id=self.migration_id)
 
     def verify(self) -> VerifyReport:
-        """Read everything again and check it; see :func:`~.verify.verify_journal`.
+        """Read everything again and check it; see :func:`~.view.verify_journal`.
 
         :raises JournalTampered: naming the first problem; all are in ``details["problems"]``.
         """

@@ -6,6 +6,7 @@ time, what decides *what* is migrated and *how offsets are kept* only as long as
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from airflow_provider_kafka_migration import plain_secrets
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.journal import SPEC_CHANGED, SPEC_RECORDED, JournalEntry
-from airflow_provider_kafka_migration.errors import FingerprintChanged, JournalConflict, Where
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, JournalConflict, Where
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.state import FORWARD, State
 
@@ -185,3 +186,73 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
         next_step="put the old values back, or roll back and start a new migration with another migration_id",
         details={"changes": {path: dict(change) for path, change in late.items()}},
     )
+
+
+# -- recorded spec ----------------------------------------------------------------------------------------------------
+#
+# The spec in force as the journal has it: for who has no file and no form, and must act all the same.
+
+
+#: A rollback calls it: an older address would be the wrong one.
+_MUST_BE_KNOWN = frozenset({"cutover.producer_freeze_webhook"})
+
+
+def spec_to_record(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec as the journal's first entry keeps it: without Spark's conf, which no reader of a journal needs.
+
+    All other fields are there: a rollback without the spec's file calls the webhook and the notifier. In them the spec
+    has references where a secret is needed.
+
+    :param spec: the spec as JSON data, all defaults applied.
+    """
+    kept: dict[str, Any] = copy.deepcopy(dict(spec))
+    if kept.get("spark", {}).get("conf"):
+        kept["spark"]["conf"] = {}
+    return kept
+
+
+def recorded_spec(journal: Journal) -> dict[str, Any]:
+    """The spec as JSON data: as the migration was started, with all changes since.
+
+    Of values that may hold a secret by mistake the journal keeps only a hash after a change. Such a change is left
+    out, except where it would matter. Spark's conf is never there.
+
+    :raises DocumentUnreadable: the journal has no spec, or only the hash of an address that is needed.
+    """
+    entries = journal.entries()
+    first = entries[0].details.get("spec") if entries else None
+    if not isinstance(first, dict):
+        raise DocumentUnreadable(
+            "the journal does not have the spec of this migration",
+            where=Where(migration_id=journal.migration_id, path=journal.store.uri),
+            next_step="use the command line with the spec's file: kafka-migration rollback FILE",
+        )
+    spec: dict[str, Any] = copy.deepcopy(first)
+    last = last_spec(journal)
+    started = flatten(first)
+    for path, value in sorted((last.details["fields"] if last is not None else {}).items()):
+        if value == started.get(path):
+            continue
+        if isinstance(value, str) and value.startswith("sha256:"):
+            _check_not_needed(journal, path, value)
+            continue
+        _put(spec, path, value)
+    return spec
+
+
+def _check_not_needed(journal: Journal, path: str, value: str) -> None:
+    if path in _MUST_BE_KNOWN:
+        raise DocumentUnreadable(
+            f"{path} was changed, and the journal keeps only a hash of it ({value})",
+            where=Where(migration_id=journal.migration_id, path=path),
+            next_step="use the command line with the spec's file: kafka-migration rollback FILE",
+        )
+
+
+def _put(spec: dict[str, Any], path: str, value: Any) -> None:
+    *sections, last = path.split(".")
+    for section in sections:
+        child = spec.get(section)
+        spec[section] = child if isinstance(child, dict) else {}
+        spec = spec[section]
+    spec[last] = value

@@ -39,7 +39,7 @@ class FetchRange(NamedTuple):
 class FetchedPartition(NamedTuple):
     """One partition of a fetch answer. ``records`` may end with a truncated batch.
 
-    Without records an answer says nothing by itself, see ``replication.empty_answers``.
+    Without records an answer says nothing by itself, see ``kafka.logs``.
     """
 
     topic: str

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, TypeVar
 
-from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, OutsideOfLog, Transient, Where
+from kafka.protocol.consumer import ListOffsetsRequest
+
+from airflow_provider_kafka_migration.errors import (
+    BrokerBusy,
+    MigrationError,
+    OutsideOfLog,
+    RecordsWithheld,
+    Transient,
+    Where,
+)
 from airflow_provider_kafka_migration.kafka import error_codes, fetch
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, read_batches
-from airflow_provider_kafka_migration.kafka.empty_answers import (
-    FULL_WAIT_MS,
-    Says,
-    cut_short,
-    end_of,
-    enough_bytes,
-    proven_hole,
-    says,
-)
-from airflow_provider_kafka_migration.kafka.ends import by_leader, local_log_start
 from airflow_provider_kafka_migration.kafka.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -25,7 +26,324 @@ from airflow_provider_kafka_migration.kafka.fetch import (
     FetchedPartition,
     FetchRange,
 )
-from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, api_version, by_topic
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+#
+# Where logs begin and end, asked without waiting for any single partition: one without a leader stops only itself.
+
+
+_T = TypeVar("_T")
+_EARLIEST, _LATEST = -2, -1
+_VERSION = 5
+#: KIP-405: the first offset that the leader has on its own disks, from Kafka 3.4 on
+_EARLIEST_LOCAL = -4
+_LOCAL_VERSION = 8
+#: In ``details`` of an error: the cluster says that there is no such topic.
+MISSING_TOPIC = "missing_topic"
+
+
+@dataclass(frozen=True)
+class LogEnds:
+    """Start and ends of one log; all exclusive but the start."""
+
+    log_start_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+    @property
+    def settled(self) -> bool:
+        """All that the leader has is replicated: what a dead copier left is there to stay."""
+        return self.high_watermark >= self.log_end_offset
+
+
+def read_ends(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnds | MigrationError]:
+    """Ends of every partition, or what stands in the way.
+
+    :raises Transient: nobody of the cluster answers.
+    """
+    found: dict[TopicPartition, LogEnds | MigrationError] = {}
+    for broker_id, group in by_leader(wire, keys, found).items():
+        found.update(_ends_at(wire, broker_id, group))
+    return found
+
+
+def by_leader(
+    wire: Wire, keys: Iterable[TopicPartition], problems: MutableMapping[TopicPartition, _T | MigrationError]
+) -> dict[int, list[TopicPartition]]:
+    """Partitions by their present leader; those without one go to ``problems``."""
+    wanted = sorted(set(keys))
+    topics = wire.metadata({topic for topic, _ in wanted}) if wanted else {}
+    groups: dict[int, list[TopicPartition]] = {}
+    for key in wanted:
+        topic = topics.get(key[0])
+        leader = -1 if topic is None else topic.leaders.get(key[1], -1)
+        if leader >= 0:
+            groups.setdefault(leader, []).append(key)
+            continue
+        where = Where(cluster=wire.config.name, topic=key[0], partition=key[1])
+        if topic is not None and topic.error_code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
+            problems[key] = topic_missing(wire.config.name, *key)
+        elif topic is not None and topic.error_code and not error_codes.retriable(topic.error_code):
+            problems[key] = error_codes.error_for(topic.error_code, "the topic cannot be described", where=where)
+        else:
+            problems[key] = BrokerBusy(
+                "the partition has no leader",
+                where=where,
+                next_step="check that the topic exists and its brokers run; then clear the task",
+            )
+    return dict(sorted(groups.items()))
+
+
+def topic_missing(cluster: str, topic: str, partition: int) -> BrokerBusy:
+    """The cluster says that there is no such topic. Transient: a broker that has just started may not know it yet."""
+    return BrokerBusy(
+        "the topic is not there",
+        where=Where(cluster=cluster, topic=topic, partition=partition),
+        next_step="check whether somebody has deleted the topic",
+        details={MISSING_TOPIC: topic},
+    )
+
+
+def _ends_at(
+    wire: Wire, broker_id: int, keys: Sequence[TopicPartition]
+) -> dict[TopicPartition, LogEnds | MigrationError]:
+    try:
+        # The log end first: a high watermark asked for later can only be further on.
+        log_end = list_offsets_at(wire, broker_id, keys, _LATEST, replica_id=-2)
+        high_watermark = list_offsets_at(wire, broker_id, keys, _LATEST)
+        log_start = list_offsets_at(wire, broker_id, keys, _EARLIEST)
+    except Transient as error:
+        return dict.fromkeys(keys, error)
+    found: dict[TopicPartition, LogEnds | MigrationError] = {}
+    for key in keys:
+        start, high, end = log_start[key], high_watermark[key], log_end[key]
+        if isinstance(start, int) and isinstance(high, int) and isinstance(end, int):
+            found[key] = LogEnds(start, high, end)
+        else:
+            found[key] = next(item for item in (end, high, start) if not isinstance(item, int))
+    return found
+
+
+def local_log_start(wire: Wire, key: TopicPartition, leader_epoch: int) -> int | None:
+    """First offset that a leader has on its own disks, not in remote storage; None: nobody can tell.
+
+    Without remote storage it is the log start.
+
+    :param leader_epoch: of the leader that is meant. Another one refuses the question: what is local there says
+        nothing of the answers of this one. -1: not known, so nobody can tell.
+    :raises MigrationError: the leader does not answer, or refuses; it is asked for again.
+    """
+    if leader_epoch < 0:
+        return None
+    broker_id = wire.leaders([key])[key]
+    versions = wire.connection(broker_id).api_versions.get(ListOffsetsRequest.API_KEY, (0, 0))
+    if not versions[0] <= _LOCAL_VERSION <= versions[1]:
+        return None
+    found = list_offsets_at(wire, broker_id, [key], _EARLIEST_LOCAL, leader_epoch=leader_epoch, version=_LOCAL_VERSION)[
+        key
+    ]
+    if isinstance(found, MigrationError):
+        wire.forget_leaders([key])
+        raise found
+    return found
+
+
+def list_offsets_at(
+    wire: Wire,
+    broker_id: int,
+    keys: Sequence[TopicPartition],
+    timestamp: int,
+    *,
+    replica_id: int = -1,
+    leader_epoch: int = -1,
+    version: int = _VERSION,
+) -> dict[TopicPartition, int | MigrationError]:
+    """ListOffsets at one broker; errors of single partitions are values.
+
+    :param replica_id: -2, the "debugging" replica, gives the leader's log end in place of its high watermark.
+    :param leader_epoch: of the leader that is asked; it refuses if it is of another epoch. -1: not compared.
+    :raises Transient: the broker does not answer.
+    """
+    entry = ListOffsetsRequest.ListOffsetsTopic
+    request = ListOffsetsRequest(
+        replica_id=replica_id,
+        isolation_level=0,
+        topics=[
+            entry(
+                name=topic,
+                partitions=[
+                    entry.ListOffsetsPartition(
+                        partition_index=number, current_leader_epoch=leader_epoch, timestamp=timestamp
+                    )
+                    for number in numbers
+                ],
+            )
+            for topic, numbers in by_topic(keys)
+        ],
+    )
+    answer = wire.connection(broker_id).call(request, version=version)
+    found: dict[TopicPartition, int | MigrationError] = {}
+    for topic in answer.topics:
+        for item in topic.partitions:
+            key = (topic.name, item.partition_index)
+            where = Where(cluster=wire.config.name, topic=key[0], partition=key[1])
+            found[key] = (
+                error_codes.error_for(item.error_code, "offsets cannot be listed", where=where)
+                if item.error_code
+                else item.offset
+            )
+    return found
+
+
+# -- empty answers ----------------------------------------------------------------------------------------------------
+#
+# What a fetch answer without records means: the one rule for all who read logs.
+#
+# A broker answers NONE, no records and a last stable offset (or high watermark) above the asked offset when
+#
+# * other partitions of the request have used up its size limits. Not if a partition is asked for alone: then its first
+#   batch comes whole, however large it is (fetch version 3 and later);
+# * the offset is in remote storage (KIP-405), and the read timed out, the quota of such reads is used up, or another
+#   partition of the request came first. Any stretch of records may hide behind it;
+# * it names another replica to read from (KIP-392). ``kafka.fetch`` speaks a version in which it cannot;
+# * nothing is there: a hole.
+#
+# So an empty answer is no evidence of a hole. What is:
+#
+# 1. *A later batch.* A leader reads its log upwards from the asked offset, so if the first batch of an answer begins
+#    above that offset, nothing is between them. All holes inside of a log show themselves like that. Asked for with
+#    read_uncommitted the leader shows batches behind the last stable offset as well, which covers a log whose last
+#    records before an open transaction were compacted away.
+# 2. *Nothing at all up to the high watermark*, from a leader that was asked for this partition alone, with
+#    read_uncommitted, and has waited the full time; and afterwards its local log begins at or below the offset
+#    (ListOffsets EARLIEST_LOCAL, Kafka 3.4 and later): local log starts only move up, so the offset was on its own
+#    disks when it was asked. A local read has no time-out and no quota: it finds every batch that there is. Both
+#    requests name one leader epoch, so that one leader answers both: another one's local log may begin further down.
+#
+# Holes of the second kind hardly exist. The active segment is never compacted, control batches and aborted records
+# come with every isolation level, DeleteRecords and retention move the log start (OFFSET_OUT_OF_RANGE, no empty
+# answer), and batches that keep producer state are kept empty. It takes an active segment that was emptied by a
+# truncation behind a segment whose last batches were compacted away (KAFKA-17076, mended in 4.0). Followers, who
+# advance by batches, could not copy such an end either. Therefore a broker that cannot tell what is local (before 3.4,
+# and others than Apache's, which may have storage tiers of their own) gets no benefit of the doubt: one more record
+# makes the hole visible.
+#
+# Everything else is :class:`RecordsWithheld`: transient, tried again with pauses, and a named error when it stays so.
+
+
+#: The full wait of a fetch that is to be evidence. Remote reads of Kafka 3.6 and 3.7 are given up after the wait of the
+#: request, later ones after ``remote.fetch.max.wait.ms`` (500 ms).
+FULL_WAIT_MS = 1000
+#: No batch is larger.
+MAX_FETCH_BYTES = 256 * 1024 * 1024
+#: Length and offset at the head of each batch, of any format.
+_OVERHEAD_BYTES = 12
+
+
+class Says(Enum):
+    """What an answer says of the asked offset."""
+
+    #: whole batches are there
+    BATCHES = "batches"
+    #: the log ends here, for readers of this isolation level
+    END = "end"
+    #: only a piece of a batch came
+    PIECE = "piece"
+    #: nothing came, though the log goes on: no evidence of anything
+    NOTHING = "nothing"
+
+
+def end_of(found: FetchedPartition, isolation: int) -> int:
+    """Where the log ends for readers of this isolation level."""
+    return found.last_stable_offset if isolation == READ_COMMITTED else found.high_watermark
+
+
+def says(found: FetchedPartition, batches: Sequence[AnyBatch], offset: int, isolation: int) -> Says:
+    """What an answer without an error says of the offset that was asked for."""
+    if batches:
+        return Says.BATCHES
+    if len(found.records):
+        return Says.PIECE
+    return Says.NOTHING if end_of(found, isolation) > offset else Says.END
+
+
+def enough_bytes(piece: memoryview, asked_bytes: int) -> int | None:
+    """How much to ask for to get the batch whole that begins a piece of an answer; None: it was asked for enough."""
+    if len(piece) < _OVERHEAD_BYTES:
+        size_bytes = asked_bytes * 4
+    else:
+        size_bytes = int.from_bytes(piece[8:12], "big", signed=True) + _OVERHEAD_BYTES
+    return size_bytes if asked_bytes < size_bytes <= MAX_FETCH_BYTES else None
+
+
+def first_offset(batch: AnyBatch) -> int:
+    """The lowest offset of a batch. Old formats: of its first record."""
+    if isinstance(batch, RawBatch):
+        return batch.base_offset
+    return next(batch.records()).offset
+
+
+def proven_hole(
+    offset: int,
+    promised_end: int,
+    probe: FetchedPartition,
+    batches: Sequence[AnyBatch],
+    local_start: int | None,
+    where: Where,
+) -> int:
+    """Exclusive end of the hole that begins at an offset, at most ``promised_end``.
+
+    :param promised_end: up to there the log was said to go on.
+    :param probe: answer of a fetch of this partition alone, at this offset, with read_uncommitted and a full wait.
+    :param batches: whole batches of the probe.
+    :param local_start: :func:`local_log_start`, of the probe's leader, asked for after it; None: not known.
+    :raises RecordsWithheld: nothing proves a hole.
+    """
+    if batches:
+        first = first_offset(batches[0])
+        if first > offset:
+            return min(first, promised_end)
+        raise withheld(offset, promised_end, "now it has a batch there", where)
+    if len(probe.records):
+        raise cut_short(offset, len(probe.records), where)
+    if probe.preferred_read_replica >= 0:
+        raise withheld(offset, promised_end, f"it names broker {probe.preferred_read_replica} to read from", where)
+    end = min(promised_end, probe.high_watermark)
+    if end <= offset:  # truncated since
+        raise withheld(offset, promised_end, f"now its log ends at {probe.high_watermark}", where)
+    if local_start is None:
+        raise withheld(offset, promised_end, "it cannot tell whether they are in remote storage", where)
+    if local_start > offset:
+        raise withheld(offset, promised_end, f"they are in remote storage (local from {local_start} on)", where)
+    return end
+
+
+def withheld(offset: int, end: int, reason: str, where: Where) -> RecordsWithheld:
+    """The error of an answer that proves nothing."""
+    return RecordsWithheld(
+        f"the broker gives no records from offset {offset} on, though its log goes on to {end}: {reason}",
+        where=where,
+        next_step="it is asked again with pauses. If it stays so, look at the broker's reads of remote storage "
+        "(time-outs, remote.log.manager.fetch.max.bytes.per.second) and at its log; if nothing but a hole is there, a "
+        "further record in this partition proves it; then clear the task",
+        details={"offset": offset, "end_offset": end},
+    )
+
+
+def cut_short(offset: int, size_bytes: int, where: Where) -> RecordsWithheld:
+    """The error of an answer that ends within its first batch, however much is asked for."""
+    return RecordsWithheld(
+        f"the broker gives {size_bytes} bytes of the batch at offset {offset}, and not the whole batch",
+        where=where,
+        next_step="it is asked again with pauses. If it stays so, look at the partition with kafka-dump-log, and at "
+        "what is between here and the broker; then clear the task",
+        details={"offset": offset},
+    )
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
+
 
 FIRST_FETCH_BYTES = 1024 * 1024
 

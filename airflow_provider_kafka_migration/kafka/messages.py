@@ -6,9 +6,63 @@ import importlib
 from functools import cache
 from typing import Any
 
+from kafka.protocol.api_message import ApiMessage
+
+from airflow_provider_kafka_migration.kafka import schemas
+
 
 @cache
 def response_class(request_type: Any) -> Any:
     """``MetadataRequest`` -> ``MetadataResponse``, from the module that defines the request."""
     name = request_type.__name__.split("_v")[0].removesuffix("Request") + "Response"
     return getattr(importlib.import_module(request_type.__module__), name)
+
+
+# -- group messages ---------------------------------------------------------------------------------------------------
+#
+# Requests for the newer group types (KIP-848, KIP-932, KIP-1071) as kafka-python messages.
+#
+# The schemas beside this module are Apache Kafka's own of releases 4.1 and 4.2, comments taken out.
+
+
+# load_json is a keyword of ApiMessage's metaclass: the package that holds <class name>.json.
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Describe KIP-848 consumer groups (api 69)."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 69."""
+
+
+class ShareGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Describe share groups (api 77)."""
+
+
+class ShareGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 77."""
+
+
+class StreamsGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Describe streams groups (api 89)."""
+
+
+class StreamsGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 89."""
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Where share groups start on each partition (api 90)."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 90."""
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Set where an empty share group starts (api 91)."""
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
+    """Answer of api 91."""

@@ -1,0 +1,1 @@
+"""Who runs which lane and when: assignment, leases, slices, progress and figures of a copy job."""

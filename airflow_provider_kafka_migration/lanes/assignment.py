@@ -2,16 +2,108 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic import Field, ValidationError
 
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob
+from airflow_provider_kafka_migration.documents.plan import LanePlan
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Transient, Where
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+# -- lanes ------------------------------------------------------------------------------------------------------------
+#
+# Lanes: units of parallel work. A stable, size-balanced assignment of partitions.
+
+
+#: An empty partition costs a little, too: it is looked at in each slice.
+_BASE_BYTES = 64 * 1024
+
+
+def assign_lanes(sizes: Mapping[TopicPartition, int], lanes: int) -> list[LanePlan]:
+    """Largest first, each to the lightest lane; ties by name and lane, so equal input gives equal lanes.
+
+    :param sizes: bytes by (topic, partition); below 0 where not known.
+    """
+    count = max(1, min(lanes, len(sizes)))
+    members: list[list[TopicPartition]] = [[] for _ in range(count)]
+    heap = [(0, lane) for lane in range(count)]
+    for key, size in sorted(sizes.items(), key=lambda item: (-max(item[1], 0), item[0])):
+        weight, lane = heapq.heappop(heap)
+        members[lane].append(key)
+        heapq.heappush(heap, (weight + max(size, 0) + _BASE_BYTES, lane))
+    return [
+        LanePlan(
+            lane=lane,
+            partitions=sorted(keys),
+            size_bytes=sum(max(sizes[key], 0) for key in keys),
+        )
+        for lane, keys in enumerate(members)
+    ]
+
+
+def add_to_lanes(lanes: list[LanePlan], added: Mapping[TopicPartition, int]) -> list[LanePlan]:
+    """New partitions join the lightest lane; what is assigned stays where it is."""
+    weights = {lane.lane: lane.size_bytes + _BASE_BYTES * len(lane.partitions) for lane in lanes}
+    members = {lane.lane: list(lane.partitions) for lane in lanes}
+    sizes = {lane.lane: lane.size_bytes for lane in lanes}
+    for key, size in sorted(added.items(), key=lambda item: (-max(item[1], 0), item[0])):
+        lane = min(weights, key=lambda number: (weights[number], number))
+        members[lane].append(key)
+        sizes[lane] += max(size, 0)
+        weights[lane] += max(size, 0) + _BASE_BYTES
+    return [
+        LanePlan(lane=number, partitions=sorted(members[number]), size_bytes=sizes[number])
+        for number in sorted(members)
+    ]
+
+
+# -- lane pauses ------------------------------------------------------------------------------------------------------
+#
+# How long to wait before a lane is tried again. When a lane has failed for good is the coordinator's decision.
+
+
+_FIRST_SECONDS = 0.5
+_LONGEST_SECONDS = 30.0
+#: A job that follows its source may be inside a cutover, with producers stopped: it looks again sooner.
+_LONGEST_FOLLOWING_SECONDS = 5.0
+
+
+class LanePauses:
+    """Counts the slices of each lane that failed in a row. Safe for use by several threads.
+
+    :param follows: the job goes on until it is told to stop.
+    """
+
+    def __init__(self, *, follows: bool = False) -> None:
+        self._longest_seconds = _LONGEST_FOLLOWING_SECONDS if follows else _LONGEST_SECONDS
+        self._counts: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def after(self, lanes: Iterable[int], failed: Iterable[int]) -> float:
+        """Seconds to wait after a slice.
+
+        :param lanes: lanes of the slice; those that did not fail are forgotten.
+        :param failed: lanes in which something went wrong.
+        """
+        with self._lock:
+            wrong = set(failed)
+            for lane in set(lanes) - wrong:
+                self._counts.pop(lane, None)
+            for lane in wrong:
+                self._counts[lane] = self._counts.get(lane, 0) + 1
+            worst = max((self._counts[lane] for lane in wrong), default=0)
+        return min(_FIRST_SECONDS * 2.0 ** min(worst - 1, 16), self._longest_seconds) if worst else 0.0
+
+
+# -- assignment -------------------------------------------------------------------------------------------------------
+
 
 #: Copiers look so often.
 ASK_SECONDS = 5.0

@@ -7,12 +7,14 @@ out.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -156,3 +158,168 @@ def with_live_figures(store: ObjectStore, document: Mapping[str, Any]) -> dict[s
     if rates:
         shown["records_per_second"] = round(sum(rates), 1)
     return shown
+
+
+# -- earlier runs -----------------------------------------------------------------------------------------------------
+#
+# What earlier drivers of a copy job have counted, so that figures speak of the job and not of its last driver.
+#
+# These sums are for people while a job runs. A driver that is killed has not counted its last slices; the exact number
+# of records at the end comes from the target's log (``PartitionResult.total_records``).
+
+
+_SUMS = ("records", "copied_bytes", "source_bytes", "holes", "transaction_holes", "seconds")
+
+
+@dataclass(frozen=True)
+class EarlierRuns:
+    """Sums over the drivers before this one.
+
+    :param runs: how many there were.
+    :param sums: by the names that progress documents have.
+    :param slices: number of the last slice that is in them, by lane.
+    """
+
+    runs: int
+    sums: Mapping[str, float]
+    slices: Mapping[str, int]
+
+    @classmethod
+    def read(cls, store: ObjectStore, migration_id: str, job: str) -> EarlierRuns:
+        """From the progress document that the last driver has left; nothing if there was none."""
+        data = store.get(f"{migration_id}/progress/{job}.json")
+        document = json.loads(data) if data else {}
+        # Documents of earlier releases speak of one driver only.
+        found = document.get("all_runs") or document
+        runs = int(found.get("runs", 1)) if document else 0
+        sums = {name: found.get(name, 0) for name in _SUMS}
+        slices = dict(document.get("slices") or {})
+        # What a killed driver has not merged, its copiers have told.
+        lanes = live_lanes(store, migration_id, job)
+        for item in not_merged(lanes, slices):
+            for name in SUMS:
+                sums[name] += getattr(item, name)
+        for lane in lanes:
+            last = max((item.slice_number for item in lane.slices), default=0)
+            slices[str(lane.lane)] = max(slices.get(str(lane.lane), 0), last)
+        return cls(runs, sums, slices)
+
+    def with_run(self, progress: Mapping[str, Any]) -> dict[str, float]:
+        """The sums with those of the present driver."""
+        sums = {name: self.sums[name] + progress[name] for name in _SUMS}
+        return {"runs": self.runs + 1, **sums, "seconds": round(sums["seconds"], 3)}
+
+
+# -- stuck ------------------------------------------------------------------------------------------------------------
+#
+# Partitions of a job that are not copied at present: stuck ones are tried again, failed ones wait for a person.
+#
+# Whoever follows a source for days must hear of both: in log lines, in the progress document, and from there in
+# ``status``, in the drain and in notifications.
+
+
+#: The progress document names so many of them at most; its figures count all.
+MAX_NAMED = 20
+#: A partition that changes its leader is stuck for a moment: no line before that.
+QUIET_SECONDS = 5.0
+#: A line that would say the same again waits so long; one with news waits less.
+REPEAT_SECONDS = 60.0
+NEWS_SECONDS = 10.0
+
+State = Literal["failed", "stuck"]
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A partition that is not copied.
+
+    :param state: ``failed``: nobody tries again until a person has done something; ``stuck``: tried again.
+    :param seconds: for how long.
+    :param error: ``MigrationError.as_dict()``.
+    """
+
+    topic: str
+    partition: int
+    state: State
+    seconds: float
+    error: Mapping[str, Any]
+
+    @property
+    def reason(self) -> str:
+        """Code and what has failed."""
+        return f"[{self.error.get('code', 'UNKNOWN')}] {self.error.get('what', 'no reason is known')}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the progress document."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "state": self.state,
+            "seconds": round(self.seconds, 1),
+            "code": self.error.get("code"),
+            "what": self.error.get("what"),
+            "next_step": self.error.get("next_step"),
+        }
+
+
+def in_order(troubles: Sequence[Trouble]) -> list[Trouble]:
+    """Failed ones first, then those that are stuck for longest."""
+    return sorted(troubles, key=lambda item: (item.state != "failed", -item.seconds, item.topic, item.partition))
+
+
+def sentence(job: str, state: str, troubles: Sequence[Trouble]) -> str:
+    """What a person has to know of failed, or of stuck, partitions that have one reason."""
+    first, longest = troubles[0], max(item.seconds for item in troubles)
+    several = len(troubles) > 1
+    count = f"{len(troubles)} partitions" if several else "1 partition"
+    if state == "failed":
+        what = "cannot be copied, and nobody tries again until a person has done something"
+    else:
+        what = f"cannot be copied for {longest:.0f} s now, and {'are' if several else 'is'} tried again"
+    place = f"{'the first is ' if several else ''}{first.topic}-{first.partition}"
+    text = f"{job}: {count} {what} ({place}): {first.reason}"
+    return f"{text}. Next: {first.error['next_step']}" if first.error.get("next_step") else text
+
+
+class TroubleLines:
+    """Writes log lines of a job's troubles: soon when they are new, now and then while they last, once at the end.
+
+    Partitions with the same reason share a line: a dead broker has hundreds of them.
+
+    :param job: name of the job, for people.
+    """
+
+    def __init__(self, job: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job = job
+        self._clock = clock
+        self._told: dict[tuple[str, str], tuple[float, int]] = {}
+        self._since: float | None = None
+
+    def tell(self, troubles: Sequence[Trouble]) -> None:
+        """Take in all troubles that there are now."""
+        now = self._clock()
+        groups: dict[tuple[str, str], list[Trouble]] = {}
+        for item in in_order(troubles):
+            if item.state == "failed" or item.seconds >= QUIET_SECONDS:
+                groups.setdefault((item.state, str(item.error.get("code"))), []).append(item)
+        for key, group in groups.items():
+            if self._is_due(key, len(group), now):
+                self._told[key] = (now, len(group))
+                self._since = now if self._since is None else self._since
+                log.log(
+                    logging.ERROR if key[0] == "failed" else logging.WARNING, "%s", sentence(self._job, key[0], group)
+                )
+        if self._since is not None and not troubles:
+            log.warning(
+                "%s: all partitions are copied again, %.0f s after the first line about them",
+                self._job,
+                now - self._since,
+            )
+            self._since = None
+            self._told.clear()
+
+    def _is_due(self, key: tuple[str, str], count: int, now: float) -> bool:
+        if key not in self._told:
+            return True
+        at, told = self._told[key]
+        return now - at >= (NEWS_SECONDS if count > told else REPEAT_SECONDS)

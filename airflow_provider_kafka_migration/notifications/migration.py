@@ -13,8 +13,8 @@ from airflow.sdk.log import mask_secret
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, MigrationError, SpecInvalid, Where
 from airflow_provider_kafka_migration.plain_secrets import is_reference, names_a_secret
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
+from airflow_provider_kafka_migration.provider.progress import TROUBLE
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec, run_spec
-from airflow_provider_kafka_migration.provider.trouble import TROUBLE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

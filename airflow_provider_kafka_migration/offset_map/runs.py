@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
+from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import OffsetMapInvalid, Where
 
@@ -311,3 +311,18 @@ def read_partition_map(entry: MappedPartition) -> PartitionMap:
         runs.append(Run(source, target))
         source, target = source + max(count, 0), target + max(count, 0)
     return PartitionMap(runs, source_end_offset=entry.source_end_offset, target_end_offset=entry.target_end_offset)
+
+
+# -- topic key --------------------------------------------------------------------------------------------------------
+#
+# Topic names as parts of object keys.
+
+
+def topic_key(topic: str) -> str:
+    """A topic's name as one part of a key. Kafka allows ``[a-zA-Z0-9._-]``; only a leading dot needs care."""
+    return f"%2E{topic[1:]}" if topic.startswith(".") else topic
+
+
+def topic_of_key(part: str) -> str:
+    """The topic's name back from :func:`topic_key`."""
+    return f".{part[3:]}" if part.startswith("%2E") else part

@@ -7,14 +7,31 @@ covers it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from airflow_provider_kafka_migration.documents.offset_map import MappedPartition
+from pydantic import ValidationError
+
+from airflow_provider_kafka_migration.documents.copy import CopyBegun, FinalMap, MapPage, MappedPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import OffsetMapInvalid, Where
-from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, Run, Translation, read_partition_map
+from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, ObjectExists, OffsetMapInvalid, Where
+from airflow_provider_kafka_migration.kafka import error_codes
+from airflow_provider_kafka_migration.kafka import transactions as requests
+from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, TopicPartition, Wire, by_topic
+from airflow_provider_kafka_migration.offset_map.runs import (
+    How,
+    PartitionMap,
+    Run,
+    Translation,
+    read_partition_map,
+    topic_key,
+)
+from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 
 class TransactionalMap(PartitionMap):
@@ -224,3 +241,346 @@ def read_map(entry: MappedPartition) -> PartitionMap:
     return TransactionalMap(
         start, runs, source_end_offset=entry.source_end_offset, target_end_offset=entry.target_end_offset
     )
+
+
+# -- transactional position -------------------------------------------------------------------------------------------
+#
+# Where the copy of a partition stands, as the metadata of an offset that a group commits on the target (KIP-656).
+#
+# The committed offset is the next *source* offset to copy. The metadata beside it has what only the commit makes true:
+# the target offsets of the records that were committed with it. Both are written by ``TxnOffsetCommit`` inside of the
+# transaction that has the records, so position, records and map can never differ.
+#
+# The metadata is JSON of at most some thousand bytes (brokers refuse more than ``offset.metadata.max.bytes``, 4,096 by
+# default). Older runs go to pages in the object store, written before the commit that names them.
+
+
+#: Below the brokers' default limit of 4,096 bytes.
+MAX_METADATA_BYTES = 3_800
+_VERSION = 1
+
+
+def group_name(migration_id: str) -> str:
+    """The group on the target whose offsets are source positions. Nobody is ever a member of it."""
+    return f"kafka-migration.{migration_id}"
+
+
+def transactional_id(migration_id: str, target_topic: str, partition: int) -> str:
+    """Stable across restarts, lanes and runs of the DAG: whoever copies a partition fences all who did before."""
+    return f"kafka-migration.{migration_id}.copy.{target_topic}-{partition}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """What a commit says.
+
+    :param source_offset: next source offset to copy.
+    :param target_offset: one past our last committed record; the target's log end at the beginning before there is one.
+    :param start: first source offset that is copied, and the target's log end when the copy began.
+    :param page: name of the newest page of the map; empty: there is none.
+    :param runs: runs since that page, ascending.
+    :param producer_ids: under which these runs were written.
+    :param committed_at: seconds since 1970.
+    :param source_epoch: leader epoch of the last source batch that was read by then; -1: not known.
+    """
+
+    source_offset: int
+    target_offset: int
+    start: Run
+    page: str = ""
+    runs: tuple[Run, ...] = ()
+    producer_ids: tuple[int, ...] = ()
+    committed_at: int = 0
+    source_epoch: int = -1
+
+    def extended(
+        self, runs: Iterable[Run], source_offset: int, producer_id: int, committed_at: int, source_epoch: int = -1
+    ) -> Position:
+        """The position after a transaction that has appended these runs.
+
+        An epoch that is not known (-1) replaces one that is: it would not be that of this position.
+        """
+        added = tuple(runs)
+        last = added[-1] if added else None
+        ids = {*self.producer_ids, producer_id} if added else set(self.producer_ids)
+        return replace(
+            self,
+            source_offset=source_offset,
+            target_offset=self.target_offset if last is None else last.target_start + (last.count or 0),
+            runs=self.runs + added,
+            producer_ids=tuple(sorted(ids)),
+            committed_at=committed_at,
+            source_epoch=source_epoch,
+        )
+
+    def paged(self, page: str) -> Position:
+        """The same position, its runs written to a page."""
+        return replace(self, page=page, runs=(), producer_ids=())
+
+    def metadata(self) -> str:
+        """The position as metadata of the committed offset; ASCII."""
+        document: dict[str, object] = {
+            "v": _VERSION,
+            "start": [self.start.source_start, self.start.target_start],
+            "target": self.target_offset,
+            "at": self.committed_at,
+        }
+        if self.page:
+            document["page"] = self.page
+        if self.producer_ids:
+            document["ids"] = list(self.producer_ids)
+        if self.source_epoch >= 0:
+            document["epoch"] = self.source_epoch
+        if self.runs:
+            document["runs"] = base64.b64encode(_packed(flat_runs(self.runs))).decode()
+        return json.dumps(document, separators=(",", ":"), sort_keys=True)
+
+
+def read_position(source_offset: int, metadata: str) -> Position:
+    """The position of a committed offset.
+
+    :raises OffsetMapInvalid: metadata that this package has not written.
+    """
+    try:
+        document = json.loads(metadata)
+        if document["v"] != _VERSION:
+            raise ValueError(f"version {document['v']}")
+        source_start, target_start = document["start"]
+        runs = tuple(runs_of(_unpacked(base64.b64decode(document.get("runs", ""), validate=True))))
+        return Position(
+            source_offset=source_offset,
+            target_offset=int(document["target"]),
+            start=Run(int(source_start), int(target_start)),
+            page=str(document.get("page", "")),
+            runs=runs,
+            producer_ids=tuple(int(value) for value in document.get("ids", ())),
+            committed_at=int(document.get("at", 0)),
+            source_epoch=int(document.get("epoch", -1)),
+        )
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise OffsetMapInvalid(
+            f"the metadata of a committed position cannot be read: {error}",
+            next_step="find who else commits offsets to the migration's group on the target; the migration has to "
+            "begin anew with another migration_id",
+        ) from None
+
+
+def _packed(numbers: Sequence[int]) -> bytes:
+    """Unsigned varints. Gaps and lengths are never negative."""
+    data = bytearray()
+    for number in numbers:
+        value = number
+        while value > 127:
+            data.append(value & 127 | 128)
+            value >>= 7
+        data.append(value)
+    return bytes(data)
+
+
+def _unpacked(data: bytes) -> list[int]:
+    numbers: list[int] = []
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            numbers.append(value)
+            value = shift = 0
+    if shift:
+        raise ValueError("the runs are cut")
+    return numbers
+
+
+# -- transactional positions ------------------------------------------------------------------------------------------
+#
+# Reads the positions that transactional copies have committed on the target: for resumes, lags and the final drain.
+
+
+_PARTITIONS_PER_REQUEST = 2_000
+
+
+def read_positions(
+    wire: Wire, group: str, keys: Iterable[TopicPartition]
+) -> dict[TopicPartition, Position | MigrationError | None]:
+    """Position by (target topic, partition); None: there is none.
+
+    :class:`BrokerBusy` where a transaction is being ended whose outcome the group does not know yet.
+
+    :raises PermissionMissing: Describe on the group is missing.
+    :raises Transient: the coordinator does not answer.
+    """
+    wanted = sorted(set(keys))
+    found: dict[TopicPartition, Position | MigrationError | None] = dict.fromkeys(wanted)
+    for start in range(0, len(wanted), _PARTITIONS_PER_REQUEST):
+        found.update(_read(wire, group, wanted[start : start + _PARTITIONS_PER_REQUEST]))
+    return found
+
+
+def _read(wire: Wire, group: str, keys: list[TopicPartition]) -> dict[TopicPartition, Position | MigrationError | None]:
+    request, version = requests.fetch_offsets(group, by_topic(keys))
+
+    def attempt() -> dict[TopicPartition, Position | MigrationError | None]:
+        broker_id = wire.coordinator(group, GROUP_COORDINATOR)
+        answer = wire.connection(broker_id).call(request, version=version)
+        where = Where(cluster=wire.config.name, group=group)
+        if answer.error_code:
+            raise error_codes.error_for(
+                answer.error_code, "positions cannot be read", where=where, needs=f"Describe on Group {group}"
+            )
+        return {
+            (topic.name, item.partition_index): _position(
+                item, Where(cluster=wire.config.name, topic=topic.name, partition=item.partition_index)
+            )
+            for topic in answer.topics
+            for item in topic.partitions
+        }
+
+    return wire.retrying(attempt)
+
+
+def _position(item: object, where: Where) -> Position | MigrationError | None:
+    code, offset = int(item.error_code), int(item.committed_offset)  # type: ignore[attr-defined]
+    if code == error_codes.UNSTABLE_OFFSET_COMMIT:
+        return BrokerBusy("a transaction is being ended", where=where, next_step="none: it is asked for again")
+    if code:
+        return error_codes.error_for(code, "the position cannot be read", where=where)
+    if offset < 0:
+        return None
+    try:
+        return read_position(offset, str(item.metadata or ""))  # type: ignore[attr-defined]
+    except MigrationError as error:
+        return type(error)(error.what, where=where, next_step=error.next_step)
+
+
+# -- transactional pages ----------------------------------------------------------------------------------------------
+#
+# Pages of the offset maps of transactional partitions, in the journal's object store.
+#
+# Objects below ``<migration_id>/transactional-map/<topic>/<partition>/``: ``<number:08d>-<digest>.json`` are pages,
+# ``begun.json`` says that a position was committed on the target. Pages are named by their content and written before
+# the commit that names them, so one that is there although its transaction was aborted does no harm: nobody names it.
+
+
+class MapPages:
+    """The pages of one partition.
+
+    :param topic: source topic.
+    """
+
+    def __init__(self, store: ObjectStore, migration_id: str, topic: str, partition: int) -> None:
+        self._store = store
+        self._migration_id = migration_id
+        self._topic = topic
+        self._partition = partition
+        self.prefix = f"{migration_id}/transactional-map/{topic_key(topic)}/{partition}/"
+
+    def put(self, position: Position) -> Position:
+        """Write the runs of a position as a page; the position that names it in their place."""
+        number = int(position.page.split("-", 1)[0]) + 1 if position.page else 1
+        page = MapPage(
+            migration_id=self._migration_id,
+            topic=self._topic,
+            partition=self._partition,
+            number=number,
+            previous=position.page,
+            producer_ids=list(position.producer_ids),
+            runs=flat_runs(position.runs),
+        )
+        data = page.canonical()
+        name = f"{number:08d}-{hashlib.sha256(data).hexdigest()[:24]}"
+        self._put_new(f"{self.prefix}{name}.json", data)
+        return position.paged(name)
+
+    def _put_new(self, key: str, data: bytes) -> None:
+        try:
+            self._store.put_new(key, data)
+        except ObjectExists:
+            if self._store.get(key) != data:
+                raise self._invalid(key, "its content is not what its name says") from None
+
+    def load(self, position: Position) -> TransactionalMap:
+        """The whole map of a committed position.
+
+        :raises OffsetMapInvalid: a page is gone, or was changed.
+        """
+        pages = list(self._chain(position.page))
+        pages.reverse()
+        runs: list[Run] = []
+        ids = set(position.producer_ids)
+        for page in pages:
+            runs += runs_of(page.runs)
+            ids.update(page.producer_ids)
+        return TransactionalMap(
+            position.start,
+            [*runs, *position.runs],
+            copied_until_offset=position.source_offset,
+            producer_ids=ids,
+        )
+
+    def _chain(self, name: str) -> Iterator[MapPage]:
+        """Pages from the newest on."""
+        while name:
+            page = self._read(name)
+            yield page
+            name = page.previous
+
+    def _read(self, name: str) -> MapPage:
+        key = f"{self.prefix}{name}.json"
+        data = self._store.get(key)
+        if data is None:
+            raise self._invalid(key, "it is gone")
+        if hashlib.sha256(data).hexdigest()[:24] != name.split("-", 1)[1]:
+            raise self._invalid(key, "its content is not what its name says")
+        try:
+            page = MapPage.parse(data)
+        except ValidationError as error:
+            raise self._invalid(key, f"{error.error_count()} fields are wrong") from None
+        if (page.migration_id, page.topic, page.partition) != (self._migration_id, self._topic, self._partition):
+            raise self._invalid(key, f"it is of {page.migration_id} {page.topic}-{page.partition}")
+        return page
+
+    # -- whether a position was ever committed -----------------------------------------------------------------------
+
+    def has_begun(self) -> bool:
+        """Whether a position of this partition was committed on the target once."""
+        return self._store.get(f"{self.prefix}begun.json") is not None
+
+    def begin(self, group: str) -> None:
+        """Say so: from now on a position that is not there was lost. Written after the first commit."""
+        document = CopyBegun(migration_id=self._migration_id, topic=self._topic, partition=self._partition, group=group)
+        self._put_new(f"{self.prefix}begun.json", document.canonical())
+
+    # -- when all is copied ------------------------------------------------------------------------------------------
+
+    def finish(self, closed: TransactionalMap, entry: MappedPartition) -> None:
+        """Keep the map of the finished copy: the group's offsets may expire before the contents are compared."""
+        document = FinalMap(migration_id=self._migration_id, producer_ids=sorted(closed.producer_ids), map=entry)
+        key, data = f"{self.prefix}final.json", document.canonical()
+        if self._store.get(key) != data:
+            self._store.put(key, data)
+
+    def load_final(self) -> TransactionalMap:
+        """The map of the finished copy.
+
+        :raises OffsetMapInvalid: it is not there, or cannot be read.
+        """
+        key = f"{self.prefix}final.json"
+        data = self._store.get(key)
+        if data is None:
+            raise self._invalid(key, "it is not there: clear cutover.final_drain")
+        try:
+            document = FinalMap.parse(data)
+        except ValidationError as error:
+            raise self._invalid(key, f"{error.error_count()} fields are wrong") from None
+        found = read_map(document.map)
+        if not isinstance(found, TransactionalMap):
+            raise self._invalid(key, f"its verdict is {document.map.verdict}")
+        found.producer_ids = frozenset(document.producer_ids)
+        return found
+
+    def _invalid(self, key: str, why: str) -> OffsetMapInvalid:
+        return OffsetMapInvalid(
+            f"a page of the offset map cannot be used: {why}",
+            where=Where(topic=self._topic, partition=self._partition, path=key),
+            next_step="restore the object from a version of the bucket",
+        )

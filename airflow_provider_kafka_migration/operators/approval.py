@@ -15,17 +15,11 @@ from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import BaseOperatorLink, Param
 from airflow.sdk.exceptions import TaskAwaitingInput
 
-from airflow_provider_kafka_migration.documents.approval import (
-    ApprovalAnswer,
-    ApprovalFacts,
-    ApprovalKind,
-    Responder,
-)
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts, ApprovalKind, Responder
 from airflow_provider_kafka_migration.links.storage import JournalLink, PlanLink
 from airflow_provider_kafka_migration.provider.compat import put_question
-from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
+from airflow_provider_kafka_migration.record.context import iso
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_kafka_migration.errors import CREDENTIALS_REFUSED, MigrationError, Transient
-from airflow_provider_kafka_migration.operators.base import MigrationOperator
+from airflow_provider_kafka_migration.operators.migration import MigrationOperator
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.task import plain_spec
 from airflow_provider_kafka_migration.triggers.drain import event_error

@@ -1,0 +1,1 @@
+"""Pages for people: the plan, the text of an approval, the report."""

@@ -2,18 +2,98 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
 
 from airflow_provider_kafka_migration.access import permissions
+from airflow_provider_kafka_migration.documents.base import Document, Part
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.pages.plan_cost import CostEstimate, estimate_cost
 from airflow_provider_kafka_migration.plain_secrets import shown_address
-from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.spec_types import format_duration
+from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration
+
+# -- plan cost --------------------------------------------------------------------------------------------------------
+#
+# What a migration will cost: transfer, S3 requests and storage, with the assumptions. Pure.
+
+
+_GB = 1_000_000_000
+_MONTH_SECONDS = 30 * 86400
+
+
+class CostItem(Part):
+    """One item: how much of what, and dollars."""
+
+    name: str
+    quantity: float
+    unit: str
+    usd: float
+
+
+class CostEstimate(Document):
+    """``plan/cost-estimate.json``."""
+
+    version: int = 1
+    migration_id: str
+    plan_digest: str
+    items: list[CostItem]
+    total_usd: float
+    assumptions: list[str] = Field(default_factory=list)
+
+
+def estimate_cost(spec: MigrationSpec, plan: Plan) -> CostEstimate:
+    """The cost of one migration. Sizes that brokers do not tell count as 0, and that is said."""
+    rates = spec.estimate
+    total = plan.total_bytes
+    partitions = sum(len(topic.partitions) for topic in plan.topics)
+    via_s3 = spec.seed.via != "direct"
+    segments = sum(_segments(item.size_bytes, spec) for topic in plan.topics for item in topic.partitions)
+    journal_puts = 60 + 2 * partitions
+    copies = 3 if via_s3 else 2
+    items = [_item("network transfer", copies * total / _GB, "GB", rates.usd_per_gb_transfer)]
+    items.append(_item("validation reads both sides", 2 * total / _GB, "GB", rates.usd_per_gb_transfer))
+    items.append(_item("S3 journal requests", journal_puts / 1000, "1000 requests", rates.usd_per_1000_puts))
+    if via_s3:
+        items.append(_item("S3 segment writes", segments / 1000, "1000 requests", rates.usd_per_1000_puts))
+        items.append(_item("S3 segment reads", segments / 1000, "1000 requests", rates.usd_per_1000_gets))
+        months = rates.keep_segments.total_seconds() / _MONTH_SECONDS
+        items.append(_item("S3 segment storage", total / _GB * months, "GB months", rates.usd_per_gb_month))
+    return CostEstimate(
+        migration_id=plan.migration_id,
+        plan_digest=plan.digest(),
+        items=items,
+        total_usd=round(sum(item.usd for item in items), 2),
+        assumptions=_assumptions(spec, plan),
+    )
+
+
+def _segments(size_bytes: int, spec: MigrationSpec) -> int:
+    return math.ceil(max(size_bytes, 0) / spec.seed.segment_max_bytes)
+
+
+def _item(name: str, quantity: float, unit: str, usd_each: float) -> CostItem:
+    return CostItem(name=name, quantity=round(quantity, 3), unit=unit, usd=round(quantity * usd_each, 4))
+
+
+def _assumptions(spec: MigrationSpec, plan: Plan) -> list[str]:
+    rates: dict[str, Any] = spec.estimate.model_dump(mode="json")
+    assumptions = [f"estimate.{name} = {value}" for name, value in sorted(rates.items())]
+    assumptions.append(f"{plan.total_bytes:,} bytes on the source's leaders, compressed as they are, copied once")
+    assumptions.append(
+        "what is produced while the migration runs, and the machines of Spark and Airflow, are not in it"
+    )
+    if any(item.size_bytes < 0 for topic in plan.topics for item in topic.partitions):
+        assumptions.append("the source does not tell the size of some partitions: they count as 0, the cost is too low")
+    return assumptions
+
+
+# -- plan -------------------------------------------------------------------------------------------------------------
 
 
 def documents(
@@ -345,3 +425,136 @@ def _failures(spec: MigrationSpec) -> list[str]:
         "the target; rollback-report.json lists them.",
         "- After the client switch there is no way back by rollback: clients write to the target. Go forward.",
     ]
+
+
+# -- plan diff --------------------------------------------------------------------------------------------------------
+#
+# What changed between two plans, for people and machines. Pure.
+
+
+#: Figures that move all the time on a live cluster; shown only on wish.
+MOVING = frozenset(
+    {
+        "end_offset",
+        "estimate",
+        "estimated_holes",
+        "estimated_records",
+        "high_watermark",
+        "lag",
+        "size_bytes",
+        "state",
+        "total_bytes",
+    }
+)
+#: Lists of the plan whose items have a name: list -> fields that identify an item.
+_KEYS: dict[str, tuple[str, ...]] = {
+    "topics": ("name",),
+    "partitions": ("partition",),
+    "groups": ("group",),
+    "excluded_groups": ("group",),
+    "acls": (
+        *("principal", "permission", "operation", "resource_type"),
+        *("resource_name", "pattern_type", "host", "target_resource_name"),
+    ),
+    "users": ("name",),
+    "quotas": ("entity",),
+    "group_configs": ("group",),
+    "lanes": ("lane",),
+    "drift": ("config",),
+    "defaults_drift": ("config",),
+}
+
+
+class Change(Part):
+    """One difference. ``before`` is null for what is new, ``after`` for what is gone."""
+
+    path: str
+    before: Any = None
+    after: Any = None
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"+ {self.path}: {_short(self.after)}"
+        if self.after is None:
+            return f"- {self.path}: {_short(self.before)}"
+        return f"~ {self.path}: {_short(self.before)} -> {_short(self.after)}"
+
+
+class PlanDiff(Document):
+    """The differences of two plans, ascending by path."""
+
+    version: int = 1
+    before: str = Field(description="digest of the earlier plan")
+    after: str = Field(description="digest of the later plan")
+    changes: list[Change]
+
+
+def diff_plans(before: Plan, after: Plan, *, moving: bool = False) -> PlanDiff:
+    """Compare two plans.
+
+    :param moving: show also offsets, sizes, lags and states, which move all the time.
+    """
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    changes = sorted(_changes("", old, new, moving), key=lambda change: change.path)
+    return PlanDiff(before=before.digest(), after=after.digest(), changes=changes)
+
+
+def as_text(diff: PlanDiff) -> str:
+    """One line per difference."""
+    if not diff.changes:
+        return "the plans are equal" if diff.before == diff.after else "nothing but moving figures differs"
+    return "\n".join(str(change) for change in diff.changes)
+
+
+def as_markdown(diff: PlanDiff) -> str:
+    """The differences as a table."""
+    lines = [f"# Changes of the plan {diff.before[:8]} -> {diff.after[:8]}", ""]
+    if not diff.changes:
+        return "\n".join([*lines, as_text(diff)]) + "\n"
+    rows = [(change.path, _cell(change.before), _cell(change.after)) for change in diff.changes]
+    lines += ["| what | before | after |", "|---|---|---|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else _short(value)
+
+
+def _changes(path: str, old: Any, new: Any, moving: bool) -> Iterator[Change]:
+    if old == new:
+        return
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for name in sorted(old.keys() | new.keys()):
+            if moving or name not in MOVING:
+                yield from _member(f"{path}.{name}" if path else name, name, old.get(name), new.get(name), moving)
+        return
+    yield Change(path=path, before=old, after=new)
+
+
+def _member(path: str, name: str, old: Any, new: Any, moving: bool) -> Iterator[Change]:
+    keys = _KEYS.get(name)
+    if keys is None or not isinstance(old, list) or not isinstance(new, list):
+        yield from _changes(path, old, new, moving)
+        return
+    before, after = _by_key(old, keys), _by_key(new, keys)
+    for key in sorted(before.keys() | after.keys()):
+        yield from _changes(f"{path}[{key}]", before.get(key), after.get(key), moving)
+
+
+def _by_key(items: list[Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {" ".join(_diff_text(item[key]) for key in keys): item for item in items}
+
+
+def _diff_text(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(f"{kind}={name if name is not None else '(default)'}" for kind, name in value)
+    return str(value)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        named = [str(value[key]) for key in ("target_name", "action", "verdict", "state") if key in value]
+        return ", ".join(named) or f"{len(value)} fields"
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

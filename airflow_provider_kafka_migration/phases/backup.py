@@ -9,17 +9,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_provider_kafka_migration.copy.archive import SegmentIndex, build_manifest
-from airflow_provider_kafka_migration.copy.gap_log import joined, read_gaps
-from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupRange, BackupSource
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds, StopAt
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex, build_manifest, joined, read_gaps
+from airflow_provider_kafka_migration.documents.copy import (
+    BackupEnd,
+    BackupRange,
+    BackupSource,
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    ProducerIds,
+    StopAt,
+)
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ObjectExists, Transient
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups import commit
-from airflow_provider_kafka_migration.lanes.lanes import assign_lanes
+from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot
-from airflow_provider_kafka_migration.planning.backup_source import (
+from airflow_provider_kafka_migration.planning.source_snapshot import (
     BACKUP_END,
     BACKUP_GROUPS,
     BACKUP_SOURCE,

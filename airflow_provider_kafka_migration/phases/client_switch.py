@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_kafka_migration.approvals.switch import switch_clients
+from airflow_provider_kafka_migration.approvals.answers import switch_clients
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 
 

@@ -14,9 +14,8 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import DrainTimeout, Interrupted, Transient
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso, parse_iso
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
-from airflow_provider_kafka_migration.record.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.lags import POLL_SECONDS, DrainStatus, PartitionLag, check
 

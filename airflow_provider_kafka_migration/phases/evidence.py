@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, Terminal
 from airflow_provider_kafka_migration.evidence.publish import ALIAS, publish
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.validate_result import passed_result
+from airflow_provider_kafka_migration.record.facts import passed_result
 
 PHASE = "evidence"
 STEP = "evidence_uploaded"

@@ -17,7 +17,6 @@ from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, F
 from airflow_provider_kafka_migration.freeze import frozen, stand_still
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.boundary import boundary_ends, load_boundary
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.facts import (
     by_name,
@@ -26,7 +25,7 @@ from airflow_provider_kafka_migration.record.facts import (
     put_result,
     target_key,
 )
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, boundary_ends, load_boundary
 from airflow_provider_kafka_migration.record.offset_maps import (
     FINAL_DRAIN,
     SourcePositions,

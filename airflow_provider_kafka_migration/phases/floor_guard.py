@@ -11,18 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_kafka_migration.access import write_grants
+from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTime
-from airflow_provider_kafka_migration.documents.offset_map import MappedPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
 from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.boundary import boundary_ends, load_boundary
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso, parse_iso
 from airflow_provider_kafka_migration.record.facts import put_result
-from airflow_provider_kafka_migration.record.freeze_attempt import READY_MESSAGE, FreezeAttempt
+from airflow_provider_kafka_migration.record.freeze_attempt import (
+    READY_MESSAGE,
+    FreezeAttempt,
+    boundary_ends,
+    load_boundary,
+)
 from airflow_provider_kafka_migration.record.offset_maps import load_document
-from airflow_provider_kafka_migration.record.timing import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts

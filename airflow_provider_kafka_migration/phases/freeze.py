@@ -15,14 +15,13 @@ from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError, Terminal
-from airflow_provider_kafka_migration.freeze import freeze_methods, frozen, words
+from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso, parse_iso
 from airflow_provider_kafka_migration.record.facts import by_name
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.timing import iso, parse_iso
 from airflow_provider_kafka_migration.topics import lags
 
 PHASE = "cutover"
@@ -78,7 +77,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
     follow.check_all_followed(context)
     take_over.check_before_freeze(context)
-    freeze_methods.check_receiver(context)
+    frozen.check_receiver(context)
     write_grants.remember(context)
     status = lags.small_again(context)
     worst = status.worst
@@ -109,7 +108,7 @@ def _by_hand(context: PhaseContext) -> bool:
 
 
 def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> FreezeResult:
-    method = freeze_methods.freeze(context, attempt.method, attempt.key, attempt.deadline)
+    method = frozen.freeze(context, attempt.method, attempt.key, attempt.deadline)
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
     ends, bypasses = stand_still(context, attempt, watch)
     result = FreezeResult(

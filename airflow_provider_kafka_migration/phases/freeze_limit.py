@@ -1,7 +1,7 @@
 """The limit of a freeze when nobody is left to keep it: ``max_producer_freeze`` holds although every task has died.
 
-The steps of the cutover lift a freeze that lasts too long themselves (:mod:`~.frozen`), as long as one of them runs.
-A step that failed for good with time left, was killed, or waits for its retry, does not. This watch stands beside
+The steps of the cutover lift a freeze that lasts too long themselves (:mod:`~.freeze.frozen`), as long as one of them
+runs. A step that failed for good with time left, was killed, or waits for its retry, does not. This watch stands beside
 them, writes nothing while all is well, and lifts the freeze a few seconds after its deadline.
 """
 
@@ -20,9 +20,8 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 

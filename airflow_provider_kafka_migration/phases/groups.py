@@ -11,10 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.groups import (
-    GroupResult,
-    GroupsSnapshot,
-)
+from airflow_provider_kafka_migration.documents.cutover import GroupResult, GroupsSnapshot
 from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
     FreezeFailed,
@@ -32,7 +29,7 @@ from airflow_provider_kafka_migration.groups.commit import (
     sync_groups,
     take_snapshot,
 )
-from airflow_provider_kafka_migration.groups.group_translation import count_translations
+from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.record import freeze_attempt
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.facts import get_result, put_result

@@ -6,18 +6,9 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_provider_kafka_migration.checks import (
-    access,
-    precheck_source,
-    precheck_storage,
-    precheck_webhook,
-    source,
-    target,
-    topics,
-)
+from airflow_provider_kafka_migration.checks import access, source, target, topics
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.findings import Finding, PrecheckResult, Severity
-from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.documents.plan import Finding, Plan, PrecheckResult, Severity, Verdict
 from airflow_provider_kafka_migration.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -179,9 +170,9 @@ CHECKS: dict[str, Check] = {
     "clusters": _clusters,
     "selection": topics.check_selection,
     "what could not be looked at": access.check_unknown,
-    "storage": precheck_storage.check_storage,
-    "signing key": precheck_storage.check_signing,
-    "freeze webhook": precheck_webhook.check_receiver,
+    "storage": target.check_storage,
+    "signing key": target.check_signing,
+    "freeze webhook": target.check_receiver,
     "permissions": access.check_permissions,
     "topics on the target": topics.check_present,
     "replication": topics.check_replication,
@@ -192,9 +183,9 @@ CHECKS: dict[str, Check] = {
     "timestamps": target.check_timestamps,
     "transaction timeouts": target.check_transaction_timeouts,
     "disk": target.check_disk,
-    "transactions": precheck_source.check_transactions,
-    "coupled topics": precheck_source.check_coupled_topics,
-    "retention": precheck_source.check_retention,
+    "transactions": source.check_transactions,
+    "coupled topics": source.check_coupled_topics,
+    "retention": source.check_retention,
     "control markers": source.check_markers,
     "tombstones": source.check_tombstones,
     "groups": access.check_groups,

@@ -10,23 +10,26 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
-from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupSource, RestoreResult
-from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, StopAt
-from airflow_provider_kafka_migration.documents.groups import GroupResult
+from airflow_provider_kafka_migration.documents.copy import (
+    BackupEnd,
+    BackupSource,
+    CopyJob,
+    CopyPartition,
+    RestoreResult,
+    StopAt,
+)
+from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange, PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.planning import backup_source
-from airflow_provider_kafka_migration.planning.backup_source import look_of
-from airflow_provider_kafka_migration.planning.make import plan_of_look
-from airflow_provider_kafka_migration.planning.plan_store import put_plan
+from airflow_provider_kafka_migration.planning import source_snapshot
+from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
+from airflow_provider_kafka_migration.planning.source_snapshot import look_of
 from airflow_provider_kafka_migration.record import freeze_attempt, jobs, offset_maps
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
 from airflow_provider_kafka_migration.record.facts import migrated_partitions, put_result, target_key
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.topics import bring, copy_settings
 
 PHASE: Final = "restore"
@@ -43,18 +46,20 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     :raises ValidationFailed: the target differs from the archive.
     :raises GroupsIncomplete: offsets of some groups could not be committed.
     """
-    source = backup_source.load_source(context)
+    source = source_snapshot.load_source(context)
     if source is None:
         raise Transient(
             "there is no backup to restore",
-            where=context.where(PHASE, path=f"{context.archive_store.uri}/{context.key(backup_source.BACKUP_SOURCE)}"),
+            where=context.where(
+                PHASE, path=f"{context.archive_store.uri}/{context.key(source_snapshot.BACKUP_SOURCE)}"
+            ),
             next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try again",
         )
     plan = _plan(context, source)
     bring.bring(context, plan)
     job = _job(context, plan, follow=follow)
     progress = jobs.run_job(context, PHASE)
-    end = backup_source.load_end(context)
+    end = source_snapshot.load_end(context)
     ends = _ends(context, job)
     contents = _verify(context, job, ends)
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
@@ -111,7 +116,7 @@ def _plan(context: PhaseContext, source: BackupSource) -> Plan:
 
 
 def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
-    spec, end = context.spec, backup_source.load_end(context)
+    spec, end = context.spec, source_snapshot.load_end(context)
     partitions = jobs.planned_partitions(context, plan)
     if not follow:
         partitions = {
@@ -223,7 +228,7 @@ def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, 
     by_source = {key: target_ends[target_key(item)] for key, item in partitions.items()}
     document = offset_maps.build_document(context, ends, by_source)
     context.evidence_store.put(context.key(offset_maps.OFFSET_MAP), document.canonical())
-    snapshot = backup_source.load_groups(context, end)
+    snapshot = source_snapshot.load_groups(context, end)
     context.journal.check_holds()
     translator = commit.Translator(partitions, offset_maps.closed_maps(document))
     results = commit.commit(context, snapshot.groups, translator)

@@ -15,9 +15,8 @@ from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
 from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
 from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, target_key
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 

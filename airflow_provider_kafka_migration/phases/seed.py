@@ -12,13 +12,10 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.record import jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.copy_totals import job_figures
-from airflow_provider_kafka_migration.record.facts import load_job
-from airflow_provider_kafka_migration.record.live_offset_map import write_open_map
+from airflow_provider_kafka_migration.record.facts import load_job, source_gaps
+from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
 from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones, tombstone_settings
-from airflow_provider_kafka_migration.record.source_gaps import source_gaps
-from airflow_provider_kafka_migration.topics.recopy import recopy
-from airflow_provider_kafka_migration.topics.topology_missing import make_missing
+from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
 DONE = "seed_done"

@@ -25,11 +25,9 @@ from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, api_version
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.boundary import load_boundary
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
 from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, put_result
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, load_boundary
 
 PHASE = "cutover"
 STEP = "sentinels"

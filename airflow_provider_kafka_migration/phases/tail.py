@@ -15,15 +15,12 @@ from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
 from airflow_provider_kafka_migration.record import freeze_attempt, jobs
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.copy_totals import job_figures
-from airflow_provider_kafka_migration.record.facts import load_job
-from airflow_provider_kafka_migration.record.live_offset_map import MapWriter
+from airflow_provider_kafka_migration.record.facts import load_job, source_gaps
+from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
 from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
-from airflow_provider_kafka_migration.record.source_gaps import source_gaps
 from airflow_provider_kafka_migration.record.tail_health import TAIL_DONE, has_ended
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.topics.recopy import recopy
-from airflow_provider_kafka_migration.topics.topology_missing import make_missing
+from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "tail"
 

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, halves
-from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, TopicPlan, Verdict
-from airflow_provider_kafka_migration.documents.plan_supplement import STEP, PlanSupplement
+from airflow_provider_kafka_migration.documents.plan import STEP, LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     ClaimHeld,
     ClaimLost,
@@ -26,7 +25,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.lanes.lanes import add_to_lanes
+from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics

@@ -10,8 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.documents.findings import PrecheckResult
-from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, PrecheckResult, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     Terminal,
@@ -20,9 +19,9 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka.admin.topics import UNKNOWN_TOPIC_OR_PARTITION, TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.lanes.lanes import add_to_lanes
+from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import growth
-from airflow_provider_kafka_migration.planning.plan_store import put_plan
+from airflow_provider_kafka_migration.planning.make import put_plan
 from airflow_provider_kafka_migration.planning.verdicts import verdict_of
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
 from airflow_provider_kafka_migration.record.facts import get_result

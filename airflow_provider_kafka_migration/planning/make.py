@@ -4,20 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.access.mapping import plan_acls
-from airflow_provider_kafka_migration.access.plan_access import plan_group_configs, plan_quotas, plan_users
+from airflow_provider_kafka_migration.access.mapping import plan_acls, plan_group_configs, plan_quotas, plan_users
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan
 from airflow_provider_kafka_migration.groups.left_out import left_out_groups
-from airflow_provider_kafka_migration.groups.plan_groups import plan_groups
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
-from airflow_provider_kafka_migration.lanes.lanes import assign_lanes
-from airflow_provider_kafka_migration.planning import plan_measure, source_snapshot, verdicts
-from airflow_provider_kafka_migration.planning.plan_store import KEY, put_plan
+from airflow_provider_kafka_migration.groups.offsets import plan_groups
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs
+from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
+from airflow_provider_kafka_migration.pages.plan import documents
+from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.topics import copy_settings, probe
 from airflow_provider_kafka_migration.topics import target_topics as topology_topics
 from airflow_provider_kafka_migration.topics.configs import TargetRules
+
+# -- plan store -------------------------------------------------------------------------------------------------------
+#
+# Where a plan is kept: ``plan.json``, ``plans/<digest>.json`` for ever, and the documents beside it.
+
+
+KEY = "plan.json"
+
+
+def put_plan(context: PhaseContext, plan: Plan) -> str:
+    """Write a plan with its documents; its digest. ``plan.json`` is last: what it names is there by then."""
+    digest, data = plan.digest(), plan.canonical()
+    context.journal_store.put(context.key(f"plans/{digest[:16]}.json"), data)
+    for name, content in sorted(documents(context.spec, plan, context.source.config, context.target.config).items()):
+        context.journal_store.put(context.key(f"plan/{name}"), content.encode())
+    context.journal_store.put(context.key(KEY), data)
+    return digest
+
+
+# -- make -------------------------------------------------------------------------------------------------------------
+
 
 PHASE = "plan"
 STEP = "planned"
@@ -177,8 +197,8 @@ def write_plan(context: PhaseContext) -> PhaseResult:
     context.journal.check_holds()
     digest = put_plan(context, plan)
     if context.spec.estimate.measure:
-        measured = plan_measure.measure(context, plan)
-        context.journal_store.put(context.key(plan_measure.KEY), measured.canonical())
+        measured = source_snapshot.measure(context, plan)
+        context.journal_store.put(context.key(source_snapshot.KEY), measured.canonical())
         context.progress(Progress(PHASE, measured.summary()))
     last = context.journal.find_step(STEP)
     partitions = sum(len(topic.partitions) for topic in plan.topics)

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Final
 
-from airflow_provider_kafka_migration.documents.plan import ClusterFacts
+from airflow_provider_kafka_migration.documents.copy import (
+    BackupConfig,
+    BackupEnd,
+    BackupPartition,
+    BackupSource,
+    BackupTopic,
+)
+from airflow_provider_kafka_migration.documents.cutover import GroupsSnapshot
+from airflow_provider_kafka_migration.documents.plan import ClusterFacts, MeasuredRates, PartitionPlan, Plan
 from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing, Terminal, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
-from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigValue, PartitionFacts, TopicFacts
 from airflow_provider_kafka_migration.kafka.batches.header import HEAD_BYTES, unpack_head
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 
 PHASE = "plan"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -282,3 +293,290 @@ def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None
         next_offset = base_offset + last_delta + 1
         sample.records += count
         position += _LOG_OVERHEAD + length
+
+
+# -- plan measure -----------------------------------------------------------------------------------------------------
+#
+# A short, bounded read from the source, for an estimate with what this machine really gets. Reads only, keeps nothing.
+#
+# It measures the way from the source's leaders to this process, over the log starts of the largest partitions. The way
+# to the target is not measured: plan writes to no cluster. So the rate that is used is the smaller of what was
+# measured and what the spec gives.
+
+
+NAME = "measured-rates.json"
+KEY = f"plan/{NAME}"
+
+MAX_PARTITIONS = 16
+MAX_CONNECTIONS = 4
+MAX_SECONDS = 5.0
+MAX_BYTES = 512 * 1024 * 1024
+_FETCH_BYTES = 8 * 1024 * 1024
+
+#: (source topic, partition, first offset, end offset)
+_Piece = tuple[str, int, int, int]
+
+
+@dataclass
+class _Meter:
+    """What all readers share."""
+
+    deadline: float
+    left_bytes: int = MAX_BYTES
+    read_bytes: int = 0
+    last_read: float = 0.0
+    errors: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, size: int) -> None:
+        with self.lock:
+            self.read_bytes += size
+            self.left_bytes -= size
+            self.last_read = max(self.last_read, time.monotonic())
+
+    def fail(self, place: str, why: str) -> None:
+        with self.lock:
+            self.errors.append(f"{place}: {why}")
+
+    @property
+    def over(self) -> bool:
+        return self.left_bytes <= 0 or time.monotonic() >= self.deadline
+
+
+def measure(context: PhaseContext, plan: Plan, *, seconds: float = MAX_SECONDS) -> MeasuredRates:
+    """Read from the largest partitions for some seconds. A partition that cannot be read is named, and no error."""
+    pieces = _largest(plan)
+    connections = max(1, min(MAX_CONNECTIONS, context.spec.seed.lanes, len(pieces)))
+    context.progress(Progress("plan", f"measuring: reading {len(pieces)} partitions for at most {seconds:.0f} s"))
+    begun = time.monotonic()
+    meter = _Meter(begun + seconds)
+    with ThreadPoolExecutor(connections, thread_name_prefix="measure") as pool:
+        shares = [pieces[number::connections] for number in range(connections)]
+        for done in [pool.submit(_read, context.source.clone(), share, meter) for share in shares if share]:
+            done.result()
+    return _result(context, plan, pieces, connections, meter, max(meter.last_read - begun, 0.0))
+
+
+def _largest(plan: Plan) -> list[_Piece]:
+    """The largest partitions that hold anything; ties and unknown sizes by name, so always the same ones."""
+    parts: list[tuple[str, PartitionPlan]] = [
+        (topic.name, item)
+        for topic in plan.topics
+        for item in topic.partitions
+        if item.end_offset > item.log_start_offset
+    ]
+    parts.sort(key=lambda pair: (-pair[1].size_bytes, pair[0], pair[1].partition))
+    return [(topic, item.partition, item.log_start_offset, item.end_offset) for topic, item in parts[:MAX_PARTITIONS]]
+
+
+def _read(source: Cluster, pieces: Sequence[_Piece], meter: _Meter) -> None:
+    """One connection's share: partition after partition to its end, until time or bytes are over."""
+    try:
+        for topic, partition, start, end in pieces:
+            if meter.over:
+                break
+            # A broker that is down must not hold a plan up: what time is left is all the patience there is.
+            source.wire.patience_seconds = max(meter.deadline - time.monotonic(), 0.1)
+            try:
+                _read_one(source, (topic, partition, start, end), meter)
+            except MigrationError as error:
+                meter.fail(f"{topic}-{partition}", error.what)
+    finally:
+        source.close()
+
+
+def _read_one(source: Cluster, piece: _Piece, meter: _Meter) -> None:
+    topic, partition, offset, end = piece
+    while offset < end and not meter.over:
+        answers = source.wire.fetch_once(
+            [FetchRange(topic, partition, offset, _FETCH_BYTES)], isolation=READ_UNCOMMITTED, max_bytes=_FETCH_BYTES
+        )
+        if (error := left_out([(topic, partition)], answers)) is not None:
+            raise error
+        answer = answers[0]
+        if answer.error_code:
+            meter.fail(f"{topic}-{partition}", error_codes.name(answer.error_code))
+            return
+        meter.count(len(answer.records))
+        after = next_offset(answer.records)
+        if after <= offset:
+            return
+        offset = after
+
+
+def next_offset(records: memoryview) -> int:
+    """The offset after the last whole batch of a piece of a log, -1 if there is none. Old formats: their offset + 1."""
+    position, found = 0, -1
+    while position + HEAD_BYTES <= len(records):
+        head = unpack_head(records, position)
+        base_offset, length, last_delta = head[0], head[1], head[6]
+        if position + _LOG_OVERHEAD + length > len(records):
+            break
+        found = base_offset + 1 + (last_delta if records[position + 16] == 2 else 0)
+        position += _LOG_OVERHEAD + length
+    return found
+
+
+def _result(
+    context: PhaseContext, plan: Plan, pieces: Sequence[_Piece], connections: int, meter: _Meter, seconds: float
+) -> MeasuredRates:
+    given = context.spec.estimate.copy_bytes_per_second
+    measured = round(meter.read_bytes / seconds) if meter.read_bytes and seconds > 0 else 0
+    used = min(given, measured) if measured else given
+    copied = plan.estimate.copy_bytes if plan.estimate is not None else -1
+    return MeasuredRates(
+        migration_id=plan.migration_id,
+        plan_digest=plan.digest(),
+        partitions=sorted((topic, partition) for topic, partition, _, _ in pieces),
+        connections=connections,
+        read_bytes=meter.read_bytes,
+        seconds=round(seconds, 3),
+        read_bytes_per_second=measured,
+        given_bytes_per_second=given,
+        copy_bytes_per_second=used,
+        limited_by="source" if used < given else "spec",
+        copy_bytes=copied,
+        copy_seconds=round(copied / used, 1) if copied >= 0 else -1,
+        errors=sorted(meter.errors),
+    )
+
+
+def copy_seconds(context: PhaseContext, plan: Plan) -> float:
+    """Time of the copy: as measured for this very plan, else from the spec's rate; -1 where sizes are not known."""
+    data = context.journal_store.get(context.key(KEY))
+    if data is not None:
+        measured = MeasuredRates.parse(data)
+        if measured.plan_digest == plan.digest():
+            return measured.copy_seconds
+    return plan.estimate.copy_seconds if plan.estimate is not None else -1
+
+
+# -- backup source ----------------------------------------------------------------------------------------------------
+#
+# The look at the source, archived and read again: what plan sees of a live source, a restore sees in the archive.
+
+
+BACKUP_SOURCE_PHASE: Final = "backup"
+
+
+def archived(migration_id: str, found: SourceLook) -> BackupSource:
+    """The document of a look."""
+    return BackupSource(
+        migration_id=migration_id,
+        source=found.facts,
+        topics=[_topic(found, found.topics[name]) for name in sorted(found.topics)],
+        excluded_topics=found.excluded,
+        missing_topics=found.missing,
+        unknown=dict(sorted(found.unknown.items())),
+    )
+
+
+def _topic(found: SourceLook, facts: TopicFacts) -> BackupTopic:
+    values = found.configs[facts.name].values
+    return BackupTopic(
+        name=facts.name,
+        topic_id=facts.topic_id,
+        replication_factor=facts.replication_factor,
+        configs=[
+            BackupConfig(name=name, value=item.value, source=item.source, sensitive=item.sensitive)
+            for name, item in sorted(values.items())
+        ],
+        partitions=[_partition(found, facts.name, item.partition) for item in facts.partitions],
+    )
+
+
+def _partition(found: SourceLook, topic: str, partition: int) -> BackupPartition:
+    key = (topic, partition)
+    sample = found.samples.get(key, Sample())
+    return BackupPartition(
+        partition=partition,
+        log_start_offset=found.starts[key],
+        last_stable_offset=found.stable[key],
+        high_watermark=found.high_watermarks[key],
+        size_bytes=found.sizes.get(key, -1),
+        codecs=sorted(sample.codecs),
+        transactional=sample.transactional,
+        log_append_time=sample.log_append_time,
+        old_format=sample.old_format,
+        sampled_offsets=sample.offsets,
+        sampled_records=sample.records,
+    )
+
+
+def look_of(document: BackupSource) -> SourceLook:
+    """The look behind a document."""
+    found = SourceLook(
+        facts=document.source,
+        topics={topic.name: _facts(topic) for topic in document.topics},
+        excluded=dict(document.excluded_topics),
+        missing=list(document.missing_topics),
+        configs={topic.name: _configs(topic) for topic in document.topics},
+        unknown=dict(document.unknown),
+    )
+    for topic in document.topics:
+        for item in topic.partitions:
+            key = (topic.name, item.partition)
+            found.starts[key] = item.log_start_offset
+            found.stable[key] = item.last_stable_offset
+            found.high_watermarks[key] = item.high_watermark
+            if item.size_bytes >= 0:
+                found.sizes[key] = item.size_bytes
+            found.samples[key] = Sample(
+                codecs=set(item.codecs),
+                transactional=item.transactional,
+                log_append_time=item.log_append_time,
+                old_format=item.old_format,
+                offsets=item.sampled_offsets,
+                records=item.sampled_records,
+            )
+    return found
+
+
+def _facts(topic: BackupTopic) -> TopicFacts:
+    # Brokers of the source mean nothing on the target; only how many replicas there were.
+    replicas = tuple(range(topic.replication_factor))
+    return TopicFacts(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=tuple(PartitionFacts(item.partition, -1, replicas, replicas) for item in topic.partitions),
+    )
+
+
+def _configs(topic: BackupTopic) -> Configs:
+    values = {
+        item.name: ConfigValue(item.name, item.value, item.source, False, item.sensitive) for item in topic.configs
+    }
+    return Configs(topic.name, values)
+
+
+BACKUP_SOURCE = "backup/source.json"
+BACKUP_END = "backup/end.json"
+BACKUP_GROUPS = "backup/groups.json"
+
+
+def load_source(context: PhaseContext) -> BackupSource | None:
+    """``backup/source.json``, or None before a backup began."""
+    data = context.archive_store.get(context.key(BACKUP_SOURCE))
+    return None if data is None else BackupSource.parse(data)
+
+
+def load_end(context: PhaseContext) -> BackupEnd | None:
+    """``backup/end.json``, or None while no backup is complete."""
+    data = context.archive_store.get(context.key(BACKUP_END))
+    return None if data is None else BackupEnd.parse(data)
+
+
+def load_groups(context: PhaseContext, end: BackupEnd) -> GroupsSnapshot:
+    """The groups of a complete backup.
+
+    :raises Terminal: they are gone, or are not those of this backup.
+    """
+    data = context.archive_store.get(end.groups)
+    found = None if data is None else GroupsSnapshot.parse(data)
+    if found is None or found.digest() != end.groups_digest:
+        raise Terminal(
+            "the archived offsets of consumer groups are not those of the backup",
+            where=context.where(BACKUP_SOURCE_PHASE, path=f"{context.archive_store.uri}/{end.groups}"),
+            next_step="run the backup again",
+        )
+    return found

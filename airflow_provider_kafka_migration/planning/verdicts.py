@@ -13,8 +13,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import Terminal, Where
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
-from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs, TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.planning.source_snapshot import Sample, SourceLook
 from airflow_provider_kafka_migration.spec import MigrationSpec

@@ -1,0 +1,1 @@
+"""What the Airflow folders share: tasks, params, connections, progress, Spark submission."""

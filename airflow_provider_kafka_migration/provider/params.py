@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from airflow.sdk import Param
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from airflow_provider_kafka_migration.errors import IllegalTransition, SpecInvalid, Where
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.spec import MIGRATION_ID_PATTERN, MigrationSpec, parse_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.references import Resolver
+    from airflow_provider_kafka_migration.spec import MigrationSpec
+
 
 #: Param that holds every part of the spec that has no field of its own in the form.
 MORE = "more"
@@ -199,3 +206,46 @@ def _json_schema(annotation: Any, *, required: bool) -> Iterator[tuple[str, Any]
         yield ("type", "integer")
     else:
         yield ("type", "string" if required else ["null", "string"])
+
+
+# -- recorded ---------------------------------------------------------------------------------------------------------
+#
+# A DAG run's Params -> the spec that the migration's journal has.
+
+
+def recorded_run_spec(params: Mapping[str, Any], resolver: Resolver | None = None) -> MigrationSpec:
+    """The spec of the migration that the Params name, from its journal; connections in the Params replace its own.
+
+    :raises SpecInvalid: the Params do not say where the journal is.
+    :raises IllegalTransition: there is no such migration.
+    """
+    from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.journal.spec_guard import recorded_spec
+    from airflow_provider_kafka_migration.storage.open import open_store
+    from airflow_provider_kafka_migration.storage.s3 import S3Config
+
+    given = spec_data(params)
+    storage = given.get("storage") or {}
+    migration_id, location, reference = given.get("migration_id"), storage.get("journal"), storage.get("conn_id")
+    if not migration_id or not location:
+        raise SpecInvalid(
+            "migration_id and the journal's location are needed, to read the spec from the journal",
+            next_step="fill in both fields of the form",
+        )
+    known = resolver or airflow_resolver()
+    store = open_store(location, S3Config.from_dict(known.mapping(reference)) if reference else None)
+    journal = Journal(store, migration_id)
+    if not journal.exists:
+        raise IllegalTransition(
+            "there is no such migration",
+            where=Where(migration_id=migration_id, path=store.uri),
+            next_step="check the migration id and the journal's location",
+        )
+    spec = recorded_spec(journal)
+    if reference:
+        spec.setdefault("storage", {})["conn_id"] = reference
+    for side in CONNECTION_FIELDS:
+        connection = (given.get(side) or {}).get("conn_id")
+        if connection:
+            spec.setdefault(side, {})["conn_id"] = connection
+    return parse_spec(spec, recorded=True)

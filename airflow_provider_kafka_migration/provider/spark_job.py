@@ -15,19 +15,30 @@ import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Terminal, Where
 from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
-from airflow_provider_kafka_migration.provider.connections import airflow_resolver
-from airflow_provider_kafka_migration.provider.progress import ProgressWatcher, interval_seconds
-from airflow_provider_kafka_migration.provider.references_file import (
+from airflow_provider_kafka_migration.provider.connections import (
+    airflow_resolver,
     private_directory,
     references_document,
     references_file,
     remove_directory,
     storage_renewal,
 )
-from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
+from airflow_provider_kafka_migration.provider.progress import (
+    Callback,
+    ProgressWatcher,
+    TroubleNotices,
+    as_callbacks,
+    call_all,
+    interval_seconds,
+)
 from airflow_provider_kafka_migration.provider.spark_submit import BoundSparkSubmitHook
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec, run_owner
-from airflow_provider_kafka_migration.provider.trouble import Callback, TroubleNotices, as_callbacks, call_all
+from airflow_provider_kafka_migration.provider.task import (
+    MigrationTask,
+    SpecSource,
+    migration_retry_policy,
+    plain_spec,
+    run_owner,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

@@ -7,6 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+
+from airflow_provider_kafka_migration.errors import Terminal
 from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 from airflow_provider_kafka_migration.provider.params import TAKEOVER, spec_data
 from airflow_provider_kafka_migration.provider.progress import ProgressSink, interval_seconds
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_kafka_migration.migration import Migration
     from airflow_provider_kafka_migration.record.context import PhaseResult
+
 
 log = logging.getLogger(__name__)
 
@@ -166,3 +170,21 @@ class MigrationTask:
         }
         pointers.update({key: result.details[key] for key in ("digest", "uri") if key in result.details})
         return pointers
+
+
+# -- retry ------------------------------------------------------------------------------------------------------------
+#
+# Which failures are worth another attempt.
+
+
+def migration_retry_policy() -> ExceptionRetryPolicy:
+    """Terminal errors fail at once, whatever ``retries`` says; all others follow the task's own settings."""
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(
+                exception=f"{Terminal.__module__}.{Terminal.__qualname__}",
+                action=RetryAction.FAIL,
+                reason="a person has to change something first; the error says what",
+            )
+        ]
+    )

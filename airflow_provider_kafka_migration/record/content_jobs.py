@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_kafka_migration.compare.runner import ContentResults
-from airflow_provider_kafka_migration.documents.content import ContentJob, content_job, is_compacted
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentJob,
+    ContentRange,
+    PartitionContent,
+    content_job,
+    is_compacted,
+)
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
 from airflow_provider_kafka_migration.record.context import CopyRunner, PhaseContext, Progress
 

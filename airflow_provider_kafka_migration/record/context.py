@@ -2,23 +2,123 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.plan_supplement import STEP as SUPPLEMENTED
-from airflow_provider_kafka_migration.documents.plan_supplement import PlanSupplement, supplemented
+import pendulum
+
+from airflow_provider_kafka_migration.documents.plan import STEP as SUPPLEMENTED
+from airflow_provider_kafka_migration.documents.plan import Plan, PlanSupplement, supplemented
 from airflow_provider_kafka_migration.documents.proof import ContentVerifier
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, Terminal, Where
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, Terminal, Where
+from airflow_provider_kafka_migration.kafka.admin.client import Admin
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
-    from airflow_provider_kafka_migration.record.cluster import Cluster
+
+
+# -- timing -----------------------------------------------------------------------------------------------------------
+#
+# Times of the phases: one text form for machines, words for people, and bounded waiting.
+
+
+_T = TypeVar("_T")
+
+
+def iso(at: datetime) -> str:
+    """``2026-04-24T10:40:00.123456Z``; the time needs a zone."""
+    if at.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def parse_iso(text: str) -> datetime:
+    """Reads what :func:`iso` writes (and any ISO 8601 time with a zone)."""
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"a time without a zone: {text}")
+    return at
+
+
+def words(seconds: float) -> str:
+    """A duration for people: ``1 minute 35 seconds``; below ten seconds with a tenth: ``2.5 s``."""
+    if seconds < 10:
+        return f"{round(seconds, 1):g} s"
+    return pendulum.duration(seconds=round(seconds)).in_words(locale="en")
+
+
+def wait_until(
+    check: Callable[[], _T | None],
+    *,
+    timeout_seconds: float,
+    every_seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> _T | None:
+    """Call ``check`` until it answers something; ``None`` after the time-out. Checks at least once, and at the end."""
+    deadline = clock() + timeout_seconds
+    while True:
+        found = check()
+        left = deadline - clock()
+        if found is not None or left <= 0:
+            return found
+        sleep(min(every_seconds, left))
+
+
+# -- cluster ----------------------------------------------------------------------------------------------------------
+#
+# One of the two clusters of a migration: its admin and its wire, opened when first used.
+
+
+#: For how long a cluster that has never answered is tried: a wrong address is told soon.
+FIRST_CONTACT_SECONDS = 6.0
+
+
+class Cluster:
+    """A cluster with the clients that phases use. Not thread-safe: one owner; :meth:`clone` for another thread."""
+
+    def __init__(self, role: Literal["source", "target"], config: ClientConfig) -> None:
+        self.role = role
+        self.config = config
+
+    def clone(self) -> Cluster:
+        """The same cluster with connections of its own."""
+        return Cluster(self.role, self.config)
+
+    @cached_property
+    def wire(self) -> Wire:
+        """Raw protocol."""
+        return Wire(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Typed admin calls."""
+        return Admin(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
+
+    @cached_property
+    def cluster_id(self) -> str:
+        """The cluster's id."""
+        self.wire.metadata([])
+        return self.wire.cluster_id
+
+    def close(self) -> None:
+        """Close what was opened."""
+        for name in ("wire", "admin"):
+            client = self.__dict__.pop(name, None)
+            if client is not None:
+                client.close()
+
+
+# -- context ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -154,3 +254,71 @@ class PhaseContext:
     def where(self, phase: str, **fields: Any) -> Where:
         """A place in this migration, for errors."""
         return Where(migration_id=self.migration_id, phase=phase, **fields)
+
+
+# -- known cluster ----------------------------------------------------------------------------------------------------
+#
+# A cluster whose id the journal knows: opened when it is first used, and refused when it is another one.
+#
+# Phases that end a freeze must start while a cluster is down, or while its connection cannot be resolved. They ask a
+# cluster only for what they really need, so its identity is checked at that moment and not before.
+
+
+class KnownCluster(Cluster):
+    """A cluster of a migration that has begun.
+
+    :param open_config: resolves the connection; called at the first use.
+    :param expected_id: the cluster's id in the journal; empty: unknown, any cluster is taken.
+    """
+
+    def __init__(
+        self, role: Literal["source", "target"], open_config: Callable[[], ClientConfig], expected_id: str
+    ) -> None:
+        self.role = role
+        self._open_config = open_config
+        self._expected_id = expected_id
+
+    @cached_property
+    def config(self) -> ClientConfig:  # type: ignore[override]
+        """How to reach the cluster."""
+        return self._open_config()
+
+    def clone(self) -> Cluster:
+        """The same cluster with connections of its own."""
+        return KnownCluster(self.role, self._open_config, self._expected_id)
+
+    @cached_property
+    def wire(self) -> Wire:
+        """Raw protocol.
+
+        :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
+        """
+        wire = Wire(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
+        if self._expected_id:
+            try:
+                wire.metadata([])
+                self._check(wire.cluster_id)
+            except BaseException:
+                wire.close()
+                raise
+        return wire
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Typed admin calls.
+
+        :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
+        """
+        _ = self.wire
+        return Admin(self.config)
+
+    def _check(self, found: str) -> None:
+        if found == self._expected_id:
+            return
+        raise FingerprintChanged(
+            f"the {self.role} connection leads to the cluster {found or 'without an id'}, and the migration was "
+            f"started with {self._expected_id}",
+            where=Where(cluster=self.role, broker=self.config.bootstrap_servers),
+            next_step=f"correct bootstrap.servers of the {self.role} connection; nothing was changed there",
+            details={"changes": {f"{self.role}_cluster_id": {"old": self._expected_id, "new": found}}},
+        )

@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_kafka_migration.copy.archive import joined, read_gaps
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition
+from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import PhaseContext
 
@@ -77,3 +79,52 @@ def result_data(context: PhaseContext, name: str) -> dict[str, Any]:
     data = get_result(context, name)
     value = json.loads(data) if data else {}
     return value if isinstance(value, dict) else {}
+
+
+# -- source gaps ------------------------------------------------------------------------------------------------------
+#
+# Source ranges that were lost to retention before they were read, for journal and evidence.
+
+
+#: Steps whose entries say them, too.
+_STEPS = ("seed_done", "tail_done")
+
+
+def source_gaps(context: PhaseContext) -> list[dict[str, Any]]:
+    """All gaps so far, by topic and partition; ``ranges`` are [first offset lost, first offset that was there]."""
+    # Backup lanes know no other store than the archive.
+    stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
+    found = {key: list(gaps) for key, gaps in read_gaps(stores, context.migration_id).items()}
+    for name in _STEPS:
+        for entry in context.journal.steps(name):
+            for item in entry.details.get("gaps", []):
+                ranges = [(int(first), int(until)) for first, until in item["ranges"]]
+                found.setdefault((str(item["topic"]), int(item["partition"])), []).extend(ranges)
+    return [
+        {"topic": topic, "partition": partition, "ranges": [list(gap) for gap in joined(gaps)]}
+        for (topic, partition), gaps in sorted(found.items())
+    ]
+
+
+# -- validate result --------------------------------------------------------------------------------------------------
+#
+# The stored result of a validation, and whether it still holds.
+
+
+STEP = "validated"
+RESULT = "validation"
+
+
+def passed_result(context: PhaseContext) -> ValidationResult | None:
+    """The stored result, if the last validation did not fail and the document is the one that was journaled."""
+    entry = context.journal.find_step(STEP)
+    result = load_result(context)
+    if entry is None or result is None or result.outcome is Outcome.FAILED:
+        return None
+    return result if entry.details.get("digest") == result.digest() else None
+
+
+def load_result(context: PhaseContext) -> ValidationResult | None:
+    """``results/validation.json``, or ``None``."""
+    data = get_result(context, RESULT)
+    return ValidationResult.parse(data) if data is not None else None

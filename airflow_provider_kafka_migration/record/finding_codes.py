@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.documents.plan import Finding, Severity
 
 _SEVERITIES = {"B": Severity.BLOCKER, "W": Severity.WARNING, "I": Severity.INFO}
 

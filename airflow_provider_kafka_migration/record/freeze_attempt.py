@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.cutover import FreezeResult
+from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.errors import (
     ClaimHeld,
     ClaimLost,
+    FreezeFailed,
     JournalTampered,
 )
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.timing import parse_iso
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
+from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.state import State
 
 #: Names of journal steps; their key is the number of the attempt.
@@ -104,3 +106,42 @@ def is_frozen(context: PhaseContext) -> bool:
     """A freeze was requested and is not lifted; or the cutover is over."""
     attempt = current_attempt(context)
     return (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER)
+
+
+# -- boundary ---------------------------------------------------------------------------------------------------------
+#
+# The boundary of a cutover: up to where the source belongs to the migration.
+
+
+PHASE = "cutover"
+
+
+def load_boundary(context: PhaseContext) -> Boundary:
+    """The end of the source as the sentinels step left it.
+
+    :raises FreezeFailed: the step was not done.
+    """
+    data = get_result(context, "boundary")
+    if data is None:
+        raise FreezeFailed(
+            "the end of the source is not known: the sentinels were not written",
+            where=context.where(PHASE),
+            next_step="clear cutover.sentinels",
+        )
+    return Boundary.parse(data)
+
+
+def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartition, int]:
+    """Exclusive source end of each partition.
+
+    :raises FreezeFailed: a partition appeared after the freeze.
+    """
+    partitions = migrated_partitions(context)
+    missing = [key for key in partitions if partition_name(key) not in boundary.ends]
+    if missing:
+        raise FreezeFailed(
+            f"{len(missing)} partitions appeared after the freeze, the first is {partition_name(missing[0])}",
+            where=context.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
+            next_step="stop who creates topics or partitions on the source; then approve the cutover again",
+        )
+    return {key: boundary.ends[partition_name(key)] for key in partitions}

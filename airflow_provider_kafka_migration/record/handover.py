@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.timing import parse_iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 
 #: From ``cutover.freeze`` to ``cutover.floor_guard``: six tasks, five changes.

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from airflow_provider_kafka_migration.copy.transform import Append, Decider
-from airflow_provider_kafka_migration.documents.copy import CopyPartition
-from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.copy import CopiedRecords, CopyJob, CopyPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError
+from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
+from airflow_provider_kafka_migration.offset_map.runs import (
+    MapEntry,
+    PartitionMap,
+    Run,
+    build_offset_map_document,
+    topic_of_key,
+)
 from airflow_provider_kafka_migration.offset_map.store import RunLog
-from airflow_provider_kafka_migration.offset_map.topic_key import topic_of_key
-from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap, read_map
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
-from airflow_provider_kafka_migration.offset_map.transactional_position import Position, group_name
-from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+from airflow_provider_kafka_migration.offset_map.transactional import (
+    MapPages,
+    Position,
+    TransactionalMap,
+    group_name,
+    read_map,
+    read_positions,
+)
 from airflow_provider_kafka_migration.record import freeze_attempt
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, put_result, target_key
+from airflow_provider_kafka_migration.record.facts import (
+    get_result,
+    migrated_partitions,
+    partition_name,
+    put_result,
+    target_key,
+)
+from airflow_provider_kafka_migration.state import State
 
 OFFSET_MAP = "offset-map.json"
 #: The final drain's own copy of it, among the results in the journal store.
@@ -250,3 +268,144 @@ def _parsed(context: PhaseContext, data: bytes) -> OffsetMapDocument:
 def closed_maps(document: OffsetMapDocument) -> dict[TopicPartition, PartitionMap]:
     """The maps of a document by (source topic, partition)."""
     return {(item.topic, item.partition): read_map(item) for item in document.partitions}
+
+
+# -- live offset map --------------------------------------------------------------------------------------------------
+#
+# ``offset-map.json`` while the copy goes on: from the end of the seed on, and kept up to date by the tail.
+#
+# For people and other tools, and for a migration that ends before its cutover. Nothing is decided by it: groups are
+# translated with the runs in the journal store, and after the final drain with the finished map.
+
+
+#: How often the tail looks whether a run was added.
+UPDATE_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def write_open_map(context: PhaseContext) -> bool:
+    """Write the map as it stands; whether it was written. A finished map is never replaced.
+
+    From the freeze on the final drain is the only one who writes it.
+    """
+    context.journal.refresh()
+    attempt = freeze_attempt.current_attempt(context)
+    if (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER):
+        return False
+    if attempt is None and load_document(context) is not None:
+        return False
+    key = context.key(OFFSET_MAP)
+    data = open_document(context).canonical()
+    if context.evidence_store.get(key) == data:
+        return False
+    context.evidence_store.put(key, data)
+    return True
+
+
+class MapWriter:
+    """Updates the map in a thread of its own, with connections of its own, for as long as the block runs."""
+
+    def __init__(self, context: PhaseContext) -> None:
+        self._context = context
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="offset-map", daemon=True)
+
+    def __enter__(self) -> MapWriter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        own = replace(self._context, source=self._context.source.clone(), target=self._context.target.clone())
+        try:
+            while not self._stop.wait(UPDATE_SECONDS):
+                try:
+                    write_open_map(own)
+                except Terminal as error:
+                    log.warning("offset-map.json is not updated any more: %s", error)
+                    return
+                except MigrationError as error:
+                    log.warning("offset-map.json could not be updated, the next look does it: %s", error)
+        except Exception:
+            log.exception("offset-map.json is not updated any more")
+        finally:
+            own.source.close()
+            own.target.close()
+
+
+# -- copy totals ------------------------------------------------------------------------------------------------------
+#
+# What a copy job has moved, over all its runs: for its journal entry, for the evidence and for people.
+#
+# Records and holes are exact whatever was killed meanwhile: they follow from the sequence numbers in the target's log,
+# or from the map of a copy in transactions. Bytes are what the drivers have counted: a killed one could not tell its
+# last.
+
+
+ALL_RUNS = "all runs"
+AS_COUNTED = "all runs, as far as their drivers have counted"
+
+
+def job_figures(
+    context: PhaseContext, job: CopyJob, progress: Mapping[str, Any], *, after: str | None = None
+) -> dict[str, Any]:
+    """The figures of a finished job.
+
+    :param progress: its last progress document.
+    :param after: the job before it, whose records are not this one's.
+    """
+    counted = progress.get("all_runs") or progress
+    figures: dict[str, Any] = {
+        "records": int(counted.get("records", 0)),
+        "copied_bytes": int(counted.get("copied_bytes", 0)),
+        "source_bytes": int(counted.get("source_bytes", 0)),
+        "holes": int(counted.get("holes", 0)),
+        "seconds": counted.get("seconds", -1),
+        "runs": int(counted.get("runs", 1)),
+        "figures_of": AS_COUNTED,
+    }
+    copied = _copied(context, job, progress)
+    if copied is None:
+        return figures
+    put_result(context, f"{job.name}-records", copied)
+    before = _read(context, after) if after else None
+    if after and before is None:
+        return figures
+    figures["records"] = _difference(copied.records, {} if before is None else before.records)
+    if len(copied.holes) == len(copied.records):
+        figures["holes"] = _difference(copied.holes, {} if before is None else before.holes)
+    return {**figures, "figures_of": ALL_RUNS}
+
+
+def _difference(now: Mapping[str, int], before: Mapping[str, int]) -> int:
+    """A partition that has come since counts from nothing, one that was dropped no longer counts."""
+    return sum(now[name] - before.get(name, 0) for name in sorted(now))
+
+
+def _read(context: PhaseContext, job_name: str) -> CopiedRecords | None:
+    data = get_result(context, f"{job_name}-records")
+    return None if data is None else CopiedRecords.parse(data)
+
+
+def _copied(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> CopiedRecords | None:
+    """Totals of all partitions; None if one of them is not known, or the last driver was killed before its end."""
+    if not progress.get("finished"):
+        return None
+    told = {(item["topic"], item["partition"]): item for item in progress.get("partitions", [])}
+    transactional = {item.key: item for item in job.partitions if item.verdict is Verdict.TRANSACTIONAL}
+    maps = load_maps(context, transactional) if transactional else {}
+    records, holes = {}, {}
+    for item in job.partitions:
+        name = partition_name(item.key)
+        if item.key in maps:
+            records[name] = sum(run.count or 0 for run in maps[item.key].runs())
+            continue
+        total = int(told.get(item.key, {}).get("total_records", -1))
+        if total < 0:
+            return None
+        records[name], holes[name] = total, int(told[item.key]["total_holes"])
+    return CopiedRecords(migration_id=context.migration_id, job=job.name, records=records, holes=holes)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 from typing import Any, Final, Literal
 
-from airflow_provider_kafka_migration.copy.overtaken_log import read_overtaken
-from airflow_provider_kafka_migration.copy.read_watch import describe
-from airflow_provider_kafka_migration.documents.content import DEFAULT_DELETE_RETENTION_MS, is_compacted
+from airflow_provider_kafka_migration.copy.read_watch import describe, read_overtaken
 from airflow_provider_kafka_migration.documents.copy import TombstoneSettings
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.proof import CheckResult
+from airflow_provider_kafka_migration.documents.proof import DEFAULT_DELETE_RETENTION_MS, CheckResult, is_compacted
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
 from airflow_provider_kafka_migration.record.facts import partition_name
-from airflow_provider_kafka_migration.record.timing import parse_iso
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,38 @@ from collections.abc import Mapping, Sequence
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.compare.proven import is_another_log, load_proven
-from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent
-from airflow_provider_kafka_migration.documents.proven import PassedContent
+from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent, PassedContent
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.record.facts import by_name, get_result, partition_name, put_result
-from airflow_provider_kafka_migration.record.timing import iso
+
+# -- content ranges ---------------------------------------------------------------------------------------------------
+#
+# What is compared of each partition, from the offset map of the finished copy.
+
+
+def content_ranges(document: OffsetMapDocument) -> list[ContentRange]:
+    """What is compared: each partition from its first to its last copied offset."""
+    return [
+        ContentRange(
+            topic=item.topic,
+            target_topic=item.target_topic,
+            partition=item.partition,
+            verdict=Verdict(item.verdict),
+            source_start_offset=item.source_start_offset or 0,
+            source_end_offset=item.source_end_offset or 0,
+            target_start_offset=item.target_start_offset or 0,
+            target_end_offset=item.target_end_offset or 0,
+        )
+        for item in document.partitions
+        if item.verdict
+    ]
+
+
+# -- passed content ---------------------------------------------------------------------------------------------------
+
 
 STEP = "content_passed"
 RESULT = "content-passed"

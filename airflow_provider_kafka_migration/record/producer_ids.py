@@ -1,6 +1,6 @@
 """The producer ids of the migration, and the transactional id that fences the one for data where markers are refused.
 
-A producer id can be fenced by its own transactional id only (``replication.fence_transaction``), so the data id has to
+A producer id can be fenced by its own transactional id only (``freeze.fence``), so the data id has to
 be taken with one from the start. That is done only where markers are refused: with the right to write them a fence
 needs no coordinator. The name is journaled before the producer ids are, so a process that dies in between takes the
 same id again, in its next epoch. The producer ids are journaled together with the name that they were taken with: by
@@ -13,7 +13,7 @@ import logging
 import threading
 import uuid
 
-from airflow_provider_kafka_migration.copy.empty_transactions import markers_are_refused
+from airflow_provider_kafka_migration.copy.holes import markers_are_refused
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.record.context import PhaseContext

@@ -14,13 +14,17 @@ from pydantic import ValidationError
 from airflow_provider_kafka_migration.compare.proven import forget_proven, holds_tombstones, proven_prefix, still_holds
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.copy.overtaken_log import all_times_overtaken
+from airflow_provider_kafka_migration.copy.read_watch import all_times_overtaken
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.content import content_job
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition, ProvenRange
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentRange,
+    PartitionContent,
+    ProvenPartition,
+    ProvenRange,
+    content_job,
+)
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of

@@ -17,9 +17,8 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
 from airflow_provider_kafka_migration.record.facts import migrated_partitions
-from airflow_provider_kafka_migration.record.timing import parse_iso
 from airflow_provider_kafka_migration.state import State
 
 PHASE: Final = "tail"

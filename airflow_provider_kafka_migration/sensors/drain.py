@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseOperatorLink, BaseSensorOperator
 
 from airflow_provider_kafka_migration.links.storage import JournalLink
-from airflow_provider_kafka_migration.provider.retry import migration_retry_policy
-from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, plain_spec
-from airflow_provider_kafka_migration.provider.trouble import Callback, as_callbacks, call_all
+from airflow_provider_kafka_migration.provider.progress import Callback, as_callbacks, call_all
+from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
 from airflow_provider_kafka_migration.triggers.drain import TROUBLE_EVENT, DrainTrigger, event_error
 
 if TYPE_CHECKING:

@@ -14,16 +14,12 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_kafka_migration.compare.runner import ContentChecker, ContentResults, balanced
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.content import ContentJob
+from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, error_from_dict
-from airflow_provider_kafka_migration.spark.job_errors import spark_errors
-from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
-from airflow_provider_kafka_migration.spark.open_job import session_for
-from airflow_provider_kafka_migration.spark.session import job_group, slots
-from airflow_provider_kafka_migration.spark.slice_function import ArrowFunction
+from airflow_provider_kafka_migration.spark.main import JobArguments, run_main, spark_errors
+from airflow_provider_kafka_migration.spark.session import job_group, session_for, slots
 from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
-from airflow_provider_kafka_migration.spark.worker import JobPointer
-from airflow_provider_kafka_migration.spark.worker_process import ParentWatch, die_with_parent
+from airflow_provider_kafka_migration.spark.worker import ArrowFunction, JobPointer, ParentWatch, die_with_parent
 
 log = logging.getLogger(__name__)
 

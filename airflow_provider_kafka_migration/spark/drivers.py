@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
+from airflow_provider_kafka_migration.lanes.assignment import LanePauses
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.slices import lane_failed
+from airflow_provider_kafka_migration.spark.source import SliceOutcome
 
 
 class ProgressLines:
@@ -56,3 +61,47 @@ class ProgressLines:
         share = copied / total
         eta = f", {seconds * (1 - share) / share:,.0f} s to go" if 0 < share < 1 else ""
         return [f"{share:.0%} of the offsets{eta}"]
+
+
+# -- pauses -----------------------------------------------------------------------------------------------------------
+#
+# How long to wait before a lane is tried again: the same on Spark as in one process.
+
+
+Pauses = LanePauses
+
+
+# -- merging ----------------------------------------------------------------------------------------------------------
+#
+# Takes in what a slice has brought: results to the coordinator, lines to the log, a pause when nothing worked.
+
+
+log = logging.getLogger(__name__)
+
+
+class Merger:
+    """One per driver; used by one thread at a time."""
+
+    def __init__(self, coordinator: JobCoordinator) -> None:
+        self.coordinator = coordinator
+        self._lines = ProgressLines(coordinator.job)
+        self._pauses = Pauses(follows=coordinator.follows)
+
+    def merge(self, outcome: SliceOutcome) -> float:
+        """Record an outcome.
+
+        :returns: seconds to wait before the next slice: more than 0 only if every lane of this one failed as a whole.
+        """
+        open_lanes = {lane.lane: lane for lane in self.coordinator.remaining_lanes()}
+        results = list(outcome.results)
+        for number, error in sorted(outcome.lane_errors.items()):
+            log.info("Lane %d could not be driven: %s", number, error)
+            if number in open_lanes:
+                results += lane_failed(open_lanes[number], error)
+        # The coordinator says which partitions are stuck or have failed.
+        self.coordinator.record(results)
+        log.info(self._lines.add(outcome.results))
+        lanes = {result.lane for result in results}
+        failed = lanes - {result.lane for result in results if not (result.error or result.trouble)}
+        pause = self._pauses.after(lanes, failed)
+        return pause if failed == lanes else 0.0

@@ -16,15 +16,11 @@ from pyspark.sql import SparkSession
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane
 from airflow_provider_kafka_migration.errors import SparkJobFailed
 from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
-from airflow_provider_kafka_migration.spark.job_errors import MAX_SPARK_FAILURES, spark_errors
-from airflow_provider_kafka_migration.spark.main import JobArguments, run_main
-from airflow_provider_kafka_migration.spark.merging import Merger
-from airflow_provider_kafka_migration.spark.open_job import copy_job
-from airflow_provider_kafka_migration.spark.rows import RESULT_SCHEMA, SliceOutcome, read_rows
-from airflow_provider_kafka_migration.spark.session import job_group, slots
-from airflow_provider_kafka_migration.spark.slice_function import RunLane, make_copy_slice, run_lane
-from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
-from airflow_provider_kafka_migration.spark.worker import JobPointer
+from airflow_provider_kafka_migration.spark.drivers import Merger
+from airflow_provider_kafka_migration.spark.main import MAX_SPARK_FAILURES, JobArguments, run_main, spark_errors
+from airflow_provider_kafka_migration.spark.session import copy_job, job_group, slots
+from airflow_provider_kafka_migration.spark.source import NAME, RESULT_SCHEMA, SliceOutcome, lanes_option, read_rows
+from airflow_provider_kafka_migration.spark.worker import JobPointer, RunLane, make_copy_slice, run_lane
 
 log = logging.getLogger(__name__)
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import logging
 import os
 import re
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+import airflow_provider_kafka_migration
+from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.spark.main import JobArguments
 from airflow_provider_kafka_migration.spark.source import KafkaLanes
 
 log = logging.getLogger(__name__)
@@ -158,3 +165,69 @@ def clear_job_group(context: SparkContext) -> None:
 def slots(context: SparkContext) -> int:
     """How many tasks run at once, as far as Spark knows now; at least 1."""
     return max(1, int(context.defaultParallelism))
+
+
+# -- open job ---------------------------------------------------------------------------------------------------------
+#
+# Opens what a driver needs: the job document, its store, the coordinator, and a named Spark session.
+
+
+@contextmanager
+def session_for(name: str, arguments: JobArguments) -> Iterator[SparkSession]:
+    """A session that ends with the block."""
+    session = build_session(f"kafka-migration {name}", master=arguments.master)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+@contextmanager
+def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, JobCoordinator]]:
+    """The copy job of some arguments, read before Spark starts."""
+    store = arguments.pointer.store(arguments.secrets)
+    job = arguments.pointer.read(CopyJob, store)
+    with session_for(f"{job.migration_id} {job.name}", arguments) as session:
+        coordinator = JobCoordinator(job, store)
+        yield session, job, coordinator
+
+
+# -- package ----------------------------------------------------------------------------------------------------------
+#
+# This package as a zip for ``--py-files``: what executors need of ours when it is not installed there.
+
+
+#: Folders that only Airflow uses; executors never import them.
+_AIRFLOW_ONLY = frozenset({"hooks", "operators", "sensors", "triggers", "links", "plugins", "notifications"})
+_NOT_CODE = frozenset({"__pycache__", "spark_jobs", "example_dags"})
+#: The same bytes for the same files: zip entries carry a time.
+_TIME = (1980, 1, 1, 0, 0, 0)
+
+
+def build_py_files(folder: Path | str) -> Path:
+    """Write ``airflow_provider_kafka_migration-<digest>.zip`` into a folder; the same code gives the same file.
+
+    ``spark-submit --py-files FILE`` ships it to driver and executors. The Python packages that it imports (see
+    ``session.EXECUTOR_PACKAGES``) must be installed there.
+    """
+    root = Path(airflow_provider_kafka_migration.__file__).parent
+    files = [path for path in sorted(root.rglob("*")) if path.is_file() and _is_shipped(path.relative_to(root))]
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    target = Path(folder) / f"{root.name}-{digest.hexdigest()[:16]}.zip"
+    if target.exists():
+        return target
+    partial = target.with_suffix(".partial")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in files:
+            entry = zipfile.ZipInfo(f"{root.name}/{path.relative_to(root).as_posix()}", _TIME)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, path.read_bytes())
+    partial.replace(target)
+    return target
+
+
+def _is_shipped(path: Path) -> bool:
+    parts = path.parts
+    return not (parts[0] in _AIRFLOW_ONLY or _NOT_CODE & set(parts) or path.suffix in (".pyc", ".so"))

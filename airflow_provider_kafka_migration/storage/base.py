@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from airflow_provider_kafka_migration.errors import StorageRefused, Where
+
 #: Content to be stored; a bytearray must not change meanwhile.
 Bytes = bytes | bytearray
 
@@ -55,3 +57,31 @@ class ObjectStore(Protocol):
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
         """Objects whose key starts with ``prefix``, in ascending order of their keys (as UTF-8 bytes)."""
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+#
+# Rules for keys, the same in every store.
+
+
+#: S3's limit for a key, in bytes of UTF-8.
+MAX_KEY_BYTES = 1024
+
+#: Files of a local store that are being written; no object can have such a name.
+TEMPORARY_PREFIX = ".tmp-"
+
+
+def check_key(key: str) -> str:
+    """Return the key; raise :class:`StorageRefused` for one that would leave the store or not survive it.
+
+    Good keys are relative, use ``/``, have no empty, ``.`` or ``..`` parts and at most 1024 bytes.
+    """
+    parts = key.split("/")
+    bad = any(part in ("", ".", "..") or part.startswith(TEMPORARY_PREFIX) or "\0" in part for part in parts)
+    if bad or len(key.encode("utf-8")) > MAX_KEY_BYTES:
+        raise StorageRefused(
+            f"not a usable key: {key[:200]!r}",
+            where=Where(path=key[:200]),
+            next_step="use a relative key of at most 1024 bytes without empty parts, '.' or '..'",
+        )
+    return key

@@ -12,8 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow_provider_kafka_migration.errors import ObjectExists, StorageRefused, StorageUnavailable, Where
-from airflow_provider_kafka_migration.storage.base import Bytes, ObjectInfo
-from airflow_provider_kafka_migration.storage.keys import TEMPORARY_PREFIX, check_key
+from airflow_provider_kafka_migration.storage.base import TEMPORARY_PREFIX, Bytes, ObjectInfo, check_key
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_provider_kafka_migration.errors import SpecInvalid
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
-from airflow_provider_kafka_migration.storage.s3 import S3Store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 
 
 def split_s3_uri(uri: str) -> tuple[str, str]:

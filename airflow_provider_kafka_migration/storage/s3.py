@@ -10,32 +10,251 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, ObjectExists, Where
-from airflow_provider_kafka_migration.storage.base import Bytes, ObjectInfo
-from airflow_provider_kafka_migration.storage.keys import check_key
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
-from airflow_provider_kafka_migration.storage.s3_credentials import KeysFile, live_session
-from airflow_provider_kafka_migration.storage.s3_errors import (
-    REQUEST_ERRORS,
-    as_ours,
-    code_of,
-    is_lock_refused,
-    is_missing_key,
-    is_precondition_failed,
-    is_retriable,
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectionError,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ResponseStreamingError,
 )
+from urllib3.exceptions import HTTPError
+
+from airflow_provider_kafka_migration.errors import (
+    ConnectionInvalid,
+    MigrationError,
+    ObjectExists,
+    StorageRefused,
+    StorageUnavailable,
+    Where,
+)
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.storage.base import Bytes, ObjectInfo, ObjectStore, check_key
+from airflow_provider_kafka_migration.storage.s3_credentials import KeysFile, live_session
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
     from mypy_boto3_s3.type_defs import ListObjectsV2OutputTypeDef
+
+
+# -- s3 errors --------------------------------------------------------------------------------------------------------
+#
+# S3's and botocore's errors as ours: which are worth another try, and what a person should do about the others.
+
+
+#: Answers that the same request may not get again a moment later.
+RETRIABLE_CODES = frozenset(
+    {
+        "ConditionalRequestConflict",
+        # Keys that are renewed while we wait: of a role, a profile or a file, or a token replaced in the connection.
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "InternalError",
+        "OperationAborted",
+        "RequestLimitExceeded",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "TokenRefreshRequired",
+        "TooManyRequests",
+    }
+)
+
+_CREDENTIALS = "check the credentials of the storage connection, or the machine's AWS identity"
+
+_EXPIRED = (
+    "the session token has expired: give the storage connection a role, whose keys are renewed, or put a new token "
+    "into it; a running task takes it within a minute, a failed one is cleared"
+)
+
+_THROTTLED = (
+    "ask less of the bucket: lower seed.lanes, seed.max_concurrent_partitions or max_bytes_per_second, raise "
+    "seed.segment_max_bytes; or ask its owner for more; then clear the task"
+)
+
+_NEXT_STEPS = {
+    "SlowDown": _THROTTLED,
+    "Throttling": _THROTTLED,
+    "ThrottlingException": _THROTTLED,
+    "RequestLimitExceeded": _THROTTLED,
+    "TooManyRequests": _THROTTLED,
+    "NoSuchBucket": "create the bucket, or correct its name in the spec's storage section",
+    "InvalidBucketName": "correct the bucket's name in the spec's storage section",
+    "AccessDenied": "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject on its objects",
+    "Forbidden": "allow s3:ListBucket on the bucket and s3:GetObject, s3:PutObject on its objects",
+    "AllAccessDisabled": "ask the owner of the bucket",
+    "InvalidAccessKeyId": _CREDENTIALS,
+    "SignatureDoesNotMatch": _CREDENTIALS,
+    "InvalidToken": _CREDENTIALS,
+    "ExpiredToken": _EXPIRED,
+    "ExpiredTokenException": _EXPIRED,
+    "TokenRefreshRequired": _EXPIRED,
+    "CredentialRetrievalError": "check that the role of the storage connection, or the machine's AWS identity, can "
+    "still be had (STS, metadata service); it is tried again, and the log has the reason",
+    "RequestTimeTooSkewed": "set this machine's clock: it differs from the object store's",
+    "PermanentRedirect": "set region_name to the bucket's region",
+    "AuthorizationHeaderMalformed": "set region_name to the bucket's region",
+    "IllegalLocationConstraintException": "set region_name to the bucket's region",
+    "ParamValidationError": "correct the bucket's name in the spec's storage section",
+    "SSLError": "check the certificate of endpoint_url; verify takes the path of a CA bundle",
+    "NotImplemented": "use an object store that supports If-None-Match on PutObject",
+}
+
+#: What a request may end with: botocore wraps its transport's errors, except those of reading the body of an answer.
+REQUEST_ERRORS = (BotoCoreError, ClientError, HTTPError)
+
+#: Transport errors: the request may or may not have been done.
+_TRANSPORT = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError, HTTPError)
+
+#: Nothing was sent: whoever gives the keys (STS, a metadata service, a file) did not answer just now.
+_NO_KEYS_NOW = (CredentialRetrievalError,)
+
+
+def code_of(error: BaseException) -> str:
+    """S3's error code, or the class name of an error that has none. ``str(error)`` is avoided: it may be long."""
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code") or "Unknown")
+    return type(error).__name__
+
+
+def status_of(error: BaseException) -> int:
+    """The HTTP status of S3's answer, 0 without one."""
+    if isinstance(error, ClientError):
+        return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+    return 0
+
+
+def is_retriable(error: BaseException) -> bool:
+    """Whether the same request may succeed a moment later."""
+    if isinstance(error, ClientError):
+        return code_of(error) in RETRIABLE_CODES or status_of(error) in (429, 500, 502, 503, 504)
+    return isinstance(error, (*_TRANSPORT, *_NO_KEYS_NOW))
+
+
+def is_precondition_failed(error: BaseException) -> bool:
+    """``If-None-Match: *`` met an existing object."""
+    return code_of(error) in ("PreconditionFailed", "412") or status_of(error) == 412
+
+
+def is_missing_key(error: BaseException) -> bool:
+    """There is no such object (but the bucket is there)."""
+    return code_of(error) == "NoSuchKey"
+
+
+def is_lock_refused(error: BaseException) -> bool:
+    """The bucket, the service or the identity cannot lock objects; the same put without a lock may work."""
+    code = code_of(error)
+    if code in ("InvalidRequest", "InvalidArgument", "MalformedXML") and isinstance(error, ClientError):
+        return "lock" in str(error.response.get("Error", {}).get("Message", "")).lower()
+    return code in ("ObjectLockConfigurationNotFoundError", "NotImplemented", "AccessDenied", "MethodNotAllowed")
+
+
+def as_ours(
+    error: BotoCoreError | ClientError | HTTPError, *, bucket: str, endpoint: str | None, path: str
+) -> MigrationError:
+    """The error to raise for one of botocore's. Names the bucket, never credentials."""
+    service = f" at {endpoint}" if endpoint else ""
+    where = Where(path=path)
+    code = code_of(error)
+    if is_retriable(error):
+        return StorageUnavailable(
+            f"S3{service} did not do what was asked of bucket {bucket}: {code}, also not when tried again",
+            where=where,
+            next_step=_NEXT_STEPS.get(code, "check the network and the object store's health, then clear the task"),
+            details={"code": code, "bucket": bucket},
+        )
+    if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
+        what, next_step = f"no usable AWS credentials for bucket {bucket}", _CREDENTIALS
+    else:
+        what = f"S3{service} refused for bucket {bucket}: {code}"
+        next_step = _NEXT_STEPS.get(code, "check the storage connection and the bucket")
+    return StorageRefused(what, where=where, next_step=next_step, details={"code": code, "bucket": bucket})
+
+
+# -- s3 config --------------------------------------------------------------------------------------------------------
+#
+# How S3 is reached. All fields are optional: without them boto3's own chain applies (environment, profile, role).
+
+
+@dataclass(frozen=True)
+class S3Config:
+    """Endpoint and credentials of an S3 service.
+
+    :param endpoint_url: for services other than AWS; then path-style addressing is used.
+    :param verify: ``False`` turns TLS verification off, a string is the path of a CA bundle.
+    :param credentials_file: JSON with ``aws_access_key_id``, ``aws_secret_access_key`` and ``aws_session_token`` that
+        somebody replaces before the keys end; it is read again when it changes, and wins over the keys here.
+    :param read_keys: gives the keys that hold now, for credentials that this process renews itself. It wins over
+        both, belongs to this process, and is no part of the settings as data.
+    """
+
+    endpoint_url: str | None = None
+    aws_access_key_id: str | None = field(default=None, repr=False)
+    aws_secret_access_key: str | None = field(default=None, repr=False)
+    aws_session_token: str | None = field(default=None, repr=False)
+    region_name: str | None = None
+    verify: bool | str | None = None
+    credentials_file: str | None = None
+    read_keys: Callable[[], Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.aws_access_key_id) != bool(self.aws_secret_access_key):
+            raise ConnectionInvalid(
+                "the S3 settings have only one of aws_access_key_id and aws_secret_access_key",
+                next_step="give both, or neither to use the machine's own AWS identity",
+            )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> S3Config:
+        """Settings from a mapping (a secret reference's JSON); empty values count as not given.
+
+        :raises ConnectionInvalid: unknown keys or values of a wrong type. Values are never quoted: they are secrets.
+        """
+        known = {item.name for item in fields(cls)} - {"read_keys"}
+        unknown = sorted(str(key) for key in data if key not in known)
+        if unknown:
+            raise ConnectionInvalid(
+                f"unknown S3 settings: {', '.join(unknown)}", next_step=f"use only {', '.join(sorted(known))}"
+            )
+        given = {key: value for key, value in data.items() if value is not None and value != ""}
+        wrong = sorted(
+            key for key, value in given.items() if not isinstance(value, (str, bool) if key == "verify" else str)
+        )
+        if wrong:
+            raise ConnectionInvalid(f"S3 settings that are not text: {', '.join(wrong)}", next_step="give text")
+        return cls(**given)
+
+    @classmethod
+    def of(cls, resolver: Resolver, reference: str) -> S3Config:
+        """Settings behind a reference, with a way to renew credentials that end.
+
+        :raises ConnectionInvalid: the reference cannot be resolved, or its settings cannot be used.
+        """
+        config = cls.from_dict(resolver.mapping(reference))
+        renewal = resolver.renewal(reference)
+        return replace(config, read_keys=renewal) if renewal else config
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that are set, secrets included: for a secret reference's content, never for a log."""
+        values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "read_keys"}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+# -- s3 ---------------------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 
@@ -259,3 +478,57 @@ def _session(config: S3Config) -> boto3.session.Session:
         aws_session_token=config.aws_session_token,
         region_name=config.region_name,
     )
+
+
+# -- s3 facts ---------------------------------------------------------------------------------------------------------
+#
+# What a bucket says of itself: Object Lock and the store's clock. For prechecks; asks, never writes.
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """``None`` where the store does not tell, or is no S3.
+
+    :param is_s3: a bucket, not a folder.
+    :param object_lock: the bucket has Object Lock switched on.
+    :param clock_skew_seconds: the store's clock minus ours; S3 refuses signatures beyond 15 minutes.
+    """
+
+    is_s3: bool
+    object_lock: bool | None = None
+    clock_skew_seconds: float | None = None
+
+
+def store_facts(store: ObjectStore) -> StoreFacts:
+    """Facts of a store; never raises for what a bucket does not tell."""
+    if not isinstance(store, S3Store):
+        return StoreFacts(is_s3=False)
+    return StoreFacts(True, _object_lock(store), _clock_skew(store))
+
+
+def _object_lock(store: S3Store) -> bool | None:
+    try:
+        answer = store.client.get_object_lock_configuration(Bucket=store.bucket)
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        return False if "ObjectLockConfigurationNotFound" in code else None
+    except REQUEST_ERRORS:
+        return None
+    return answer.get("ObjectLockConfiguration", {}).get("ObjectLockEnabled") == "Enabled"
+
+
+def _clock_skew(store: S3Store) -> float | None:
+    before = time.time()
+    try:
+        answer = store.client.head_bucket(Bucket=store.bucket)["ResponseMetadata"]
+    except ClientError as error:
+        # A refusal has a date, too: beyond 15 minutes S3 refuses everything, and that is when it is asked for most.
+        answer = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]
+    except REQUEST_ERRORS:
+        return None
+    try:
+        theirs = parsedate_to_datetime(answer["HTTPHeaders"]["date"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        return None
+    # The header counts whole seconds: half a second is the middle of what it may mean.
+    return theirs + 0.5 - (before + time.time()) / 2

@@ -1,0 +1,1 @@
+"""Topics on the target: created, configured, taken to the source's log starts, probed; the lag of each."""

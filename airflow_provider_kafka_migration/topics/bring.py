@@ -5,7 +5,7 @@ again. It never shrinks, never deletes a topic, and refuses topics that hold dat
 
 Order, with what a crash in between leaves:
 
-1. intentions and copy-time settings are journaled (:mod:`~.topology_settings`): nothing has changed yet;
+1. intentions and copy-time settings are journaled (:mod:`~.copy_settings`): nothing has changed yet;
 2. topics are created or adopted (journaled with their ids): one that was created but not journaled is known by
    the intention, and is empty;
 3. producer ids are taken and journaled: ids that were taken but not journaled are never used;
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.topology import TopologyResult
+from airflow_provider_kafka_migration.documents.target import TopologyResult
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress

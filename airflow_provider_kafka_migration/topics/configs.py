@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, TopicPlan
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import Configs
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.spec import TopologySection
 
 LONG_MAX = str(2**63 - 1)

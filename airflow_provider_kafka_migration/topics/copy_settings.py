@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.topology import CopySettings, TopicSettings
+from airflow_provider_kafka_migration.documents.target import CopySettings, TopicSettings
 from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigChange
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.topics import ConfigChange
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.passed_content import DELETING_RESTORED
 from airflow_provider_kafka_migration.topics import copy_settings

@@ -10,11 +10,10 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.errors import ForeignData
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import PhaseContext, Progress, iso
 from airflow_provider_kafka_migration.record.facts import migrated_partitions, target_key
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch, TailHealth, check_none_failed
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.topics import topics_gone
 
 PHASE = "drain_ready"

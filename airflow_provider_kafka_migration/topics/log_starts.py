@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from airflow_provider_kafka_migration.copy.holes import fill_log_start
-from airflow_provider_kafka_migration.copy.log_starts import delete_fillers_again
-from airflow_provider_kafka_migration.documents.copy import ProducerIds
-from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.copy.holes import delete_fillers_again, fill_log_start
+from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ForeignData, MigrationError
-from airflow_provider_kafka_migration.record.cluster import Cluster
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
 
 PHASE = "topology_copy"

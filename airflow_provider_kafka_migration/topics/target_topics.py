@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan
-from airflow_provider_kafka_migration.documents.topology import CopySettings
+from airflow_provider_kafka_migration.documents.target import CopySettings
 from airflow_provider_kafka_migration.errors import ForeignData, MigrationError, PermissionMissing, TopologyRefused
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied

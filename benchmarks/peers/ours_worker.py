@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.lanes import local_runner
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes import job_progress
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from benchmarks.peers.base import note_idle_size
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     folder, references, journal, key = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s")
     if os.environ.get("BENCH_PROFILE"):
-        local_runner.run_slice = _profiled(local_runner.run_slice, Path(folder))  # type: ignore[assignment]
+        job_progress.run_slice = _profiled(job_progress.run_slice, Path(folder))  # type: ignore[assignment]
     clients = Clients.from_file(references)
     job = clients.load_job(journal, key)
     note_idle_size(Path(folder))

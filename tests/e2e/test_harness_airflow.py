@@ -64,6 +64,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowStandal
         yield started
 
 
+@pytest.mark.soak
 def test_a_run_with_an_approval_and_its_clear(airflow: AirflowStandalone) -> None:
     run = airflow.trigger("probe", {"x": 5}, "a-run")
     assert run == "a-run"

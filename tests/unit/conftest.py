@@ -1,23 +1,28 @@
-"""What unit tests share: an S3 server in this process, and stores."""
+"""What unit tests share: stores, an S3 server in this process, a small spec, Airflow connections."""
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
-from airflow_provider_kafka_migration.storage.s3 import S3Store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
+
+# Property tests run without deadlines: the machine may be busy.
+settings.register_profile("no-deadline", deadline=None)
+settings.load_profile("no-deadline")
 
 
 @dataclass(frozen=True)
@@ -83,3 +88,27 @@ def store(request: pytest.FixtureRequest) -> ObjectStore:
     """Both kinds of store, one after the other."""
     found: ObjectStore = request.getfixturevalue(f"{request.param}_store")
     return found
+
+
+MINIMAL: dict[str, Any] = {
+    "migration_id": "orders",
+    "source": {"conn_id": "kafka_source"},
+    "target": {"conn_id": "kafka_target"},
+    "storage": {"conn_id": "aws_s3", "journal": "s3://bucket/migrations", "evidence": "s3://evidence/bundles"},
+}
+
+
+@pytest.fixture
+def minimal_spec() -> dict[str, Any]:
+    """The smallest useful spec."""
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in MINIMAL.items()}
+
+
+@pytest.fixture
+def connection(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Defines an Airflow connection for this test: ``connection("id", conn_type="kafka", extra={...})``."""
+
+    def define(conn_id: str, **fields: Any) -> None:
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
+
+    return define

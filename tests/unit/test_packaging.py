@@ -167,7 +167,7 @@ def test_executors_are_asked_for_what_a_copier_imports() -> None:
 
     code = (
         "import sys\n"
-        "import airflow_provider_kafka_migration.spark.slice_function\n"
+        "import airflow_provider_kafka_migration.spark.worker\n"
         "import airflow_provider_kafka_migration.spark.compare\n"
         f"missing = [name for name in {EXECUTOR_PACKAGES!r} if name not in sys.modules]\n"
         "assert not missing, missing\n"

@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.errors import SpecInvalid
-from airflow_provider_kafka_migration.spec import MigrationSpec, json_schema, load_spec, parse_spec
-from airflow_provider_kafka_migration.spec_types import format_duration, parse_bytes, parse_duration
+from airflow_provider_kafka_migration.spec import (
+    MigrationSpec,
+    format_duration,
+    json_schema,
+    load_spec,
+    parse_bytes,
+    parse_duration,
+    parse_spec,
+)
 
 CASES = Path(__file__).parents[1] / "cases" / "spec"
 

@@ -1,0 +1,1 @@
+"""Administration of a cluster, as typed values: topics, configs, access, groups, producers."""

@@ -1,6 +1,6 @@
 """Everything a migration asks of a cluster besides its records, as typed values.
 
-One class, put together from one module per concern. It speaks Kafka's own messages over :class:`~.wire.Wire`, not
+One class, put together from one module per concern. It speaks Kafka's own messages over :class:`~.kafka.wire.Wire`, not
 confluent-kafka's AdminClient: that one hides per-item errors and answers "no ACLs" when it may not look.
 
 Habits: reads raise what concerns the whole request and carry errors of single items as data; changes answer
@@ -13,14 +13,11 @@ from collections.abc import Iterable
 from types import TracebackType
 
 from airflow_provider_kafka_migration.errors import PermissionMissing
-from airflow_provider_kafka_migration.kafka.admin.access import AclsAdmin
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigsAdmin
-from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotasAdmin
-from airflow_provider_kafka_migration.kafka.admin.admin_share_groups import ShareGroupsAdmin
-from airflow_provider_kafka_migration.kafka.admin.admin_users import UsersAdmin
+from airflow_provider_kafka_migration.kafka.admin.access import AclsAdmin, QuotasAdmin, UsersAdmin
 from airflow_provider_kafka_migration.kafka.admin.cluster import ClusterDescription
+from airflow_provider_kafka_migration.kafka.admin.groups import ShareGroupsAdmin
 from airflow_provider_kafka_migration.kafka.admin.producers import TransactionsAdmin
-from airflow_provider_kafka_migration.kafka.admin.topics import TopicsAdmin
+from airflow_provider_kafka_migration.kafka.admin.topics import ConfigsAdmin, TopicsAdmin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Which, Wire
 

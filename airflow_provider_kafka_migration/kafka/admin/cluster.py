@@ -140,7 +140,7 @@ class ClusterAdmin(AdminBase):
     def cluster_facts(self, *, authorizer: bool = True) -> ClusterDescription:
         """Id, version, mode, brokers and features.
 
-        :param authorizer: whether ACLs are enforced, as :meth:`~.admin_acls.AclsAdmin.describe_acls` told.
+        :param authorizer: whether ACLs are enforced, as :meth:`~.access.AclsAdmin.describe_acls` told.
         """
         response = self.wire.request(MetadataRequest(topics=[], allow_auto_topic_creation=False))
         support = self.api_support()

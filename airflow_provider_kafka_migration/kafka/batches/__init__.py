@@ -1,0 +1,1 @@
+"""Record batches as bytes: headers, records, packing. No I/O."""

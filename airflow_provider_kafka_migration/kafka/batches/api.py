@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from airflow_provider_kafka_migration.errors import BatchMalformed
-from airflow_provider_kafka_migration.kafka.batches.batch_join import join_batches
 from airflow_provider_kafka_migration.kafka.batches.header import (
     HEAD,
     HEAD_BYTES,
@@ -18,9 +17,10 @@ from airflow_provider_kafka_migration.kafka.batches.header import (
     build_batch,
     patched_header,
 )
-from airflow_provider_kafka_migration.kafka.batches.legacy_batches import MIN_MESSAGE_BYTES, LegacyBatch
-from airflow_provider_kafka_migration.kafka.batches.packing import PackedBatch, pack_batches
+from airflow_provider_kafka_migration.kafka.batches.packing import PackedBatch, join_batches, pack_batches
 from airflow_provider_kafka_migration.kafka.batches.records import (
+    MIN_MESSAGE_BYTES,
+    LegacyBatch,
     Record,
     RecordIndex,
     Timestamps,

@@ -8,13 +8,16 @@ record; only length, timestamp delta and offset delta are written anew.
 from __future__ import annotations
 
 import itertools
+import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
-from airflow_provider_kafka_migration.kafka.batches import codecs
+from airflow_provider_kafka_migration.kafka.batches import header
 from airflow_provider_kafka_migration.kafka.batches.header import (
     CONTROL_BIT,
+    LOG_OVERHEAD,
     NO_PRODUCER_ID,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
@@ -98,7 +101,7 @@ def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def index_records(batch: RawBatch, max_bytes: int = codecs.MAX_UNPACKED_BYTES) -> RecordIndex:
+def index_records(batch: RawBatch, max_bytes: int = header.MAX_UNPACKED_BYTES) -> RecordIndex:
     """Unpack a batch and find its records.
 
     :raises BatchMalformed: damaged data, or more or fewer records than the header says.
@@ -106,7 +109,7 @@ def index_records(batch: RawBatch, max_bytes: int = codecs.MAX_UNPACKED_BYTES) -
     if batch.record_count == 0:
         return RecordIndex(b"")
     try:
-        index = RecordIndex(codecs.decompress(batch.codec, batch.payload, max_bytes))
+        index = RecordIndex(header.decompress(batch.codec, batch.payload, max_bytes))
         _fill(index, batch.record_count)
     except (IndexError, BatchMalformed) as error:
         what = error.what if isinstance(error, BatchMalformed) else _CUT
@@ -237,7 +240,7 @@ def inner_offsets_are_dense(batch: RawBatch) -> bool:
 
     :raises BatchMalformed: damaged data.
     """
-    if batch.codec != codecs.NONE:
+    if batch.codec != header.NONE:
         return True
     try:
         return _is_dense(bytes(batch.payload), batch.record_count)
@@ -286,7 +289,7 @@ def encode_body(key: bytes | None, value: bytes | None, headers: Sequence[tuple[
 
 def encode_batch(
     batch_records: Sequence[Record],
-    codec: int = codecs.NONE,
+    codec: int = header.NONE,
     *,
     base_offset: int | None = None,
     last_offset: int | None = None,
@@ -318,7 +321,7 @@ def encode_batch(
         max_time = log_append_time
     return build_batch(
         # Brokers write a batch without records without a payload, whatever its codec.
-        codecs.compress(codec, b"".join(parts)) if parts else b"",
+        header.compress(codec, b"".join(parts)) if parts else b"",
         base_offset=base,
         last_offset_delta=last - base,
         record_count=len(batch_records),
@@ -358,7 +361,7 @@ def rebuild(
     """The kept records as batches that a broker takes: one per run of consecutive offsets, more if too large.
 
     Base offsets are those of the source; between the runs are holes. The codec stays; bits and producer fields that
-    :func:`~.batch_header.patched_header` replaces are cleared.
+    :func:`~.header.patched_header` replaces are cleared.
 
     :param keep_from_offset: records below it are left out.
     :param timestamps: ``visible`` gives each record of a LogAppendTime batch the time that readers see.
@@ -452,7 +455,7 @@ class _Rebuild:
         else:
             payload = self._payload(first, stop, base_delta)
         return build_batch(
-            codecs.compress(batch.codec, payload),
+            header.compress(batch.codec, payload),
             base_offset=batch.base_offset + base_delta,
             last_offset_delta=stop - first - 1,
             record_count=stop - first,
@@ -468,3 +471,180 @@ class _Rebuild:
             body = buffer[bodies[position] : ends[position]]
             append_record(parts, encode_varint(self.times[position]), self.deltas[position] - base_delta, body)
         return b"".join(parts)
+
+
+# -- batch columns ----------------------------------------------------------------------------------------------------
+#
+# The records of a batch as columns: one list per field, for work that does not look at keys and values.
+
+
+class Columns(NamedTuple):
+    """Records: equal lists, compared as such at the speed of C.
+
+    A body is key, value and headers as they are encoded in a batch.
+    """
+
+    offsets: list[int]
+    times: list[int]
+    bodies: list[bytes]
+
+    def slice(self, first: int, stop: int) -> Columns:
+        """Records ``first`` to ``stop - 1``."""
+        return Columns(self.offsets[first:stop], self.times[first:stop], self.bodies[first:stop])
+
+
+def read_columns(batch: RawBatch, timestamps: Timestamps) -> Columns:
+    """All records of a batch.
+
+    :raises BatchMalformed: damaged data, a wrong CRC included.
+    """
+    batch.check_crc()
+    index = index_records(batch)
+    buffer = index.buffer
+    bodies = [buffer[first:stop] for first, stop in zip(index.bodies, index.ends, strict=True)]
+    return Columns(record_offsets(batch, index), record_times(batch, index, timestamps), bodies)
+
+
+# -- legacy batches ---------------------------------------------------------------------------------------------------
+#
+# Message formats 0 and 1, as 3.9 brokers and older still keep them on disk (KIP-31, KIP-32; written no more, KIP-724).
+#
+# A message is a record, or a wrapper with a compressed message set as its value. Offsets inside of a wrapper are
+# absolute in format 0 and relative in format 1, where the wrapper has the offset of its last record.
+
+
+#: offset, size behind it, CRC-32 over all that follows, magic, attributes
+_MESSAGE = struct.Struct(">qiIbb")
+_INT64 = struct.Struct(">q")
+_INT32 = struct.Struct(">i")
+_MAGIC_AT = 16
+_CRC_END = 16
+#: smallest whole messages: null key, null value
+MIN_MESSAGE_BYTES = (26, 34)
+
+
+class LegacyBatch:
+    """A view of one message of magic 0 or 1: a record or a compressed wrapper of records.
+
+    Only what its header tells without unpacking; ``next_offset`` counts what was compacted away below it.
+
+    :raises BatchMalformed: bytes that no broker writes.
+    """
+
+    __slots__ = ("attributes", "crc", "data", "last_offset", "magic", "next_offset", "size_bytes", "timestamp")
+
+    last_offset: int
+    next_offset: int
+    crc: int
+    magic: int
+    attributes: int
+    timestamp: int
+
+    #: Legacy messages know no transactions.
+    producer_id = -1
+    is_control = False
+    is_transactional = False
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.size_bytes = len(data)
+        try:
+            self.last_offset, size, self.crc, self.magic, self.attributes = _MESSAGE.unpack_from(data)
+            self.timestamp = _INT64.unpack_from(data, _MESSAGE.size)[0] if self.magic else NO_TIMESTAMP
+        except struct.error:
+            raise self._malformed("a message is cut") from None
+        self.next_offset = self.last_offset + 1
+        if self.magic not in (0, 1) or size + LOG_OVERHEAD != len(data) or self.last_offset < 0:
+            raise self._malformed(f"impossible message header: magic {self.magic}, {size} bytes")
+        if self.codec > header.LZ4:
+            raise self._malformed(f"codec {self.codec} in message format {self.magic}")
+
+    def _malformed(self, what: str) -> BatchMalformed:
+        return BatchMalformed(
+            what,
+            where=Where(offset=getattr(self, "last_offset", None)),
+            next_step="look at the batch on the source with kafka-dump-log --deep-iteration",
+        )
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4."""
+        return self.attributes & header.CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """True if readers see the wrapper's time for each record."""
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT) and self.magic == 1
+
+    def check_crc(self) -> None:
+        """Raise :class:`BatchMalformed` if the message is not what was written."""
+        actual = zlib.crc32(self.data[_CRC_END:])
+        if actual != self.crc:
+            raise self._malformed(f"CRC-32 of the message is {actual:#010x}, its header says {self.crc:#010x}")
+
+    def records(self, timestamps: Timestamps = "visible") -> Iterator[Record]:
+        """The record, or those inside of the wrapper, ascending; raises :class:`BatchMalformed`."""
+        try:
+            yield from self._records(timestamps)
+        except (struct.error, IndexError):
+            raise self._malformed("a message is cut") from None
+        except BatchMalformed as error:
+            raise self._malformed(error.what) from None
+
+    def _records(self, timestamps: Timestamps) -> list[Record]:
+        key, value = _key_and_value(bytes(self.data), 0, self.magic)
+        if self.codec == header.NONE:
+            return [Record(self.last_offset, self.timestamp, key, value, [])]
+        if value is None:
+            raise self._malformed("a compressed message without content")
+        inner = self._inner(header.decompress(self.codec, value))
+        if not inner:
+            raise self._malformed("a compressed message without records")
+        shift = 0
+        if self.magic == 1:
+            # Some librdkafka sent wrappers with offset 0 and absolute offsets inside; brokers know them too.
+            shift = 0 if self.last_offset == 0 else self.last_offset - inner[-1].offset
+        visible = timestamps == "visible" and self.is_log_append_time
+        return [
+            record._replace(offset=record.offset + shift, timestamp=self.timestamp if visible else record.timestamp)
+            for record in inner
+        ]
+
+    def _inner(self, buffer: bytes) -> list[Record]:
+        found: list[Record] = []
+        position = 0
+        while position < len(buffer):
+            offset, size, _, magic, attributes = _MESSAGE.unpack_from(buffer, position)
+            end = position + LOG_OVERHEAD + size
+            if magic != self.magic or attributes & header.CODEC_MASK or end > len(buffer) or end <= position:
+                raise self._malformed("a message inside of a compressed message is malformed")
+            if found and offset <= found[-1].offset:
+                raise self._malformed("offsets inside of a compressed message go backwards")
+            time = _INT64.unpack_from(buffer, position + _MESSAGE.size)[0] if magic else NO_TIMESTAMP
+            key, value = _key_and_value(buffer[:end] if end < len(buffer) else buffer, position, magic)
+            found.append(Record(offset, time, key, value, []))
+            position = end
+        return found
+
+    def __repr__(self) -> str:
+        return f"LegacyBatch(..{self.last_offset}, magic {self.magic}, {self.size_bytes} bytes)"
+
+
+def _key_and_value(buffer: bytes, position: int, magic: int) -> tuple[bytes | None, bytes | None]:
+    position += _MESSAGE.size + (8 if magic else 0)
+    key, position = _sized(buffer, position)
+    value, position = _sized(buffer, position)
+    if position != len(buffer):
+        raise BatchMalformed("a message's length is not that of its fields")
+    return key, value
+
+
+def _sized(buffer: bytes, position: int) -> tuple[bytes | None, int]:
+    length: int = _INT32.unpack_from(buffer, position)[0]
+    position += 4
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(buffer):
+        raise BatchMalformed("a message ends behind its set")
+    return buffer[position:end], end

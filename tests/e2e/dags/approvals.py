@@ -13,7 +13,7 @@ from typing import Any
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_provider_kafka_migration import phases
-from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalFacts
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
 from airflow_provider_kafka_migration.record.context import PhaseResult

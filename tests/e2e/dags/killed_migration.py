@@ -23,7 +23,7 @@ from typing import Any
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from airflow_provider_kafka_migration.dag import build_migration_dag
-from airflow_provider_kafka_migration.freeze.freeze_webhook import FreezeWebhook
+from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.operators.approval import MigrationApprovalOperator

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import CopyFailed, MigrationError
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import load_spec

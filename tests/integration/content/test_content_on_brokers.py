@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.compare.content_log import KafkaLog
+from airflow_provider_kafka_migration.compare.logs import KafkaLog
 from airflow_provider_kafka_migration.compare.proven import proven_key
 from airflow_provider_kafka_migration.compare.runner import ContentResults, LocalContentRunner
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentJob,
+    ContentRange,
+    PartitionContent,
+    ProvenPartition,
+    TopicRules,
+)
 from airflow_provider_kafka_migration.errors import BrokerRefused
 from harness.brokers import KafkaCluster
 from harness.load import Kind, Record, load, tiny_topics, wait_cleaned, write

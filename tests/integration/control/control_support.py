@@ -10,13 +10,11 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import plan as plan_phase
-from airflow_provider_kafka_migration.record.cluster import Cluster
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.state import State

@@ -15,12 +15,10 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from airflow_provider_kafka_migration.access import apply, write_grants
 from airflow_provider_kafka_migration.documents.target import AccessMap
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin.access import Acl
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigResource
-from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
+from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record.context import PhaseContext

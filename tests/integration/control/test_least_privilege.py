@@ -7,15 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_provider_kafka_migration.access import permissions
-from airflow_provider_kafka_migration.documents.findings import Severity
-from airflow_provider_kafka_migration.documents.plan import Plan
+from airflow_provider_kafka_migration.documents.plan import Plan, Severity
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
-from airflow_provider_kafka_migration.pages.plan_diff import as_text, diff_plans
+from airflow_provider_kafka_migration.pages.plan import as_text, diff_plans
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
 from airflow_provider_kafka_migration.planning.make import make_plan
-from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for

@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 from typer.testing import CliRunner, Result
 
 from airflow_provider_kafka_migration.cli.app import app
-from airflow_provider_kafka_migration.documents.measured_rates import MeasuredRates
-from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
+from airflow_provider_kafka_migration.documents.plan import MeasuredRates, Plan, Verdict
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from airflow_provider_kafka_migration.documents.findings import Finding, Severity
+from airflow_provider_kafka_migration.documents.plan import Finding, Severity
 from airflow_provider_kafka_migration.errors import PrecheckBlocked
-from airflow_provider_kafka_migration.kafka.admin.admin_configs import ConfigResource
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
+from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
 from airflow_provider_kafka_migration.record.context import PhaseContext

@@ -11,10 +11,8 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import source_drift, take_over
 from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMissing, TopologyRefused
-from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
-from airflow_provider_kafka_migration.kafka.admin.admin_quotas import QuotaEntity
-from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential
-from airflow_provider_kafka_migration.phases import tail, topology_copy, validate_drift
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
+from airflow_provider_kafka_migration.phases import tail, topology_copy, validate
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import jobs, producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext
@@ -163,7 +161,7 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     copy_settings.restore_producer_visible(context)
     copy_settings.restore_deleting(context)
     assert control.overrides(topic) == wanted
-    assert validate_drift.check(context).outcome is Outcome.PASSED
+    assert validate.check(context).outcome is Outcome.PASSED
 
 
 def test_a_pass_that_was_killed_is_completed_by_the_next_one(
@@ -235,7 +233,7 @@ def test_quotas_and_users_are_followed(
     wait_for("the target to have it", taken, 60)
     named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(take_over.NAMED)}
     assert "its secret cannot be read" in named[f"user {other}"]
-    check = validate_drift.check(context)
+    check = validate.check(context)
     assert check.outcome is Outcome.WARNING
     assert any(other in finding for finding in check.findings)
 
@@ -262,7 +260,7 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     assert copied in mine(context, stem)
     assert context.load_plan().digest() == digest
     assert len(context.journal.steps(take_over.NAMED)) == 2
-    check = validate_drift.check(context)
+    check = validate.check(context)
     assert check.outcome is (Outcome.FAILED if policy == "refuse" else Outcome.WARNING)
     assert len(check.findings) == 2
 
@@ -291,7 +289,7 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
     weak.target = context.target
     with pytest.raises(PermissionMissing):
         take_over.check_before_freeze(weak)
-    assert validate_drift.check(weak).outcome is Outcome.FAILED
+    assert validate.check(weak).outcome is Outcome.FAILED
     (row,) = [row for row in take_over.facts(weak) if row[0] == "could not be looked at"]
     assert row[1]
     # A broker that has just started may know no ACL yet; one with a half of them must not cost rights, either.

@@ -10,8 +10,7 @@ import pytest
 
 from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
-from airflow_provider_kafka_migration.kafka.admin.access import Acl
-from airflow_provider_kafka_migration.kafka.admin.admin_users import NewScramCredential
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext

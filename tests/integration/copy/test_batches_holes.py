@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import TopicPartition
 
-from airflow_provider_kafka_migration.copy.gap_log import read_gaps
+from airflow_provider_kafka_migration.copy.archive import read_gaps
 from harness.brokers import KafkaCluster
 from harness.compare import Record, bounds
 from harness.load import wait_cleaned, write

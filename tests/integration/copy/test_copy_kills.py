@@ -96,7 +96,7 @@ def kill_copiers(copy: Copying, name: Literal["seed", "tail"], rng: random.Rando
     assert at_work >= kills // 3, "too few of them hit a copier that was at work"
 
 
-@pytest.mark.parametrize("via", ["direct", "s3"])
+@pytest.mark.parametrize("via", ["direct", pytest.param("s3", marks=pytest.mark.soak)])
 def test_killed_at_random_moments(
     copying: Callable[..., Copying],
     source_cluster: KafkaCluster,

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.offset_map.maps import LaneMaps
 from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap
+from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read_records
 from harness.load import Kind, TopicLoad, load

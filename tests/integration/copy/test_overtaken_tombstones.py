@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
-from airflow_provider_kafka_migration.copy.overtaken_log import read_overtaken
-from airflow_provider_kafka_migration.documents.content import TopicRules
+from airflow_provider_kafka_migration.copy.read_watch import read_overtaken
 from airflow_provider_kafka_migration.documents.copy import TombstoneSettings
-from airflow_provider_kafka_migration.documents.proof import PartitionContent
+from airflow_provider_kafka_migration.documents.proof import PartitionContent, TopicRules
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, records
 from airflow_provider_kafka_migration.kafka.logs import read_span

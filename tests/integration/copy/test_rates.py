@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.assignment import set_rates
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
 from tests.integration.copy.conftest import MakeCopying

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from airflow_provider_kafka_migration.kafka import ends
+from airflow_provider_kafka_migration.kafka import logs
 from harness import kafka_jars
 from harness.brokers import KafkaCluster
 from harness.fetch_faults import Answered, Asked, FetchFaults
@@ -86,7 +86,7 @@ def remote_topic(tiered_cluster: KafkaCluster, unique_name: Callable[[str], str]
         epoch = wire.leader_epochs([key])[key]
 
         def is_remote() -> bool:
-            local = ends.local_log_start(wire, key, epoch)
+            local = logs.local_log_start(wire, key, epoch)
             return local is not None and END - local < 2 * SEGMENT_BYTES // VALUE_BYTES
 
         wait_for(is_remote, 120, "the segments to be in remote storage only")

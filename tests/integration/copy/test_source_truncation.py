@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.offset_map.transactional_position import Position, group_name
-from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+from airflow_provider_kafka_migration.offset_map.transactional import Position, group_name, read_positions
 from harness.brokers import KafkaCluster
 from harness.copying import results_of, wait_begun
 from harness.processes import wait_for

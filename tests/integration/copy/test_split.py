@@ -10,12 +10,11 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import TopicPartition
 
-from airflow_provider_kafka_migration.copy.archive import build_manifest
+from airflow_provider_kafka_migration.copy.archive import build_manifest, read_gaps
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.copy.gap_log import read_gaps
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, CopyFailed
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from harness.brokers import KafkaCluster
 from harness.copying import Worker
 from harness.load import load, tiny_topics

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.approval import ApprovalAnswer, ApprovalKind, Responder
+from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind, Responder
 from airflow_provider_kafka_migration.documents.plan import (
     ClusterFacts,
     GroupPlan,
@@ -27,11 +27,10 @@ from airflow_provider_kafka_migration.documents.plan import (
 )
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.freeze import fence
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.phases import (
     drain,
     evidence,
@@ -47,10 +46,8 @@ from airflow_provider_kafka_migration.phases import (
     sentinels as cutover_sentinels,
 )
 from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
-from airflow_provider_kafka_migration.record.cluster import Cluster
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State

@@ -98,7 +98,7 @@ def object_name(points: Points, key: str, data: bytes) -> str:
 
 def install(points: Points) -> None:
     """Watch all side effects of this process."""
-    from airflow_provider_kafka_migration.freeze.freeze_webhook import FreezeWebhook
+    from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
     from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
     from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -174,7 +174,7 @@ def live(arguments: list[str], points: Points, output: Path) -> None:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    from airflow_provider_kafka_migration.cli import app, migrate, runner, runners  # noqa: F401
+    from airflow_provider_kafka_migration.cli import app, migrate, runner  # noqa: F401
     from airflow_provider_kafka_migration.phases.registry import PHASES
 
     for entry in PHASES.values():

@@ -13,8 +13,8 @@ from airflow_provider_kafka_migration.copy.partition import advance_sequence
 from airflow_provider_kafka_migration.errors import PermissionMissing, Where
 from airflow_provider_kafka_migration.evidence import bundle
 from airflow_provider_kafka_migration.freeze import fence
-from airflow_provider_kafka_migration.freeze import fence_producer as replication_fence
-from airflow_provider_kafka_migration.freeze.fence_producer import fence_producer
+from airflow_provider_kafka_migration.freeze import fence as replication_fence
+from airflow_provider_kafka_migration.freeze.fence import fence_producer
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED

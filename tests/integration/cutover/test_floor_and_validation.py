@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.errors import FloorViolated, ForeignData, 
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.phases import floor_guard, groups, validate
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.validate_result import load_result
+from airflow_provider_kafka_migration.record.facts import load_result
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.brokers import KafkaCluster

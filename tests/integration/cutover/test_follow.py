@@ -16,8 +16,7 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated
 from airflow_provider_kafka_migration.phases import freeze, tail
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
-from airflow_provider_kafka_migration.record.validate_result import load_result
+from airflow_provider_kafka_migration.record.facts import load_result, migrated_partitions
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags, topics_gone
 from harness import clients

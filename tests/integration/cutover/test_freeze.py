@@ -26,8 +26,8 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, 
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups import commit
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels, validate_drift
+from airflow_provider_kafka_migration.journal.entries import Owner
+from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels, validate
 from airflow_provider_kafka_migration.record import freeze_attempt
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
@@ -448,5 +448,5 @@ def test_write_is_granted_when_clients_may_switch_and_our_denials_stay_on_the_so
     assert denials(lab.source_cluster, again, topic) == ["User:alice"]
     on_target = [acl for acl in again.target.admin.describe_acls().acls if acl.resource_name == topic]
     assert {acl.permission for acl in on_target} == {"ALLOW"}
-    assert [finding for finding in validate_drift.check(again).findings if "ACL" in finding] == []
+    assert [finding for finding in validate.check(again).findings if "ACL" in finding] == []
     assert CUTOVER_STEPS[5](lab.context()).already_done

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from cutover_support import Lab
 
 from airflow_provider_kafka_migration.approvals import answers
-from airflow_provider_kafka_migration.documents.groups import GroupResult, Translation
+from airflow_provider_kafka_migration.documents.cutover import GroupResult, Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, WaitsForOperator
 from airflow_provider_kafka_migration.groups import commit
@@ -184,7 +184,7 @@ def test_each_committed_offset_of_a_mapped_partition(make_lab: MakeLab, unique_n
     records = compare.read_records(config, topic)[0]
     copied = compare.read_records(lab.target_cluster.client_config(), topic)[0]
     translator = commit.Translator.final(context)
-    from airflow_provider_kafka_migration.documents.groups import CommittedOffset, GroupSnapshot
+    from airflow_provider_kafka_migration.documents.cutover import CommittedOffset, GroupSnapshot
 
     for offset in range(end + 1):
         snapshot = GroupSnapshot(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cutover_support import Lab
 
-from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.freeze import one_task
+from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.phases import one_task
 from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.references import Resolver

@@ -22,7 +22,7 @@ import yaml
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
-from airflow_provider_kafka_migration.journal.verify import verify_journal
+from airflow_provider_kafka_migration.journal.view import verify_journal
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness import compare
 from harness.brokers import KafkaCluster

@@ -15,10 +15,11 @@ from cutover_support import Lab, closing
 from kafka.protocol.api_message import ApiMessage
 
 from airflow_provider_kafka_migration.checks import access
-from airflow_provider_kafka_migration.documents.groups import GroupResult
+from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.groups import commit, plan_groups
+from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.groups import offsets as group_offsets
+from airflow_provider_kafka_migration.groups import offsets as plan_groups
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import floor_guard, groups
 from airflow_provider_kafka_migration.record.context import PhaseContext

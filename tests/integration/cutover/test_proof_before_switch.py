@@ -11,7 +11,7 @@ from cutover_support import CUTOVER_STEPS, Lab
 from test_uncompared import check, delete_records
 
 from airflow_provider_kafka_migration.approvals import request
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition
+from airflow_provider_kafka_migration.documents.proof import ProvenPartition
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.phases import groups, validate
 from airflow_provider_kafka_migration.record.context import PhaseContext

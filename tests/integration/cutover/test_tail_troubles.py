@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.lanes import job_progress
 from airflow_provider_kafka_migration.phases import drain, seed
 from airflow_provider_kafka_migration.record import overtaken, tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.topics import bring, topology_missing
+from airflow_provider_kafka_migration.topics import bring, recopy
 from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -262,11 +262,7 @@ def test_a_topic_that_is_made_again_by_halves_is_completed(
     context = lab.context()
     seed.run(context)
     assert done == [topic]
-    assert (
-        len(context.journal.steps(overtaken.MADE_AGAIN))
-        == len(context.journal.steps(topology_missing.MADE_AGAIN_DONE))
-        == 1
-    )
+    assert len(context.journal.steps(overtaken.MADE_AGAIN)) == len(context.journal.steps(recopy.MADE_AGAIN_DONE)) == 1
     lab.check_equal()
 
 

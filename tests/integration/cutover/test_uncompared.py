@@ -12,10 +12,10 @@ from cutover_support import CUTOVER_STEPS, Lab
 
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ValidationFailed
-from airflow_provider_kafka_migration.freeze import behind_boundary
+from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.phases import groups, validate
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.validate_result import load_result
+from airflow_provider_kafka_migration.record.facts import load_result
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
@@ -85,7 +85,7 @@ def test_records_written_to_the_source_after_the_boundary_fail(
     fill({topic: 2}, 20)
     lab = make_lab([topic])
     context = switched(lab)
-    assert behind_boundary.read(context).problem == ""
+    assert late_writes.read(context).problem == ""
     producer = Producer(lab.source_cluster.client_config())
     for number in range(3):
         producer.produce(topic, b"late %d" % number, partition=1)

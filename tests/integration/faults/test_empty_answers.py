@@ -15,14 +15,13 @@ import pytest
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
 from airflow_provider_kafka_migration.copy import backup, recovery, source
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.documents.content import ContentJob
-from airflow_provider_kafka_migration.documents.proof import ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import BrokerBusy, CopyStalled, RecordsWithheld
 from airflow_provider_kafka_migration.kafka import fetch
-from airflow_provider_kafka_migration.kafka.ends import local_log_start
+from airflow_provider_kafka_migration.kafka.logs import local_log_start
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes import job_progress
-from airflow_provider_kafka_migration.lanes.local_runner import LocalRunner
+from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.offset_maps import only_holes
 from harness.fault_lab import FaultLab

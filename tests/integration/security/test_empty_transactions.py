@@ -11,13 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.copy import append, empty_transactions
-from airflow_provider_kafka_migration.copy.empty_transactions import (
-    EmptyTransactions,
-    Fill,
-    Filled,
-    markers_are_refused,
-)
+from airflow_provider_kafka_migration.copy import append, holes
+from airflow_provider_kafka_migration.copy.holes import EmptyTransactions, Fill, Filled, markers_are_refused
 from airflow_provider_kafka_migration.errors import PermissionMissing, SliceExpired
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
@@ -202,8 +197,8 @@ def test_a_new_incarnation_ends_open_transactions_and_fences_the_old_one(
     key = (topic, 0)
     old = filler(topic)
     # The old one "dies" after the partition was added and before the transaction was ended.
-    monkeypatch.setattr(empty_transactions.EmptyTransactions, "_on_added", lambda *_: None)
-    monkeypatch.setattr(empty_transactions, "CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr(holes.EmptyTransactions, "_on_added", lambda *_: None)
+    monkeypatch.setattr(holes, "CLOSE_SECONDS", 0.0)
     old.transactions.submit({key: Fill(1, 0, None)})
     time.sleep(0.3)
     assert wire.list_offsets([key], "log_end")[key] == 0

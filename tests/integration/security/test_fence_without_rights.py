@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import pytest
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest
 
-from airflow_provider_kafka_migration.copy.empty_transactions import Fill, fill_and_wait, markers_are_refused
+from airflow_provider_kafka_migration.copy.holes import Fill, fill_and_wait, markers_are_refused
 from airflow_provider_kafka_migration.errors import PermissionMissing, Terminal
-from airflow_provider_kafka_migration.freeze.fence_producer import Fenced, fence_producer
-from airflow_provider_kafka_migration.freeze.fence_transaction import TransactionFence
+from airflow_provider_kafka_migration.freeze.fence import Fenced, TransactionFence, fence_producer
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import read_span

@@ -23,8 +23,8 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_provider_kafka_migration.errors import AuthenticationFailed, MigrationError
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
-from airflow_provider_kafka_migration.record import cluster as cluster_module
-from airflow_provider_kafka_migration.record.cluster import Cluster
+from airflow_provider_kafka_migration.record import context as cluster_module
+from airflow_provider_kafka_migration.record.context import Cluster
 from harness.brokers import KafkaCluster
 from harness.certificates import Authority
 from tests.integration.copy.copying import Copying

@@ -14,9 +14,8 @@ import pytest
 from airflow_provider_kafka_migration.compare.proven import proven_prefix
 from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.copy.clients import write_references
-from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.copy import CopyJob, ProofSettings, StopAt, halves
-from airflow_provider_kafka_migration.documents.proven import ProvenPartition
+from airflow_provider_kafka_migration.documents.proof import ContentJob, ProvenPartition
 from harness.brokers import KafkaCluster
 from harness.clients import LiveProducer
 from harness.load import load, standard_topics, tiny_topics

@@ -25,9 +25,9 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.lanes import job_progress as coordinator_module
 from airflow_provider_kafka_migration.spark.seed import SeedDriver
 from airflow_provider_kafka_migration.spark.session import build_session, job_group
-from airflow_provider_kafka_migration.spark.slice_function import RunLane
 from airflow_provider_kafka_migration.spark.source import NAME, lanes_option
 from airflow_provider_kafka_migration.spark.tail import TailDriver
+from airflow_provider_kafka_migration.spark.worker import RunLane
 from tests.spark_support import StoredJob, store_job
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

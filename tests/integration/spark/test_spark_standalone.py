@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
-from airflow_provider_kafka_migration.spark.package import build_py_files
+from airflow_provider_kafka_migration.spark.session import build_py_files
 from harness.brokers import KafkaCluster
 from harness.load import load, standard_topics
 from harness.spark_cluster import SparkCluster
@@ -138,7 +138,7 @@ def test_the_code_of_executors_comes_from_the_zip(tmp_path: Path, cluster: Spark
         "from pyspark.sql import SparkSession\n"
         "def where(_):\n"
         "    import airflow_provider_kafka_migration as package\n"
-        "    from airflow_provider_kafka_migration.replication import slices\n"
+        "    from airflow_provider_kafka_migration.lanes import slices\n"
         "    return package.__file__\n"
         "spark = SparkSession.builder.getOrCreate()\n"
         "print('FROM', spark.sparkContext.parallelize([0], 1).map(where).first())\n"

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from airflow_provider_kafka_migration.compare.runner import ContentResults
-from airflow_provider_kafka_migration.documents.content import ContentJob, TopicRules
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.documents.proof import ContentRange
+from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange, TopicRules
 from airflow_provider_kafka_migration.offset_map.runs import MapEntry, build_offset_map_document
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
+from airflow_provider_kafka_migration.offset_map.transactional import MapPages
 from harness.brokers import KafkaCluster
 from harness.copying import Copying
 from harness.load import Kind, load, tiny_topics

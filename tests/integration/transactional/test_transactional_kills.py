@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from harness.brokers import KafkaCluster
 from harness.copying import Copying, results_of, wait_begun, wait_for
 from harness.load import load, tiny_topics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from airflow_provider_kafka_migration.offset_map.transactional_position import group_name
+from airflow_provider_kafka_migration.offset_map.transactional import group_name
 from harness.brokers import KafkaCluster
 from harness.copying import Copying, results_of
 from tests.integration.security.support import TARGET_TOPIC

@@ -13,10 +13,13 @@ from confluent_kafka import Producer
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import MigrationError, Transient
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
-from airflow_provider_kafka_migration.offset_map.transactional_pages import MapPages
-from airflow_provider_kafka_migration.offset_map.transactional_position import Position, group_name
-from airflow_provider_kafka_migration.offset_map.transactional_positions import read_positions
+from airflow_provider_kafka_migration.offset_map.transactional import (
+    MapPages,
+    Position,
+    TransactionalMap,
+    group_name,
+    read_positions,
+)
 from harness.brokers import KafkaCluster
 from harness.compare import Record, read
 from harness.copying import Copying

@@ -10,8 +10,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from airflow_provider_kafka_migration.cli.app import app
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore

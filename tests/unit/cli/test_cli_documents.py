@@ -11,7 +11,7 @@ import pytest
 import rfc8785
 from nacl.signing import SigningKey
 
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, sign_bundle
 from airflow_provider_kafka_migration.documents.proof import Outcome

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.cli import runner
-from airflow_provider_kafka_migration.cli.ending import Stop
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import ExitCode, Stop
 from airflow_provider_kafka_migration.cli.progress import ProgressView
-from airflow_provider_kafka_migration.cli.runner import Tail
-from airflow_provider_kafka_migration.cli.runners import SparkRunner, references
+from airflow_provider_kafka_migration.cli.runner import SparkRunner, Tail, references
 from airflow_provider_kafka_migration.errors import (
     ConnectionInvalid,
     CopyFailed,

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_kafka_migration.cli.ending import Ending, Stop, listening
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import Ending, ExitCode, Stop, listening
 
 #: A command whose job looks at its Stop, and one whose job is deaf; both say when they have begun.
 _PROGRAM = """
 import sys, time
 import typer
-from airflow_provider_kafka_migration.cli.ending import Stop
+from airflow_provider_kafka_migration.cli.frame import Stop
 from airflow_provider_kafka_migration.cli.frame import Answer, answering
 from airflow_provider_kafka_migration.errors import Interrupted
 

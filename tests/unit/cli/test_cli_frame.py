@@ -16,8 +16,15 @@ from typer.testing import CliRunner
 
 from airflow_provider_kafka_migration import __version__
 from airflow_provider_kafka_migration.cli.app import app
-from airflow_provider_kafka_migration.cli.exit_codes import MEANINGS, ExitCode, exit_code
-from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, JsonOption, answering
+from airflow_provider_kafka_migration.cli.frame import (
+    MEANINGS,
+    Answer,
+    DebugOption,
+    ExitCode,
+    JsonOption,
+    answering,
+    exit_code,
+)
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, SpecInvalid, WaitsForOperator, Where
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.cli import runner
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.cli.runner import Driver, Outcome, Tail
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
@@ -25,8 +25,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseResult
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.context import PhaseResult, iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -207,14 +206,14 @@ def test_without_a_freeze_nothing_is_added(
 
 _PROGRAM = """
 import sys, time
-from airflow_provider_kafka_migration.cli import drive
+from airflow_provider_kafka_migration.cli import runner
 from airflow_provider_kafka_migration.cli.app import app
 
 def go(*_):
     print("begun", file=sys.stderr, flush=True)
     time.sleep(300)
 
-drive.Driver.go = go
+runner.Driver.go = go
 app()
 """
 

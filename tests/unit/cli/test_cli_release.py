@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_kafka_migration.cli.exit_codes import ExitCode
+from airflow_provider_kafka_migration.cli.frame import ExitCode
 from airflow_provider_kafka_migration.cli.migrate import cli_owner
 from airflow_provider_kafka_migration.errors import ClaimLost
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.lanes.claim_watch import ClaimNotice, claim_key
+from airflow_provider_kafka_migration.lanes.slices import ClaimNotice, claim_key
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 import airflow_provider_kafka_migration
-from airflow_provider_kafka_migration.cli.frame import Answer, answering
-from airflow_provider_kafka_migration.cli.wording import next_step_for
+from airflow_provider_kafka_migration.cli.frame import Answer, answering, next_step_for
 from airflow_provider_kafka_migration.errors import CopyFailed
 
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_kafka_migration.documents.backup import BackupEnd, BackupSource
+from airflow_provider_kafka_migration.documents.copy import BackupEnd, BackupSource
 from airflow_provider_kafka_migration.documents.plan import (
     ClusterFacts,
     LanePlan,
     PartitionPlan,
     Plan,
+    PlanSupplement,
     TopicPlan,
     Verdict,
+    supplemented,
 )
-from airflow_provider_kafka_migration.documents.plan_supplement import PlanSupplement, supplemented
-from airflow_provider_kafka_migration.planning.backup_source import archived, look_of
+from airflow_provider_kafka_migration.planning.source_snapshot import archived, look_of
 
 CASES = Path(__file__).parents[2] / "cases"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_provider_kafka_migration.documents.plan import Plan
-from airflow_provider_kafka_migration.documents.plan_supplement import PlanSupplement, supplemented
+from airflow_provider_kafka_migration.documents.plan import Plan, PlanSupplement, supplemented
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_kafka_migration.errors import ClaimHeld, ClaimLost
-from airflow_provider_kafka_migration.journal.claim import Claim, Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Claim, Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import _FIRST_NAMESPACE, Life, OwnerProcess
 from airflow_provider_kafka_migration.state import State
@@ -21,8 +20,8 @@ from airflow_provider_kafka_migration.storage.local import LocalStore
 _FINGERPRINT = Fingerprint("source", "target")
 _HOLDER = """
 import sys
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Owner
+from airflow_provider_kafka_migration.journal.entries import Fingerprint
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 from airflow_provider_kafka_migration.storage.local import LocalStore

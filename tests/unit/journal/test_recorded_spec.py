@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_kafka_migration.errors import DocumentUnreadable
-from airflow_provider_kafka_migration.journal.claim import Owner
-from airflow_provider_kafka_migration.journal.fingerprint import Fingerprint
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.journal.recorded_spec import recorded_spec, spec_to_record
-from airflow_provider_kafka_migration.journal.spec_guard import guard_spec
+from airflow_provider_kafka_migration.journal.spec_guard import guard_spec, recorded_spec, spec_to_record
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 

@@ -13,7 +13,7 @@ from journal_support import ALICE, BOB, OpenJournal, go_to
 from airflow_provider_kafka_migration.documents.journal import content_hash
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, JournalTampered
 from airflow_provider_kafka_migration.journal import Journal, verify_journal
-from airflow_provider_kafka_migration.journal.ledger import entry_key
+from airflow_provider_kafka_migration.journal.entries import entry_key
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore

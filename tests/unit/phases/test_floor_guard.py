@@ -11,10 +11,9 @@ from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.phases import floor_guard, sentinels
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.record.facts import by_name, put_result
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.timing import iso
 from airflow_provider_kafka_migration.state import State
 
 ENDS = {("orders", 0): 100, ("orders", 1): 50}

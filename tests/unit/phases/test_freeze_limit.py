@@ -16,8 +16,7 @@ from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.triggers import drain as drain_trigger

@@ -10,7 +10,7 @@ import pytest
 from phase_support import make_context, make_plan
 
 from airflow_provider_kafka_migration.access import apply
-from airflow_provider_kafka_migration.documents import findings
+from airflow_provider_kafka_migration.documents import plan
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.errors import IllegalTransition
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
@@ -66,7 +66,7 @@ def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypa
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     with pytest.raises(IllegalTransition, match="newer than its precheck"):
         topology_copy.run(context)
-    checked = findings.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
+    checked = plan.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
     put_result(context, growth.PRECHECK_RESULT, checked)
     topology_copy.run(context)
     assert done == [1]
@@ -84,7 +84,7 @@ def test_a_plan_that_topology_copy_itself_has_amended_is_a_checked_one(
     monkeypatch.setattr(apply, "run", lambda _: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     plans = [make_plan({"orders": count}) for count in (1, 2, 3)]
-    checked = findings.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
+    checked = plan.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
     put_result(context, growth.PRECHECK_RESULT, checked)
     for former, amended in itertools.pairwise(plans):
         details = {"former_digest": former.digest(), "digest": amended.digest()}

@@ -12,8 +12,7 @@ from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, StillFrozen
 from airflow_provider_kafka_migration.phases import rollback
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 
@@ -43,7 +42,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
             raise error
         return {}
 
-    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.freeze_methods.unfreeze", unfreeze)
+    monkeypatch.setattr("airflow_provider_kafka_migration.freeze.frozen.unfreeze", unfreeze)
     with pytest.raises(StillFrozen):
         rollback.run(context)
     assert context.journal.tip_state is State.TAIL

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 from phase_support import make_plan
 
-from airflow_provider_kafka_migration.documents.cutover import Boundary, Sentinel
-from airflow_provider_kafka_migration.documents.groups import GroupResult, TranslatedOffset, Translation
-from airflow_provider_kafka_migration.documents.offset_map import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
+from airflow_provider_kafka_migration.documents.cutover import (
+    Boundary,
+    GroupResult,
+    Sentinel,
+    TranslatedOffset,
+    Translation,
+)
 from airflow_provider_kafka_migration.documents.proof import ContentDifference, Outcome, PartitionContent, worst
 from airflow_provider_kafka_migration.freeze.late_writes import LateWrites
 from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
-from airflow_provider_kafka_migration.phases.validate_checks import (
+from airflow_provider_kafka_migration.phases.validate import (
     CountRules,
     Ends,
     TargetCommits,

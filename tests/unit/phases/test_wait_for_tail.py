@@ -8,11 +8,10 @@ import pytest
 from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.errors import CopyFailed, StorageUnavailable
-from airflow_provider_kafka_migration.journal.claim import Owner
+from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.timing import iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_kafka_migration.documents.content import ContentJob
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import ContentJob
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     ConnectionInvalid,
@@ -27,14 +27,17 @@ from airflow_provider_kafka_migration.errors import (
     error_from_dict,
 )
 from airflow_provider_kafka_migration.spark import main as spark_main
-from airflow_provider_kafka_migration.spark.drivers import ProgressLines
-from airflow_provider_kafka_migration.spark.job_errors import root_cause
-from airflow_provider_kafka_migration.spark.merging import Merger
-from airflow_provider_kafka_migration.spark.package import build_py_files
-from airflow_provider_kafka_migration.spark.pauses import Pauses
-from airflow_provider_kafka_migration.spark.rows import RESULT_ARROW, SliceOutcome, error_batch, read_rows, result_batch
-from airflow_provider_kafka_migration.spark.session import check_settings
-from airflow_provider_kafka_migration.spark.source import group_lanes
+from airflow_provider_kafka_migration.spark.drivers import Merger, Pauses, ProgressLines
+from airflow_provider_kafka_migration.spark.main import root_cause
+from airflow_provider_kafka_migration.spark.session import build_py_files, check_settings
+from airflow_provider_kafka_migration.spark.source import (
+    RESULT_ARROW,
+    SliceOutcome,
+    error_batch,
+    group_lanes,
+    read_rows,
+    result_batch,
+)
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
 from tests.spark_support import MIGRATION_ID, make_job, references_file, store_job
 
@@ -327,8 +330,8 @@ def test_the_zip_is_importable_on_its_own_and_always_the_same(tmp_path: Path) ->
     assert (second.name, second.read_bytes()) == (first.name, content)
     code = (
         "import airflow_provider_kafka_migration as package, sys\n"
-        "from airflow_provider_kafka_migration.spark import seed, tail, verify\n"
-        "from airflow_provider_kafka_migration.replication import slices\n"
+        "from airflow_provider_kafka_migration.spark import compare, seed, tail\n"
+        "from airflow_provider_kafka_migration.lanes import slices\n"
         "assert '.zip' in package.__file__, package.__file__\n"
         "assert 'airflow' not in sys.modules\n"
     )

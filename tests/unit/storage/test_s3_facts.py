@@ -11,9 +11,7 @@ import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from airflow_provider_kafka_migration.storage.local import LocalStore
-from airflow_provider_kafka_migration.storage.s3 import S3Store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
-from airflow_provider_kafka_migration.storage.s3_facts import StoreFacts, store_facts
+from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store, StoreFacts, store_facts
 from harness.s3 import S3Server
 
 

@@ -16,8 +16,7 @@ from airflow_provider_kafka_migration.journal import Fingerprint, Journal, Owner
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage import s3
-from airflow_provider_kafka_migration.storage.s3 import S3Store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 from harness.s3_faults import Fault, FaultyS3
 
 PASSING = (Fault.SLOW_DOWN, Fault.INTERNAL_ERROR, Fault.DROPPED, Fault.ANSWER_LOST, Fault.ANSWER_TORN)

@@ -21,8 +21,7 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.storage import s3
-from airflow_provider_kafka_migration.storage.s3 import S3Store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 
 LATER = datetime.now(UTC) + timedelta(days=365)
 

@@ -9,8 +9,7 @@ import pytest
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, SpecInvalid
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.open import open_store, split_s3_uri
-from airflow_provider_kafka_migration.storage.s3 import S3Store
-from airflow_provider_kafka_migration.storage.s3_config import S3Config
+from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Which ACLs go to the target, under which names, and which do not and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.access.iam import access_map
+from airflow_provider_kafka_migration.access.mapping import make_plans, target_acl
+from airflow_provider_kafka_migration.documents.plan import AclPlan
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
+
+
+def _spec(**sections: Any) -> MigrationSpec:
+    data: dict[str, Any] = {
+        "migration_id": "m",
+        "source": {"conn_id": "env:SOURCE"},
+        "target": {"conn_id": "env:TARGET"},
+        "storage": {"journal": "file:///tmp/journal"},
+    }
+    return parse_spec({**data, **sections})
+
+
+def _acl(kind: str, name: str, operation: str = "READ", pattern: str = "LITERAL", **more: str) -> Acl:
+    return Acl(
+        kind,
+        name,
+        pattern,
+        more.get("principal", "User:app"),
+        more.get("host", "*"),
+        operation,
+        more.get("allow", "ALLOW"),
+    )
+
+
+def _plans(
+    bindings: list[Acl],
+    *,
+    target: list[Acl] | None = None,
+    topics: str = "orders",
+    enforced: bool = True,
+    **options: Any,
+) -> list[AclPlan]:
+    granted = options.pop("writes_granted", True)
+    listing = AclListing(enforced, tuple(target or ()))
+    return make_plans(_spec(**options), bindings, listing, set(topics.split()), writes_granted=granted)
+
+
+@pytest.mark.parametrize(
+    ("acl", "why"),
+    [
+        (_acl("TOPIC", "orders", principal="User:ANONYMOUS"), "principal excluded"),
+        (_acl("TOPIC", "__consumer_offsets"), "internal topic"),
+        (_acl("TOPIC", "__", pattern="PREFIXED"), "internal topic"),
+        (_acl("CLUSTER", "kafka-cluster", "CLUSTER_ACTION"), "belongs to the brokers"),
+        (_acl("TOPIC", "payments"), "topic not migrated"),
+        (_acl("TOPIC", "pay", pattern="PREFIXED"), "no topic of the migration"),
+    ],
+)
+def test_what_is_left_out_says_why(acl: Acl, why: str) -> None:
+    (plan,) = _plans([acl])
+    assert plan.action == "filtered"
+    assert why in plan.reason
+
+
+@pytest.mark.parametrize(
+    "acl",
+    [
+        _acl("TOPIC", "orders"),
+        _acl("TOPIC", "ord", pattern="PREFIXED"),
+        _acl("TOPIC", "*", "DESCRIBE"),
+        _acl("TOPIC", "orders", "READ", allow="DENY"),
+        _acl("GROUP", "any-group"),
+        _acl("GROUP", "g-", pattern="PREFIXED"),
+        _acl("TRANSACTIONAL_ID", "tx", "WRITE"),
+        _acl("CLUSTER", "kafka-cluster", "ALTER"),
+        _acl("DELEGATION_TOKEN", "token", "DESCRIBE"),
+        _acl("TOPIC", "orders", host="10.0.0.1"),
+    ],
+)
+def test_all_kinds_are_copied_as_they_are(acl: Acl) -> None:
+    (plan,) = _plans([acl])
+    assert (plan.action, target_acl(plan)) == ("create", acl)
+    (there,) = _plans([acl], target=[acl])
+    assert there.action == "exists"
+
+
+def test_bindings_of_newer_brokers_and_targets_without_authorizer_are_named() -> None:
+    (unknown,) = _plans([_acl("TOPIC", "orders", "UNKNOWN_99")])
+    assert unknown.action == "unsupported"
+    (open_target,) = _plans([_acl("TOPIC", "orders")], enforced=False)
+    assert (open_target.action, open_target.reason) == ("unsupported", "the target has no authorizer")
+
+
+def test_bindings_of_the_target_alone_are_reported_but_not_the_migration_s_own() -> None:
+    own = _acl("CLUSTER", "kafka-cluster", "ALTER", principal="User:migrator")
+    other = _acl("TOPIC", "orders", "WRITE", principal="User:other")
+    elsewhere = _acl("TOPIC", "not-ours", "WRITE", principal="User:other")
+    acls = {"exclude_principals": ["User:migrator"]}
+    (plan,) = _plans([], target=[own, other, elsewhere], acls=acls)
+    assert (plan.action, plan.principal, plan.resource_name) == ("target_only", "User:other", "orders")
+
+
+def test_literal_bindings_follow_their_topics() -> None:
+    rename = {"prefix": "old.", "topics": {"payments": "money"}}
+    plans = make_plans(
+        _spec(topics={"rename": rename}),
+        [_acl("TOPIC", "orders"), _acl("TOPIC", "payments")],
+        AclListing(True),
+        {"orders", "payments"},
+    )
+    assert sorted(plan.target_resource_name for plan in plans) == ["money", "old.orders"]
+
+
+def test_prefixed_bindings_are_renamed_where_that_is_sound() -> None:
+    rename = {"prefix": "old.", "topics": {"shop.secret": "vault"}}
+    plans = make_plans(
+        _spec(topics={"rename": rename}),
+        [_acl("TOPIC", "shop.", pattern="PREFIXED")],
+        AclListing(True),
+        {"shop.orders", "shop.secret"},
+    )
+    assert [(plan.pattern_type, plan.target_resource_name) for plan in plans] == [
+        ("LITERAL", "vault"),
+        ("PREFIXED", "old.shop."),
+    ]
+    assert "name of its own" in plans[0].reason
+
+
+def test_write_is_deferred_and_all_becomes_read_until_then() -> None:
+    section = {"write_grants": "at_cutover"}
+    acls = [_acl("TOPIC", "orders", "WRITE"), _acl("TOPIC", "orders", "ALL", principal="User:owner")]
+    plans = _plans(acls, acls=section, writes_granted=False)
+    assert sorted((plan.operation, plan.action) for plan in plans) == [
+        ("ALL", "deferred"),
+        ("READ", "create"),
+        ("WRITE", "deferred"),
+    ]
+    denied = _plans([_acl("TOPIC", "orders", "WRITE", allow="DENY")], acls=section, writes_granted=False)
+    assert [plan.action for plan in denied] == ["create"]
+    assert {plan.action for plan in _plans(acls, acls=section)} == {"create"}
+
+
+def test_plans_do_not_depend_on_the_order_of_the_listing() -> None:
+    acls = [_acl("TOPIC", "orders", operation) for operation in ("WRITE", "READ", "DESCRIBE")]
+    assert _plans(acls) == _plans(acls[::-1])
+
+
+def test_the_access_map_has_denials_prefixes_and_what_has_no_equivalent() -> None:
+    plans = _plans(
+        [
+            _acl("TOPIC", "ord", "WRITE", "PREFIXED"),
+            _acl("TOPIC", "orders", "DELETE", allow="DENY"),
+            _acl("CLUSTER", "kafka-cluster", "CREATE"),
+            _acl("DELEGATION_TOKEN", "token", "DESCRIBE"),
+        ]
+    )
+    found = access_map("m", None, plans)
+    statements = {
+        (item.effect, item.resources[0].rsplit(":", 1)[1]): item.actions for item in found.principals["User:app"]
+    }
+    assert statements["Allow", "topic/CLUSTER/UUID/ord*"] == ["kafka-cluster:DescribeTopic", "kafka-cluster:WriteData"]
+    assert statements["Deny", "topic/CLUSTER/UUID/orders"] == ["kafka-cluster:DeleteTopic"]
+    assert statements["Allow", "cluster/CLUSTER/UUID"] == ["kafka-cluster:Connect"]
+    assert len(found.without_equivalent) == 2

@@ -1,0 +1,108 @@
+"""Frozen time is what producers feel: from the moment they are asked to stop until clients may switch."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from phase_support import Clock, approval, make_context
+
+from airflow_provider_kafka_migration.approvals import check, request
+from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
+from airflow_provider_kafka_migration.freeze import frozen
+from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.phases import floor_guard, freeze
+from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.state import State
+
+
+def verify(context: PhaseContext, clock: Clock, seconds: float) -> None:
+    """The freeze that was requested is verified so much later."""
+    attempt = freeze_attempt.current_attempt(context)
+    assert attempt is not None
+    clock.sleep(seconds)
+    result = FreezeResult(
+        migration_id="m1",
+        attempt=attempt.number,
+        method="manual",
+        requested_at=iso(attempt.requested_at),
+        verified_at=iso(clock.now()),
+        deadline=iso(attempt.deadline),
+        ends={},
+    )
+    context.journal.step(freeze_attempt.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+
+
+def ready(context: PhaseContext, clock: Clock, seconds: float) -> FrozenTime:
+    """A step of 20 s, and READY so much after the verification."""
+    attempt = freeze_attempt.current_attempt(context)
+    assert attempt is not None
+    timer = frozen.StepTimer.start(context, attempt, "final_drain")
+    clock.sleep(20)
+    timer.done({})
+    clock.sleep(seconds - 20)
+    return floor_guard._frozen_time(context, attempt)
+
+
+def begin(context: PhaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The freeze is requested as the task does it; the lag is small."""
+    monkeypatch.setattr(freeze.follow, "check_all_followed", lambda _: None)
+    context.source.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
+    context.target.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
+    code = request.make_facts(context, "cutover").code
+    check.check_approval(context, approval(context, "cutover", code))
+    context.now.__self__.sleep(5)  # type: ignore[attr-defined]
+    freeze._begin(context, None)
+
+
+@pytest.mark.parametrize(
+    ("section", "felt"),
+    [
+        ({"freeze": "webhook", "producer_freeze_webhook": "http://127.0.0.1:1/"}, 37.0),
+        # Whoever approves confirms that the producers are stopped: they have been since then, five seconds longer.
+        ({"freeze": "manual"}, 42.0),
+    ],
+    ids=["webhook", "manual"],
+)
+def test_it_counts_from_the_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: dict[str, Any], felt: float
+) -> None:
+    clock = Clock()
+    context = make_context(tmp_path, state=State.CUTOVER, clock=clock, cutover=section)
+    begin(context, monkeypatch)
+    verify(context, clock, 12)
+    time = ready(context, clock, 25)
+    assert time.frozen_seconds == felt
+    assert time.steps == {"freeze": 12.0, "final_drain": 20.0}
+    attempt = freeze_attempt.current_attempt(context)
+    assert attempt is not None
+    assert attempt.deadline - attempt.requested_at == timedelta(seconds=60), "the limit counts from the request, too"
+    if section["freeze"] == "manual":
+        assert frozen.lift(context, attempt, reason="test")["frozen_seconds"] == felt
+
+
+def test_the_approval_speaks_of_the_same_seconds(tmp_path: Path) -> None:
+    context = make_context(tmp_path, state=State.DRAIN_READY)
+    facts = request._cutover_facts(context)
+    one, two = (
+        request.estimate_freeze_seconds(partitions=0, group_count=0, lag=0, window_seconds=window, handover_seconds=1.0)
+        for window in (2.0, 12.0)
+    )
+    assert two - one == 10, "the verification is part of it"
+    assert one >= request.STOP_SECONDS + 2.0, "and so is the way to the producers"
+    text = "\n".join(approval_text._cutover(context.spec, facts))
+    assert "from the moment they are asked to stop" in text
+
+
+def test_what_an_older_release_has_written_is_read(tmp_path: Path) -> None:
+    clock = Clock()
+    context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
+    now = clock.now()
+    details = {"method": "manual", "requested_at": iso(now), "deadline": iso(now + timedelta(seconds=60))}
+    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    attempt = freeze_attempt.current_attempt(context)
+    assert attempt is not None
+    assert attempt.stopped_at == attempt.requested_at

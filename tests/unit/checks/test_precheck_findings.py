@@ -1,0 +1,672 @@
+"""Every finding of the precheck by its code, with clusters and stores that say what the case needs. No broker."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from airflow_provider_kafka_migration.checks import (
+    access,
+    topics,
+)
+from airflow_provider_kafka_migration.checks import (
+    source as precheck_compaction,
+)
+from airflow_provider_kafka_migration.checks import (
+    source as precheck_source,
+)
+from airflow_provider_kafka_migration.checks import (
+    target as precheck_storage,
+)
+from airflow_provider_kafka_migration.checks import (
+    target as precheck_target,
+)
+from airflow_provider_kafka_migration.documents.plan import (
+    AclPlan,
+    Finding,
+    GroupConfigPlan,
+    GroupPlan,
+    LeftOutGroup,
+    Plan,
+    QuotaPlan,
+    Severity,
+    UserPlan,
+    Verdict,
+)
+from airflow_provider_kafka_migration.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ClaimLost,
+    PermissionMissing,
+    StorageRefused,
+    StorageUnavailable,
+    Terminal,
+)
+from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupDescription, GroupMember
+from airflow_provider_kafka_migration.kafka.admin.producers import TransactionFacts
+from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue
+from airflow_provider_kafka_migration.phases import precheck
+from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.finding_codes import CODES
+from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.storage.local import LocalStore
+from airflow_provider_kafka_migration.storage.s3 import StoreFacts
+from airflow_provider_kafka_migration.topics import target_topics
+from airflow_provider_kafka_migration.topics.probe import ProbeResult
+
+TESTS = Path(__file__).resolve().parents[2]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def answers(**values: Any) -> SimpleNamespace:
+    """An admin or a wire: each method answers with its value, calls it, or raises it."""
+
+    def method(value: Any) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value(*args, **options) if callable(value) else value
+
+        return call
+
+    return SimpleNamespace(**{name: method(value) for name, value in values.items()})
+
+
+@pytest.fixture
+def plan() -> Plan:
+    """The demo's plan."""
+    return Plan.parse((TESTS / "cases" / "plan" / "plan.v1.json").read_bytes())
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., PhaseContext]:
+    """A context of clusters that answer what they are told to."""
+
+    def make(source: Any = None, target: Any = None, **sections: Any) -> PhaseContext:
+        spec = parse_spec(
+            {
+                "migration_id": "demo",
+                "source": {"conn_id": "env:S"},
+                "target": {"conn_id": "env:T"},
+                "storage": {"journal": tmp_path.as_uri()},
+                **sections,
+            }
+        )
+        store = LocalStore(str(tmp_path))
+        none = answers()
+        return PhaseContext(
+            spec=spec,
+            journal=cast(Any, None),
+            source=cast(Any, source or SimpleNamespace(role="source", admin=none, wire=none)),
+            target=cast(Any, target or SimpleNamespace(role="target", admin=none, wire=none, config=None)),
+            journal_store=store,
+            archive_store=store,
+            evidence_store=store,
+            resolver=Resolver(),
+            now=lambda: NOW,
+        )
+
+    return make
+
+
+def cluster(admin: Any = None, wire: Any = None) -> SimpleNamespace:
+    return SimpleNamespace(role="any", admin=admin or answers(), wire=wire or answers())
+
+
+def found(items: Iterator[Finding]) -> dict[str, str]:
+    """Code -> what was seen; a code that comes twice is a mistake of the case."""
+    listed = list(items)
+    assert len({item.code for item in listed}) == len(listed)
+    assert all(item.fix and item.title for item in listed)
+    return {item.code: item.seen for item in listed}
+
+
+def configs(**values: str) -> Configs:
+    named = {name.replace("_", "."): value for name, value in values.items()}
+    return Configs("x", {name: ConfigValue(name, value, ConfigSource.STATIC_BROKER) for name, value in named.items()})
+
+
+def with_topic(plan: Plan, **changes: Any) -> Plan:
+    """The plan with its first topic changed, and no others."""
+    return plan.model_copy(update={"topics": [plan.topics[0].model_copy(update=changes)]})
+
+
+# -- the frame -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (AuthenticationFailed("wrong password"), "B004"),
+        (BrokerUnreachable("nobody answers"), "B003"),
+        (PermissionMissing("may not"), "B005"),
+        (StorageRefused("no such bucket"), "B030"),
+        (StorageUnavailable("slow"), "B030"),
+        (Terminal("something else"), "B001"),
+    ],
+)
+def test_a_check_that_fails_is_a_finding_and_the_others_run(
+    make: Callable[..., PhaseContext], plan: Plan, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    def failing(_context: PhaseContext, _plan: Plan) -> Iterator[Finding]:
+        raise error
+        yield
+
+    same = plan.model_copy(update={"target": plan.source})
+    monkeypatch.setattr(precheck, "CHECKS", {"first": failing, "clusters": precheck.CHECKS["clusters"]})
+    listed = precheck.look(make(), same)
+    assert {item.code for item in listed} == {code, "B002"}
+    assert all(item.severity is Severity.BLOCKER for item in listed)
+
+
+def test_a_lost_claim_ends_the_precheck(
+    make: Callable[..., PhaseContext], plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_context: PhaseContext, _plan: Plan) -> Iterator[Finding]:
+        raise ClaimLost("taken over")
+        yield
+
+    monkeypatch.setattr(precheck, "CHECKS", {"first": failing})
+    with pytest.raises(ClaimLost):
+        precheck.look(make(), plan)
+
+
+def test_every_code_is_shown_by_a_test() -> None:
+    """A finding that nothing can bring about would be decoration."""
+    texts = "".join(path.read_text(encoding="utf-8") for path in sorted(TESTS.rglob("test_*.py")))
+    assert sorted(code for code in CODES if not re.search(rf'"{code}["|]', texts)) == []
+
+
+# -- storage ---------------------------------------------------------------------------------------------------------
+
+
+class _Store(LocalStore):
+    """A store that forgets, overwrites or refuses."""
+
+    fault = ""
+
+    def get(self, key: str) -> bytes | None:
+        return b"other" if self.fault == "other" else super().get(key)
+
+    def put_new(self, key: str, data: Any, *, sha256: str | None = None) -> None:
+        if self.fault == "refused":
+            raise StorageRefused("access denied", next_step="grant s3:PutObject")
+        if self.fault == "overwrites":
+            self.put(key, data)
+        else:
+            super().put_new(key, data, sha256=sha256)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "seen"),
+    [("refused", "B030", "access denied"), ("other", "B031", "other content"), ("overwrites", "B032", "create-only")],
+)
+def test_each_place_is_written_read_and_not_overwritten(
+    make: Callable[..., PhaseContext], plan: Plan, tmp_path: Path, fault: str, code: str, seen: str
+) -> None:
+    context = make()
+    store = _Store(str(tmp_path / "archive"))
+    store.fault = fault
+    context.archive_store = store
+    listed = list(precheck_storage.check_storage(context, plan))
+    (item,) = [item for item in listed if item.code == code]
+    assert seen in item.seen
+    assert item.subject.startswith("archive ")
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (StoreFacts(True, True, 0.4), {}),
+        (StoreFacts(True, False, -2.0), {"W033": "no Object Lock"}),
+        (StoreFacts(True, None, None), {"W033": "the bucket does not tell"}),
+        (StoreFacts(False), {"W033": "it is a folder"}),
+        (StoreFacts(True, True, 61.0), {"W034": "the store's clock is +61 s off this machine's"}),
+        (StoreFacts(True, True, -900.0), {"W034": "the store's clock is -900 s off this machine's"}),
+    ],
+)
+def test_object_lock_and_clocks(
+    make: Callable[..., PhaseContext],
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: StoreFacts,
+    expected: dict[str, str],
+) -> None:
+    monkeypatch.setattr(precheck_storage, "store_facts", lambda _: facts)
+    assert found(precheck_storage.check_storage(make(), plan)) == expected
+
+
+# -- the target ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "transactions", "expected"),
+    [
+        ({"sequence": "", "fillers": "", "markers": "", "log_end": ""}, False, set()),
+        ({"sequence": "accepted", "fillers": "no", "markers": "refused", "log_end": "?"}, False, {"B", "F", "M", "L"}),
+        ({}, False, {"B", "F", "M", "L"}),
+        ({"sequence": "", "fillers": "", "markers": "", "log_end": ""}, True, {"T"}),
+    ],
+)
+def test_what_the_probe_showed(
+    make: Callable[..., PhaseContext],
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    outcomes: dict[str, str],
+    transactions: bool,
+    expected: set[str],
+) -> None:
+    codes = {"B": ["B020"], "F": ["B021"], "M": ["B022", "W035"], "L": ["W023"], "T": ["W025"]}
+    context = make(offsets={"mode": "equal"})
+    monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
+    monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: ProbeResult(outcomes, {}, transactions))
+    assert found(precheck_target.check_probe(context, plan)).keys() == {
+        code for name in expected for code in codes[name]
+    }
+    lacking = ProbeResult(outcomes, missing={"markers": "Write on TransactionalId x"})
+    monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: lacking)
+    items = list(precheck_target.check_probe(context, plan))
+    assert [item.subject for item in items if item.code == "B005"] == ["target Write on TransactionalId x"]
+    # One cluster on both sides is not probed: that would write to the source.
+    same = plan.model_copy(update={"target": plan.source})
+    assert found(precheck_target.check_probe(context, same)) == {}
+
+
+@pytest.mark.parametrize(
+    ("result", "taken", "name", "expected"),
+    [
+        (ProbeResult({"markers": ""}, may_mark=True), False, "", None),
+        (ProbeResult({"markers": ""}, uses_transactions=True, may_mark=False), False, "", "I036"),
+        (ProbeResult({"markers": ""}, uses_transactions=True, may_mark=False), True, "m.data", "I036"),
+        (ProbeResult({"markers": ""}, uses_transactions=True, may_mark=False), True, "", "W035"),
+        (ProbeResult({"markers": "no answer in time"}, may_mark=False), False, "", "W035"),
+        (ProbeResult({"markers": "REQUEST_TIMED_OUT"}, may_mark=True), False, "", "W035"),
+        (ProbeResult({}), False, "", "W035"),
+    ],
+)
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_fence_that_lacks_a_right_is_named_before_the_cutover(
+    make: Callable[..., PhaseContext],
+    plan: Plan,
+    monkeypatch: pytest.MonkeyPatch,
+    result: ProbeResult,
+    taken: bool,
+    name: str,
+    expected: str | None,
+    is_mapped: bool,
+) -> None:
+    """Also where no hole is filled, so that nothing else needs markers."""
+    monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
+    monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: result)
+    monkeypatch.setattr(precheck_target, "has_producer_ids", lambda _: taken)
+    monkeypatch.setattr(producer_ids, "transactional_id", lambda _: name)
+    if is_mapped:
+        partitions = [item.model_copy(update={"verdict": Verdict.MAPPED}) for item in plan.topics[0].partitions]
+        plan = with_topic(plan, partitions=partitions)
+    seen = {
+        code: text
+        for code, text in found(precheck_target.check_probe(make(), plan)).items()
+        if code in ("I036", "W035")
+    }
+    assert seen.keys() == ({expected} if expected else set())
+    for text in () if result.may_mark else seen.values():
+        assert "kafka-acls.sh --bootstrap-server $TARGET_BOOTSTRAP --add --allow-principal 'User:MIGRATION' " in text
+        assert "--operation Alter --cluster" in text
+    off = make(cutover={"fence_copiers": False})
+    assert not {"I036", "W035"} & found(precheck_target.check_probe(off, plan)).keys()
+
+
+def test_smaller_messages_and_requests(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    size = "max.message.bytes"
+    small = with_topic(plan, source_configs={size: "9000000"}, target_configs={size: "1000000"})
+    target = cluster(answers(broker_configs=configs(socket_request_max_bytes="5000000")))
+    seen = found(precheck_target.check_message_sizes(make(target=target), small))
+    assert seen["W060"] == "shop.alerts: 9000000 -> 1000000"
+    assert "9000000" in seen["B061"]
+    large = cluster(answers(broker_configs=configs(socket_request_max_bytes="104857600")))
+    assert found(precheck_target.check_message_sizes(make(target=large), plan)) == {}
+
+
+def test_timestamps_and_transaction_timeouts(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    assert found(precheck_target.check_timestamps(make(), plan)).keys() == {"W062"}
+    assert found(precheck_target.check_timestamps(make(), plan.model_copy(update={"defaults_drift": []}))) == {}
+    source = cluster(answers(broker_configs=configs(transaction_max_timeout_ms="900000")))
+    target = cluster(answers(broker_configs=configs(transaction_max_timeout_ms="60000")))
+    assert found(precheck_target.check_transaction_timeouts(make(source, target), plan)).keys() == {"W053"}
+    assert found(precheck_target.check_transaction_timeouts(make(source, source), plan)) == {}
+
+
+@pytest.mark.parametrize(
+    ("dirs", "code"),
+    [
+        ([LogDir(1, "/a", 10**12, 9 * 10**11)], None),
+        ([LogDir(1, "/a", 10**12, 10**11)], "W065"),
+        ([LogDir(1, "/a", 10**7, 5 * 10**6)], "B064"),
+        # Two folders of one disk are one disk; two brokers are two.
+        ([LogDir(1, "/a", 10**7, 3 * 10**6), LogDir(1, "/b", 10**7, 3 * 10**6)], "B064"),
+        ([LogDir(1, "/a", 10**7, 3 * 10**6), LogDir(2, "/a", 10**7, 3 * 10**6)], "W065"),
+        # What is there already needs no more room.
+        ([LogDir(1, "/a", 10**7, 5 * 10**6, {("shop.orders", 0): 5_400_000})], None),
+        ([LogDir(1, "/a", -1, -1)], None),
+        (PermissionMissing("Describe on the cluster"), None),
+    ],
+)
+def test_disk_space_of_the_log_dirs(
+    make: Callable[..., PhaseContext], plan: Plan, dirs: list[LogDir] | Exception, code: str | None
+) -> None:
+    context = make(target=cluster(answers(log_dirs=dirs)))
+    assert set(found(precheck_target.check_disk(context, plan))) == ({code} if code else set())
+
+
+# -- the source ------------------------------------------------------------------------------------------------------
+
+
+def test_open_and_hanging_transactions(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    topic = plan.topics[0].name
+    now_ms = int(NOW.timestamp() * 1000)
+
+    def offsets(keys: list[tuple[str, int]], which: str) -> dict[tuple[str, int], int]:
+        return {key: 5 if which == "stable" and key == (topic, 0) else 9 for key in keys}
+
+    def transaction(name: str, age_ms: int, where: str) -> TransactionFacts:
+        return TransactionFacts(name, 7, "Ongoing", 1, ((where, 0),), now_ms - age_ms, 60_000)
+
+    open_ones = [transaction("old", 200_000, topic), transaction("young", 100_000, topic), transaction("x", 10**9, "y")]
+    source = cluster(answers(open_transactions=open_ones), answers(list_offsets=offsets))
+    seen = found(precheck_source.check_transactions(make(source), with_topic(plan)))
+    assert f"{topic}-0" in seen["W050"]
+    assert seen["W051"].startswith("old is open for 200 s")
+    calm = cluster(answers(open_transactions=None), answers(list_offsets=lambda keys, _: dict.fromkeys(keys, 3)))
+    assert found(precheck_source.check_transactions(make(calm), plan)) == {}
+
+
+@pytest.mark.parametrize("written", [1, 1_000_000])
+def test_a_busy_partition_without_transactions_is_no_finding(
+    make: Callable[..., PhaseContext], plan: Plan, written: int
+) -> None:
+    """Producers write between the two answers: only an offset that stays behind what was there before is held back."""
+    looks = itertools.count(1)
+    source = cluster(
+        answers(open_transactions=None),
+        answers(list_offsets=lambda keys, _: dict.fromkeys(keys, written * next(looks))),
+    )
+    assert found(precheck_source.check_transactions(make(source), plan)) == {}
+
+
+def test_topics_that_one_producer_writes_together(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    def state(producer: int, epoch: int = 0) -> SimpleNamespace:
+        return SimpleNamespace(
+            producers=[SimpleNamespace(producer_id=producer, coordinator_epoch=epoch, transaction_start=-1)]
+        )
+
+    producers = {("shop.payments", 0): state(1), ("other", 0): state(1), ("plain", 0): state(2, -1)}
+    facts = {
+        name: SimpleNamespace(error=None, partitions=[SimpleNamespace(partition=0)]) for name in ("other", "plain")
+    }
+    source = cluster(answers(describe_topics=facts, producers=producers))
+    outside = plan.model_copy(update={"excluded_topics": {"other": "not in topics.include", "plain": "not in include"}})
+    seen = found(precheck_source.check_coupled_topics(make(source), outside))
+    assert seen == {"W052": "written in one transaction with other"}
+    assert found(precheck_source.check_coupled_topics(make(source), plan)) == {}
+
+
+@pytest.mark.parametrize(("seconds", "short"), [(0.1, False), (40.0, True), (-1.0, False)])
+def test_retention_that_overtakes_the_copy(
+    make: Callable[..., PhaseContext], plan: Plan, seconds: float, short: bool
+) -> None:
+    assert plan.estimate is not None
+    slow = plan.model_copy(update={"estimate": plan.estimate.model_copy(update={"copy_seconds": seconds})})
+    source = cluster(
+        answers(
+            topic_configs=lambda names: {name: configs(cleanup_policy="delete", retention_ms="60000") for name in names}
+        )
+    )
+    assert set(found(precheck_source.check_retention(make(source), slow))) == ({"W063"} if short else set())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "retention", "seen"),
+    [
+        (40.0, "60000", "the copy takes about 40 s; delete.retention.ms of shop.alerts (60 s)"),
+        (20.0, "60000", None),
+        (40.0, "", "the source does not say delete.retention.ms of shop.alerts"),
+        (-1.0, "60000", "how long the copy takes is not known"),
+    ],
+)
+def test_tombstones_that_the_copy_may_miss(
+    make: Callable[..., PhaseContext], plan: Plan, seconds: float, retention: str, seen: str | None
+) -> None:
+    assert plan.estimate is not None
+    estimate = plan.estimate.model_copy(update={"copy_seconds": seconds, "fill_seconds": 0.0})
+    slow = with_topic(plan, kinds=["compacted"]).model_copy(update={"estimate": estimate})
+    told = configs(delete_retention_ms=retention) if retention else configs()
+    source = cluster(answers(topic_configs=lambda names: dict.fromkeys(names, told)))
+    shown = found(precheck_compaction.check_tombstones(make(source), slow))
+    assert (shown["W068"].startswith(seen) if seen else shown == {}) is True
+    plain = with_topic(plan, kinds=[]).model_copy(update={"estimate": estimate})
+    assert found(precheck_compaction.check_tombstones(make(source), plain)) == {}
+
+
+def test_a_rate_that_is_set_makes_the_copy_longer(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    assert plan.estimate is not None
+    estimate = plan.estimate.model_copy(update={"copy_seconds": 1.0, "fill_seconds": 0.0, "copy_bytes": 4_000_000})
+    slow = with_topic(plan, kinds=["compacted"]).model_copy(update={"estimate": estimate})
+    source = cluster(answers(topic_configs=lambda names: dict.fromkeys(names, configs(delete_retention_ms="60000"))))
+    limited = make(source, seed={"max_bytes_per_second": "10KB", "lanes": 4})
+    assert "about 100 s" in found(precheck_compaction.check_tombstones(limited, slow))["W068"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict", "codes"),
+    [
+        ("compact", Verdict.EQUAL, {"I066"}),
+        ("delete", Verdict.EQUAL, {"I066", "W067"}),
+        ("delete", Verdict.MAPPED, set()),
+    ],
+)
+def test_what_markers_cost(
+    make: Callable[..., PhaseContext], plan: Plan, policy: str, verdict: Verdict, codes: set[str]
+) -> None:
+    holes = (
+        plan.topics[0]
+        .partitions[0]
+        .model_copy(update={"verdict": verdict, "estimated_holes": 1_000_000, "size_bytes": 5_000_000})
+    )
+    marked = with_topic(plan, partitions=[holes], target_configs={"retention.ms": str(7 * 86_400_000)})
+    told = configs(cleanup_policy=policy, retention_ms="60000")
+    source = cluster(answers(topic_configs=lambda names: dict.fromkeys(names, told)))
+    shown = found(precheck_compaction.check_markers(make(source), marked))
+    assert shown.keys() == codes
+    if codes:
+        assert "about 1,000,000 markers, 78,000,000 bytes per replica" in shown["I066"]
+    if "W067" in codes:
+        assert "shop.alerts (7.0 days, 83,000,000 bytes)" in shown["W067"]
+
+
+def test_markers_need_disk(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    """Two million holes are 156 MB on each replica, whatever the records take."""
+    dirs = [LogDir(1, "/a", 10**9, 10**8)]
+    holes = (
+        plan.topics[0]
+        .partitions[0]
+        .model_copy(update={"verdict": Verdict.EQUAL, "estimated_holes": 2_000_000, "size_bytes": 1_000})
+    )
+    marked = with_topic(plan, partitions=[holes], replication_factor=1)
+    shown = found(precheck_target.check_disk(make(target=cluster(answers(log_dirs=dirs))), marked))
+    assert "156,001,000 bytes with all replicas (156,000,000 of them control markers)" in shown["B064"]
+
+
+# -- topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_replication_verdicts_and_defaults(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    lowered = with_topic(plan, source_replication_factor=3, replication_factor=1)
+    assert "1 on the target" in found(topics.check_replication(make(), lowered))["W012"]
+    mapped = plan.topics[0].partitions[0].model_copy(update={"verdict": Verdict.MAPPED})
+    assert found(topics.check_verdicts(make(), with_topic(plan, partitions=[mapped]))).keys() == {"W024"}
+    assert found(topics.check_verdicts(make(), plan)) == {}
+    assert found(topics.check_configs(make(), plan)).keys() == {"W018"}
+    from_source = make(topology={"use_defaults_from": "source"})
+    assert found(topics.check_configs(from_source, plan)) == {}
+
+
+def test_names_that_are_not_there_and_topics_of_tools(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    odd = plan.model_copy(
+        update={
+            "missing_topics": ["typo"],
+            "excluded_topics": {
+                "mm2-offsets.a.internal": "internal topic (built-in exclude)",
+                "__consumer_offsets": "internal topic of the brokers",
+                "other": "topics.exclude: oth.*",
+            },
+        }
+    )
+    seen = found(topics.check_selection(make(), odd))
+    assert "typo" in seen["B090"]
+    assert seen["I091"] == "__consumer_offsets, mm2-offsets.a.internal"
+    assert seen["I092"] == "other (topics.exclude: oth.*)"
+
+
+def test_every_group_that_is_left_out_is_named(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    odd = plan.model_copy(
+        update={
+            "excluded_groups": [
+                LeftOutGroup(
+                    group="legacy", type="classic", reason="not in groups.include", topics_in_scope=["orders"]
+                ),
+                LeftOutGroup(group="elsewhere", type="classic", reason="not in groups.include"),
+                LeftOutGroup(group="hidden", type="classic", reason="not in groups.include", unread="NOT_ALLOWED"),
+                LeftOutGroup(
+                    group="console-consumer-1",
+                    type="classic",
+                    reason="groups.exclude: console-consumer-.*",
+                    topics_in_scope=["orders"],
+                ),
+            ]
+        }
+    )
+    (reading, others) = access.check_left_out_groups(make(), odd)
+    assert (reading.code, reading.subject) == ("W074", "legacy")
+    assert reading.seen == "not in groups.include; it has offsets in orders"
+    assert others.code == "I075"
+    assert sorted(others.details["groups"]) == ["console-consumer-1", "elsewhere", "hidden"]
+    assert "its offsets cannot be read: NOT_ALLOWED" in others.details["groups"]["hidden"]
+
+
+def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    drift = [{"config": "retention.ms", "target": "1", "source": "2", "planned": "2"}]
+    drifted = with_topic(plan, drift=drift)
+    here = SimpleNamespace(exists=True, ours=False, empty=True, partitions=3, end_offsets={})
+    monkeypatch.setattr(target_topics, "look", lambda *_: {"shop.alerts": here})
+    refusing = make(topology={"on_config_drift": "refuse"})
+    assert found(topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
+    assert found(topics.check_present(make(), drifted)).keys() == {"W016"}
+
+
+# -- access ----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_other_kinds_and_active_ones(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    groups = [
+        GroupPlan(group="odd", type="unknown", state="Stable", topics_in_scope=[]),
+        GroupPlan(group="busy", type="classic", state="Empty", topics_in_scope=["shop.orders"]),
+    ]
+    busy = {"busy": GroupDescription("busy", "classic", "Stable", (cast(GroupMember, object()),))}
+    target = cluster(answers(describe_groups=busy))
+    seen = found(access.check_groups(make(target=target), plan.model_copy(update={"groups": groups})))
+    assert seen == {"W071": "its type is unknown", "W070": "state Stable, 1 members"}
+
+
+def test_what_plan_could_not_look_at(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    unknown = {"ACLs on the source": "refused", "offsets of group g": "refused", "producers on the source": "refused"}
+    seen = found(access.check_unknown(make(), plan.model_copy(update={"unknown": unknown})))
+    assert seen == {"B007": "ACLs on the source: refused", "W073": "offsets of group g: refused"}
+
+
+def _acl(action: str) -> AclPlan:
+    return AclPlan(
+        resource_type="TOPIC",
+        resource_name=action,
+        pattern_type="LITERAL",
+        principal="User:a",
+        host="*",
+        operation="READ",
+        permission="ALLOW",
+        action=cast(Any, action),
+    )
+
+
+def test_acl_policies(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    all_kinds = plan.model_copy(update={"acls": [_acl(name) for name in ("create", "target_only", "unsupported")]})
+    assert found(access.check_acls(make(), all_kinds)).keys() == {"W083"}
+    assert found(access.check_acls(make(acls={"policy": "replace"}), all_kinds)).keys() == {"W083", "W084"}
+    assert found(access.check_acls(make(acls={"policy": "refuse"}), all_kinds)).keys() == {"W083", "B082"}
+    assert found(access.check_acls(make(acls={"policy": "skip"}), all_kinds)) == {}
+    open_target = all_kinds.model_copy(update={"target": plan.target.model_copy(update={"authorizer": False})})
+    assert found(access.check_acls(make(), open_target)).keys() == {"W080"}
+    open_source = plan.model_copy(update={"acls": [], "source": plan.source.model_copy(update={"authorizer": False})})
+    assert found(access.check_acls(make(), open_source)).keys() == {"I081"}
+
+
+def test_users_quotas_and_group_configs(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    changed = plan.model_copy(
+        update={
+            "users": [UserPlan(name="ann", credentials=[], action="report")],
+            "quotas": [
+                QuotaPlan(entity=[("user", "ann")], values={"x": 1}, target_values={"x": 2}, action="overwrite")
+            ],
+            "group_configs": [GroupConfigPlan(group="g", configs={}, action="unsupported")],
+        }
+    )
+    assert found(access.check_users(make(), changed)) == {"W085": "ann"}
+    assert found(access.check_quotas(make(), changed)) == {"W087": "user ann", "W089": "g"}
+    refusing = make(acls={"quotas": "refuse"})
+    assert found(access.check_quotas(refusing, changed)) == {"B088": "user ann", "W089": "g"}
+
+
+@pytest.mark.parametrize(
+    ("unknown", "acls", "sections", "needed"),
+    [
+        ({}, [], {}, False),
+        ({}, ["create"], {}, True),
+        ({}, ["deferred"], {}, True),
+        ({}, ["exists", "filtered"], {}, False),
+        # ACLs that may not be listed are not "no ACLs": something may have to be created.
+        ({"ACLs on the source": "refused"}, [], {}, True),
+        ({"ACLs on the source": "refused"}, [], {"acls": {"policy": "skip"}}, False),
+        ({"ACLs on the source": "refused"}, [], {"acls": {"target_auth": "iam"}}, False),
+    ],
+)
+def test_alter_on_the_target_is_missed_only_where_access_is_changed(
+    make: Callable[..., PhaseContext],
+    plan: Plan,
+    unknown: dict[str, str],
+    acls: list[str],
+    sections: dict[str, Any],
+    needed: bool,
+) -> None:
+    all_but = frozenset({"DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"})
+    admin = answers(cluster_operations=all_but, describe_topics={}, group_operations={})
+    source = SimpleNamespace(role="source", admin=admin)
+    target = SimpleNamespace(role="target", admin=admin)
+    mine = plan.model_copy(update={"unknown": unknown, "acls": [_acl(name) for name in acls], "users": []})
+    listed = access.check_permissions(make(source, target, **sections), mine)
+    missing = {item.subject for item in listed if item.code == "B005"}
+    assert missing == ({"target Cluster Alter"} if needed else set())
+
+
+def test_a_broker_that_does_not_tell_permissions_says_so(make: Callable[..., PhaseContext], plan: Plan) -> None:
+    admin = answers(cluster_operations=None, describe_topics={}, group_operations={})
+    both = [SimpleNamespace(role=role, admin=admin) for role in ("source", "target")]
+    codes = {item.code for item in access.check_permissions(make(*both), plan)}
+    assert codes == {"I006"}

@@ -1,0 +1,195 @@
+"""Through the archive: chunks come out in order whatever ends first, durable before anybody sees them, and bounded."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from copy_specs import orders
+from source_logs import record
+
+from airflow_provider_kafka_migration.copy import read_ahead as feed_module
+from airflow_provider_kafka_migration.copy.archive import SegmentIndex
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.copy.read_ahead import Feed
+from airflow_provider_kafka_migration.copy.transform import Chunk
+from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds
+from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable
+from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
+
+
+class Gated:
+    """A store whose puts of segments wait until they are let through, or fail."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.gates: dict[int, threading.Event] = {}
+        self.failing: set[int] = set()
+
+    def gate(self, from_offset: int) -> threading.Event:
+        return self.gates.setdefault(from_offset, threading.Event())
+
+    def put_new(self, key: str, data: bytes, *, sha256: str | None = None) -> None:
+        if key.endswith(".log"):
+            offset = int(key.rpartition("/")[2].split(".")[0])
+            assert self.gate(offset).wait(20)
+            if offset in self.failing:
+                raise StorageUnavailable("503 SlowDown")
+        self.store.put_new(key, data, sha256=sha256)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+class World:
+    """A feed without a source: chunks are handed to it as the source side does."""
+
+    def __init__(self, store: ObjectStore, *, segment_max_bytes: int) -> None:
+        self.store = Gated(store)
+        self.given: list[tuple[int, int]] = []
+        self.durable: list[bool] = []
+        self.troubles: list[MigrationError] = []
+        job = CopyJob(
+            migration_id="m1",
+            name="seed",
+            generation=1,
+            journal_location="file:///j",
+            archive_location="file:///a",
+            via="s3",
+            producers=IDS,
+            lanes=[],
+            segment_max_bytes=segment_max_bytes,
+        )
+        spec = orders(topic_id="id-1", until_offset=1_000_000)
+        self.copy = PartitionCopy(spec, 0)
+        self.copy.phase = Phase.RUNNING
+        self.copy.source_end_offset = 1_000_000
+        self.feed = Feed(
+            job,
+            None,
+            self.store,  # type: ignore[arg-type]
+            copies=[self.copy],
+            on_chunk=self._on_chunk,
+            on_trouble=lambda _, error: self.troubles.append(error),
+            wants=lambda _: True,
+            reached=lambda copy: copy.fetch_offset >= 1_000_000,
+        )
+        self.feed._choose_active()
+
+    def _on_chunk(self, _copy: PartitionCopy, chunk: Chunk) -> None:
+        self.given.append((chunk.from_offset, chunk.until_offset))
+        entry = SegmentIndex(self.store.store, "m1", "orders", 0, "id-1").find(chunk.from_offset)
+        self.durable.append(entry is not None)
+
+    def read(self, first: int, count: int = 10) -> int:
+        """A chunk comes from the source; its size."""
+        data = memoryview(encode_batch([record(first + delta) for delta in range(count)], 0))
+        chunk = Chunk("orders", 0, first, first + count, data, last_stable_offset=1_000_000, source_bytes=len(data))
+        self.feed._on_read(self.copy, chunk)
+        return len(data)
+
+    def settle(self, count: int) -> None:
+        """Wait until all puts have ended, then collect; ``count`` chunks must have been given on by then."""
+        for waiting in list(self.feed._working.values()):
+            for _, future in waiting:
+                future.exception(20)
+        self.feed.collect()
+        assert len(self.given) == count
+
+    def open(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.store.gate(offset).set()
+
+
+@pytest.fixture
+def size() -> int:
+    return len(encode_batch([record(delta) for delta in range(10)], 0))
+
+
+@pytest.fixture
+def world(local_store: ObjectStore, size: int) -> Any:
+    found = World(local_store, segment_max_bytes=size)
+    yield found
+    found.open(*found.store.gates)
+    found.feed.close()
+
+
+def test_chunks_are_given_on_in_order_and_durable(world: World) -> None:
+    for first in (0, 10, 20):
+        world.read(first)
+    # Two are on their way; the third is gathered, and nothing more is wanted meanwhile.
+    assert not world.feed._wants(world.copy)
+    world.open(10)
+    waiting = world.feed._working[world.copy]
+    assert waiting[1][1].result(20) is not None
+    world.feed.collect()
+    assert world.given == [], "the first one is not durable yet"
+    world.open(0)
+    world.settle(2)
+    assert world.given == [(0, 10), (10, 20)]
+    assert world.durable == [True, True]
+    assert world.feed._wants(world.copy)
+    assert world.copy.reading_bytes == world.feed._gathered[world.copy].size_bytes
+
+
+def test_nothing_overtakes_a_failed_put(world: World) -> None:
+    for first in (0, 10, 20):
+        world.read(first)
+    world.store.failing.add(0)
+    world.open(0, 10)
+    world.settle(0)
+    assert [error.code for error in world.troubles] == [StorageUnavailable.code]
+    assert world.copy not in world.feed._working
+
+
+def test_what_was_read_before_a_reset_is_dropped(world: World) -> None:
+    for first in (0, 10):
+        world.read(first)
+    world.copy.reset(resume_at=0.0)
+    world.open(0)
+    world.settle(0)
+    assert world.given == []
+
+
+def test_gathered_bytes_do_not_hold_the_answer_they_came_in(local_store: ObjectStore, size: int) -> None:
+    world = World(local_store, segment_max_bytes=10 * size)
+    frame = bytearray(encode_batch([record(delta) for delta in range(10)], 0))
+    chunk = Chunk("orders", 0, 0, 10, memoryview(frame), aborted=[(5, 1), (5, 1)], source_bytes=len(frame))
+    world.feed._on_read(world.copy, chunk)
+    world.feed._on_read(world.copy, replace(chunk, from_offset=10, until_offset=25, aborted=[(4, 1)]))
+    del chunk
+    frame.pop()  # raises BufferError while there are views of it
+    joined = world.feed._gathered[world.copy].joined()
+    assert (joined.from_offset, joined.until_offset) == (0, 25)
+    assert joined.aborted == [(4, 1), (5, 1)]
+    assert len(joined.batches) == joined.source_bytes == 2 * size
+    world.feed.close()
+
+
+def test_small_answers_share_a_segment_however_small_segments_are(local_store: ObjectStore, size: int) -> None:
+    world = World(local_store, segment_max_bytes=10 * size)
+    for first in range(0, 50, 10):
+        world.read(first)
+        world.feed.pump(0.0)
+        assert world.copy not in world.feed._working
+    world.read(50)
+    world.feed.pump(0.0)
+    world.open(0)
+    world.settle(1)
+    assert world.given == [(0, 60)], "one more answer might not fit"
+    world.feed.close()
+
+
+def test_segments_shrink_when_many_partitions_share_the_buffer(local_store: ObjectStore) -> None:
+    world = World(local_store, segment_max_bytes=32 * 1024 * 1024)
+    assert world.feed._segment_bytes() == 32 * 1024 * 1024
+    world.feed._active = frozenset(PartitionCopy(world.copy.spec, lane) for lane in range(4))
+    assert world.feed._segment_bytes() == feed_module.ARCHIVE_BUFFER_BYTES // 8
+    world.feed._active = frozenset(PartitionCopy(world.copy.spec, lane) for lane in range(500))
+    assert world.feed._segment_bytes() == 4 * 1024 * 1024
+    world.feed.close()

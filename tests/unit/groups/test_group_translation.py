@@ -1,0 +1,96 @@
+"""Translations by hand for every verdict, and the seed's formula as the special case of one run."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.cutover import CommittedOffset, Translation
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.groups.offsets import count_translations, translate_offset
+from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+
+KEY = ("orders", 0)
+
+
+def translate(offset_map: PartitionMap | None, verdict: Verdict, offset: int) -> tuple[int | None, Translation]:
+    start = (offset_map.source_start_offset if offset_map else 0) or 0
+    item = CopyPartition(
+        topic="orders",
+        target_topic="new.orders",
+        partition=0,
+        source_start_offset=start,
+        target_start_offset=(offset_map.target_start_offset if offset_map else 0) or 0,
+        verdict=verdict,
+    )
+    committed = CommittedOffset(topic="orders", partition=0, offset=offset, metadata="kept")
+    found = translate_offset(committed, {KEY: item}, {KEY: offset_map} if offset_map is not None else {})
+    assert found.metadata == "kept"
+    assert found.source_offset == offset
+    if found.target_offset is None:
+        assert found.reason
+    else:
+        assert found.target_topic == "new.orders"
+    return found.target_offset, found.translation
+
+
+EQUAL = PartitionMap([Run(0, 0)], source_end_offset=100, target_end_offset=100)
+EQUAL_FROM_40 = PartitionMap([Run(40, 40)], source_end_offset=100, target_end_offset=100)
+SHIFTED = PartitionMap([Run(1000, 0)], source_end_offset=1100, target_end_offset=100)
+# 0-9, hole 10-19, 20-29, trailing hole 30-31
+MAPPED = PartitionMap([Run(0, 0, 10), Run(20, 10)], source_end_offset=32, target_end_offset=20)
+EMPTY = PartitionMap([Run(0, 0)], source_end_offset=0, target_end_offset=0)
+
+
+@pytest.mark.parametrize(
+    ("offset_map", "verdict", "offset", "target", "how"),
+    [
+        (EQUAL, Verdict.EQUAL, 0, 0, "equal"),
+        (EQUAL, Verdict.EQUAL, 57, 57, "equal"),
+        (EQUAL, Verdict.EQUAL, 100, 100, "equal"),
+        (EQUAL, Verdict.EQUAL, 101, 100, "clamped"),
+        (EQUAL_FROM_40, Verdict.EQUAL, 40, 40, "equal"),
+        (EQUAL_FROM_40, Verdict.EQUAL, 12, 40, "reset_to_start"),
+        (SHIFTED, Verdict.SHIFTED, 1000, 0, "exact"),
+        (SHIFTED, Verdict.SHIFTED, 1057, 57, "exact"),
+        (SHIFTED, Verdict.SHIFTED, 999, 0, "reset_to_start"),
+        (SHIFTED, Verdict.SHIFTED, 2000, 100, "clamped"),
+        (MAPPED, Verdict.MAPPED, 9, 9, "equal"),
+        (MAPPED, Verdict.MAPPED, 10, 10, "hole_forward"),
+        (MAPPED, Verdict.MAPPED, 15, 10, "hole_forward"),
+        (MAPPED, Verdict.MAPPED, 20, 10, "exact"),
+        (MAPPED, Verdict.MAPPED, 29, 19, "exact"),
+        (MAPPED, Verdict.MAPPED, 31, 20, "hole_forward"),
+        (MAPPED, Verdict.MAPPED, 33, 20, "clamped"),
+        (EMPTY, Verdict.EQUAL, 0, 0, "equal"),
+        (EMPTY, Verdict.EQUAL, 5, 0, "clamped"),
+        (EQUAL, Verdict.EQUAL, -1, None, "skipped"),
+        (None, Verdict.EQUAL, 5, None, "skipped"),
+    ],
+)
+def test_translations(
+    offset_map: PartitionMap | None, verdict: Verdict, offset: int, target: int | None, how: str
+) -> None:
+    assert translate(offset_map, verdict, offset) == (target, Translation(how))
+
+
+@pytest.mark.parametrize("offset", range(1000, 1101))
+def test_one_run_is_the_seeds_formula(offset: int) -> None:
+    source_first, target_first = 1000, 0
+    assert translate(SHIFTED, Verdict.SHIFTED, offset)[0] == target_first + (offset - source_first)
+
+
+def test_counts_come_in_a_fixed_order_and_without_zeros() -> None:
+    item = CopyPartition(
+        topic="orders",
+        target_topic="o",
+        partition=0,
+        source_start_offset=0,
+        target_start_offset=0,
+        verdict=Verdict.EQUAL,
+    )
+    offsets = [
+        translate_offset(CommittedOffset(topic="orders", partition=0, offset=n), {KEY: item}, {KEY: EQUAL})
+        for n in (101, 5, 6)
+    ]
+    assert list(count_translations(offsets).items()) == [("equal", 2), ("clamped", 1)]

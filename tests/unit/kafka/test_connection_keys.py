@@ -1,0 +1,175 @@
+"""One connection's librdkafka keys become settings of both clients, or an error that says what to write instead."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from airflow_provider_kafka_migration.errors import ConnectionInvalid
+from airflow_provider_kafka_migration.kafka.config import HINTS, HONOURED_KEYS, KEYS_WITHOUT_EFFECT, ClientConfig
+
+SASL_SSL = {
+    "bootstrap.servers": "b1:9096,b2:9096",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "migrator",
+    "sasl.password": "kafka-secret",
+}
+
+
+def parse(**changes: Any) -> ClientConfig:
+    return ClientConfig.from_librdkafka({**SASL_SSL, **changes}, "source")
+
+
+def problems(keys: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConnectionInvalid) as caught:
+        ClientConfig.from_librdkafka(keys, "source")
+    assert "the source connection has" in caught.value.what
+    assert caught.value.where.cluster == "source"
+    assert caught.value.next_step
+    found: list[str] = caught.value.details["problems"]
+    assert all(problem in str(caught.value) for problem in found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("sasl.jaas.config", "sasl.username and sasl.password"),
+        ("ssl.truststore.location", "ssl.ca.location"),
+        ("ssl.keystore.location", "ssl.certificate.location and ssl.key.location"),
+        ("sasl.kerberos.service.name", "use SCRAM, PLAIN"),
+        ("sasl.kerberos.keytab", "use SCRAM, PLAIN"),
+        ("sasl.oauthbearer.token.endpoint.url", '"msk"'),
+        ("oauth_cb", "code"),
+        ("stats_cb", "code"),
+        ("ssl.cipher.suites", "remove it"),
+        ("ssl.crl.location", "not supported"),
+        ("bootstrap_servers", "write bootstrap.servers"),
+        ("security_protocol", "write security.protocol"),
+        ("sasl_plain_username", "write sasl.username"),
+        ("SASL.USERNAME", "write sasl.username"),
+        ("ssl-ca-location", "write ssl.ca.location"),
+        ("sasl.pasword", "did you mean sasl.password?"),
+        ("no.such.thing", "remove it"),
+    ],
+)
+def test_unknown_and_unsupported_keys_are_named_with_what_to_write_instead(key: str, instead: str) -> None:
+    (found,) = problems({**SASL_SSL, key: "a-secret-value"})
+    assert found.startswith(f"{key}: ")
+    assert instead in found
+    assert "a-secret-value" not in found
+
+
+def test_all_problems_come_at_once() -> None:
+    found = problems(
+        {"security.protocol": "TLS", "sasl.jaas.config": "x", "ssl.endpoint.identification.algorithm": "on"}
+    )
+    assert [problem.split()[0] for problem in found] == [
+        "sasl.jaas.config:",
+        "ssl.endpoint.identification.algorithm",
+        "bootstrap.servers",
+        "security.protocol",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"sasl.mechanism": None}, "sasl.mechanism is missing"),
+        ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism is 'GSSAPI': use one of PLAIN"),
+        ({"sasl.password": None}, "sasl.password is missing"),
+        ({"sasl.password": ""}, "sasl.password is missing"),
+        ({"security.protocol": "PLAINTEXT"}, "sasl.username is given, but security.protocol is PLAINTEXT"),
+        ({"security.protocol": None}, "sasl.username is given, but security.protocol is PLAINTEXT"),
+        ({"security.protocol": "SASL_PLAINTEXT", "ssl.ca.location": "/ca"}, "write SASL_SSL"),
+        ({"ssl.certificate.location": "/c"}, "ssl.key.location is missing"),
+        ({"ssl.key.pem": "k"}, "ssl.certificate.pem is missing"),
+        ({"bootstrap.servers": "b1"}, "write host:port"),
+        ({"bootstrap.servers": "b1:99999"}, "write host:port"),
+        ({"bootstrap.servers": "b1:9092,,"}, "write host:port"),
+        ({"enable.ssl.certificate.verification": "maybe"}, "use one of true, false"),
+        ({"sasl.username": {"a": 1}}, "sasl.username is not text"),
+    ],
+)
+def test_keys_that_do_not_go_together(changes: dict[str, Any], problem: str) -> None:
+    (found,) = problems({key: value for key, value in {**SASL_SSL, **changes}.items() if value is not None})
+    assert problem in found
+
+
+def test_keys_of_ordinary_clients_have_no_effect() -> None:
+    plain = dict.fromkeys(KEYS_WITHOUT_EFFECT, "1")
+    assert parse(**plain) == parse()
+
+
+def test_every_key_has_one_verdict() -> None:
+    assert not HONOURED_KEYS & KEYS_WITHOUT_EFFECT
+    assert not HINTS.keys() & (HONOURED_KEYS | KEYS_WITHOUT_EFFECT)
+
+
+def test_what_both_clients_get() -> None:
+    config = parse(**{"ssl.ca.location": "/ca.pem", "ssl.endpoint.identification.algorithm": "none"})
+    assert config.bootstrap == (("b1", 9096), ("b2", 9096))
+    assert (config.protocol, config.mechanism, config.username) == ("SASL_SSL", "SCRAM-SHA-512", "migrator")
+    assert not config.check_hostname
+    theirs = config.librdkafka()
+    assert theirs["ssl.endpoint.identification.algorithm"] == "none"
+    assert theirs["ssl.ca.location"] == "/ca.pem"
+    assert theirs["sasl.password"] == "kafka-secret"
+
+
+def test_confluent_kafka_takes_them() -> None:
+    for changes in ({}, {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}):
+        producer = confluent_kafka.Producer(parse(**changes).librdkafka(), logger=logging.getLogger("test"))
+        producer.purge()
+
+
+def test_secrets_are_not_shown() -> None:
+    config = parse(
+        **{"ssl.key.pem": "key-secret", "ssl.certificate.pem": "certificate", "ssl.key.password": "pass-secret"}
+    )
+    assert "secret" not in repr(config)
+    assert "secret" not in str(config)
+
+
+def test_addresses_of_all_kinds() -> None:
+    config = parse(**{"bootstrap.servers": "PLAINTEXT://h:1, [::1]:2"})
+    assert config.bootstrap == (("h", 1), ("::1", 2))
+    assert ClientConfig.from_librdkafka({"metadata.broker.list": "h:1"}, "target").bootstrap == (("h", 1),)
+
+
+def test_tls_files_that_cannot_be_used_are_the_connections_mistake(tmp_path: Any) -> None:
+    missing = parse(**{"ssl.ca.location": str(tmp_path / "no.pem")})
+    with pytest.raises(ConnectionInvalid, match=r"No such file.*ssl\.ca\.location"):
+        missing.ssl_context()
+    (tmp_path / "bad.pem").write_text("no certificate")
+    with pytest.raises(ConnectionInvalid, match="cannot be loaded"):
+        parse(**{"ssl.ca.location": str(tmp_path / "bad.pem")}).ssl_context()
+
+
+def test_an_encrypted_key_without_its_pass_phrase_is_an_error_and_no_question(tmp_path: Any) -> None:
+    from cryptography.hazmat.primitives import serialization
+
+    from harness.certificates import Authority
+
+    authority = Authority(tmp_path)
+    authority.create()
+    pair = authority.client("alice")
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"phrase"),
+    ).decode()
+    files = {"ssl.certificate.location": str(pair.certificate), "ssl.key.location": str(tmp_path / "locked.key")}
+    (tmp_path / "locked.key").write_text(locked)
+    pems = {"ssl.certificate.pem": pair.certificate.read_text(), "ssl.key.pem": locked}
+    for keys in (files, pems):
+        with pytest.raises(ConnectionInvalid, match=r"ssl\.key\.password"):
+            parse(**keys).ssl_context()
+        with pytest.raises(ConnectionInvalid, match=r"ssl\.key\.password"):
+            parse(**keys, **{"ssl.key.password": "wrong"}).ssl_context()
+        assert parse(**keys, **{"ssl.key.password": "phrase"}).ssl_context() is not None

@@ -1,0 +1,132 @@
+"""Addresses that nobody, or somebody else, answers at: an error within seconds that says what to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, ConnectionInvalid, MigrationError
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection, _sasl_name
+from airflow_provider_kafka_migration.record import context as cluster_module
+from airflow_provider_kafka_migration.record.context import Cluster
+
+
+@pytest.fixture
+def server() -> Iterator[Callable[[Callable[[socket.socket], None]], int]]:
+    """Starts servers that handle each connection with a function; gives the port."""
+    listeners: list[socket.socket] = []
+
+    def start(handle: Callable[[socket.socket], None]) -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listeners.append(listener)
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, contextlib.suppress(OSError):
+                        handle(connection)
+
+        threading.Thread(target=serve, daemon=True).start()
+        return int(listener.getsockname()[1])
+
+    yield start
+    for listener in listeners:
+        listener.close()
+
+
+def config(port: int, **keys: str) -> ClientConfig:
+    return ClientConfig.from_librdkafka({"bootstrap.servers": f"127.0.0.1:{port}", **keys}, "source")
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(cluster_module, "FIRST_CONTACT_SECONDS", 0.5)
+    port = closed_port()
+    began = time.monotonic()
+    with caplog.at_level(logging.INFO), pytest.raises(BrokerUnreachable, match="Connection refused") as caught:
+        _ = Cluster("source", config(port)).cluster_id
+    assert time.monotonic() - began < 3
+    error = caught.value
+    assert error.where.cluster == "source"
+    assert f"127.0.0.1:{port}" in str(error)
+    assert "bootstrap.servers" in error.next_step
+    assert not caplog.records
+
+
+def test_first_contact_is_bounded_by_seconds() -> None:
+    assert cluster_module.FIRST_CONTACT_SECONDS <= 10
+    assert Cluster("source", config(1)).wire.first_contact_seconds == cluster_module.FIRST_CONTACT_SECONDS
+
+
+@pytest.mark.parametrize("ask", [lambda cluster: cluster.cluster_id, lambda cluster: cluster.admin.describe_topics()])
+def test_every_way_of_asking_gives_up_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, ask: Callable[[Cluster], object]
+) -> None:
+    """On a clock that only moves when somebody waits."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    with pytest.raises(BrokerUnreachable):
+        ask(Cluster("source", config(closed_port())))
+    assert now[0] <= cluster_module.FIRST_CONTACT_SECONDS
+
+
+def test_a_host_name_that_does_not_exist() -> None:
+    there = ClientConfig.from_librdkafka({"bootstrap.servers": "no-such-host.invalid:9092"}, "source")
+    with pytest.raises(BrokerUnreachable, match=r"no-such-host\.invalid:9092"):
+        BrokerConnection(there, "no-such-host.invalid", 9092, timeout_seconds=5)
+
+
+def test_a_port_that_never_answers(server: Callable[..., int]) -> None:
+    port = server(lambda connection: time.sleep(1.5))
+    began = time.monotonic()
+    with pytest.raises(BrokerUnreachable, match="no answer within the bounded wait"):
+        BrokerConnection(config(port), "127.0.0.1", port, timeout_seconds=0.5)
+    assert time.monotonic() - began < 2
+
+
+def test_a_port_that_hangs_up(server: Callable[..., int]) -> None:
+    port = server(lambda connection: connection.recv(1))
+    with pytest.raises(BrokerUnreachable, match=r"closed|reset"):
+        BrokerConnection(config(port), "127.0.0.1", port, timeout_seconds=2)
+
+
+def test_a_tls_port_spoken_to_without_tls(server: Callable[..., int]) -> None:
+    def alert(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"\x15\x03\x03\x00\x02\x02\x46")
+        time.sleep(0.2)
+
+    port = server(alert)
+    with pytest.raises(ConnectionInvalid, match="the port speaks TLS") as caught:
+        BrokerConnection(config(port), "127.0.0.1", port, timeout_seconds=2)
+    assert "SASL_SSL" in caught.value.next_step
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x01\x00", b"\xff" * 64])
+def test_something_that_is_no_kafka(server: Callable[..., int], answer: bytes) -> None:
+    def handle(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(answer)
+
+    port = server(handle)
+    with pytest.raises(MigrationError) as caught:
+        BrokerConnection(config(port), "127.0.0.1", port, timeout_seconds=2)
+    assert caught.value.next_step
+
+
+def test_names_of_scram_users_are_escaped() -> None:
+    assert _sasl_name("a=b,c", "SCRAM-SHA-512") == "a=3Db=2Cc"
+    assert _sasl_name("a=b,c", "PLAIN") == "a=b,c"

@@ -1,0 +1,180 @@
+"""The driver's view of a job: halves of a split job, partitions that come and go, and what a failure is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.documents.copy import (
+    BACKUP_LANES,
+    CopyJob,
+    CopyLane,
+    CopyPartition,
+    PartitionResult,
+    ProducerIds,
+    ProofSettings,
+    halves,
+)
+from airflow_provider_kafka_migration.documents.plan import Verdict
+from airflow_provider_kafka_migration.documents.proof import TopicRules
+from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, StorageUnavailable, TopicRecreated
+from airflow_provider_kafka_migration.lanes import job_progress as module
+from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.storage.local import LocalStore
+
+IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
+
+
+def partition(topic: str, number: int) -> CopyPartition:
+    return CopyPartition(
+        topic=topic,
+        target_topic=topic,
+        partition=number,
+        source_start_offset=0,
+        target_start_offset=0,
+        verdict=Verdict.EQUAL,
+    )
+
+
+def lane(number: int, *partitions: CopyPartition) -> CopyLane:
+    return CopyLane(lane=number, transactional_id=f"lane-{number}", partitions=list(partitions))
+
+
+def job(lanes: list[CopyLane], name: Any = "tail", **fields: Any) -> CopyJob:
+    return CopyJob(
+        migration_id="m1",
+        name=name,
+        generation=1,
+        journal_location="file:///j",
+        archive_location="file:///a",
+        via="s3",
+        producers=IDS,
+        lanes=lanes,
+        **fields,
+    )
+
+
+def result(of: CopyLane, topic: str, number: int, **fields: Any) -> PartitionResult:
+    values = {"source_offset": 5, "target_offset": 5, "verdict": Verdict.EQUAL, **fields}
+    return PartitionResult(lane=of.lane, topic=topic, partition=number, **values)
+
+
+def test_halves_of_a_split_job_have_each_partition_once(local_store: LocalStore) -> None:
+    lanes = halves([lane(0, partition("a", 0)), lane(1, partition("a", 1))])
+    assert [(item.lane, item.half) for item in lanes] == [
+        (BACKUP_LANES, "backup"),
+        (BACKUP_LANES + 1, "backup"),
+        (0, "restore"),
+        (1, "restore"),
+    ]
+    assert halves(lanes) == lanes
+    split = job(lanes)
+    assert [item.key for item in split.partitions] == [("a", 0), ("a", 1)]
+    driver = JobCoordinator(split, local_store)
+    driver.record([result(lanes[0], "a", 0, done=True, source_bytes=70, records=3, copied_bytes=70)])
+    progress = driver.progress()
+    assert (progress["partitions_total"], progress["partitions_done"], progress["records"]) == (2, 0, 0)
+    assert progress["source_bytes"] == 70
+    assert [item.lane for item in driver.remaining_lanes()] == [BACKUP_LANES + 1, 0, 1]
+    driver.record([result(lanes[2], "a", 0, done=True, records=3)])
+    assert driver.progress()["partitions_done"] == 1
+    assert not driver.finished
+    driver.record([result(lanes[1], "a", 1, done=True), result(lanes[3], "a", 1, done=True)])
+    assert driver.finished
+    driver.check()
+
+
+def test_a_backup_that_fails_ends_its_restore(local_store: LocalStore) -> None:
+    lanes = halves([lane(0, partition("a", 0))])
+    driver = JobCoordinator(job(lanes), local_store)
+    error = TopicRecreated("created again", next_step="start anew").as_dict()
+    driver.record([result(lanes[0], "a", 0, error=error)])
+    assert driver.finished, "nothing would ever come for the restore"
+    with pytest.raises(CopyFailed, match=r"1 of 1 partitions.*a-0: \[TOPIC_RECREATED\] created again"):
+        driver.check()
+
+
+def test_reasons_that_may_pass_make_a_stalled_copy(local_store: LocalStore) -> None:
+    both = lane(0, partition("a", 0), partition("a", 1))
+    throttled = StorageUnavailable("SlowDown", next_step="ask less of the bucket").as_dict()
+    driver = JobCoordinator(job([both], "seed"), local_store)
+    for _ in range(module.MAX_TRANSIENT_ROUNDS):
+        driver.record([result(both, "a", 0, error=throttled), result(both, "a", 1, done=True)])
+    with pytest.raises(CopyStalled, match="SlowDown") as caught:
+        driver.check()
+    assert caught.value.next_step.startswith("ask less of the bucket")
+    final = TopicRecreated("created again", next_step="start anew").as_dict()
+    driver = JobCoordinator(job([both], "seed"), local_store)
+    for _ in range(module.MAX_TRANSIENT_ROUNDS):
+        driver.record([result(both, "a", 0, error=throttled), result(both, "a", 1, error=final)])
+    with pytest.raises(CopyFailed):
+        driver.check()
+
+
+def test_what_to_do_is_said_once(local_store: LocalStore) -> None:
+    only = lane(0, partition("a", 0))
+    driver = JobCoordinator(job([only], "seed"), local_store)
+    error = TopicRecreated("created again", next_step="start the broker; then clear the task").as_dict()
+    driver.record([result(only, "a", 0, error=error)])
+    with pytest.raises(CopyFailed) as caught:
+        driver.check()
+    assert caught.value.next_step == "start the broker; then clear the task: it goes on from the target's log ends"
+
+
+def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
+    first = lane(0, partition("a", 0), partition("b", 0))
+    driver = JobCoordinator(job([first]), local_store)
+    driver.record([result(first, "a", 0, records=7), result(first, "b", 0)])
+    changed = lane(0, partition("a", 0), partition("a", 1))
+    local_store.put("m1/jobs/tail.json", job([changed]).canonical())
+    driver.refresh_job()
+    assert [item.key for item in driver.job.partitions] == [("a", 0), ("a", 1)]
+    progress = driver.progress()
+    assert (progress["partitions_total"], progress["records"]) == (2, 7), "what was counted stays"
+    driver.record([result(first, "b", 0, records=9)])
+    assert driver.progress()["records"] == 7, "a slice of before the change may still speak of it"
+    # Rules of the comparison in the background follow the source's configs.
+    proof = ProofSettings(topics={"a": TopicRules(compacted=True, delete_retention_ms=5)})
+    local_store.put("m1/jobs/tail.json", job([changed]).model_copy(update={"proof": proof}).canonical())
+    driver.refresh_job()
+    assert driver.job.proof == proof
+    assert driver.progress()["records"] == 7
+    # Another owner's job is not ours.
+    other = job([first]).model_copy(update={"generation": 2})
+    local_store.put("m1/jobs/tail.json", other.canonical())
+    driver.refresh_job()
+    assert [item.key for item in driver.job.partitions] == [("a", 0), ("a", 1)]
+
+
+def test_a_seed_keeps_the_partitions_it_began_with(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
+    driver = JobCoordinator(job([lane(0, partition("a", 0))], "seed"), local_store)
+    local_store.put("m1/jobs/seed.json", job([lane(0, partition("b", 0))], "seed").canonical())
+    driver.refresh_job()
+    assert [item.key for item in driver.job.partitions] == [("a", 0)]
+
+
+def test_progress_that_cannot_be_stored_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PROGRESS_SECONDS", 0.0)
+
+    class Throttled(LocalStore):
+        refusing = True
+
+        def put(self, key: str, data: Any) -> None:
+            if self.refusing:
+                raise StorageUnavailable("SlowDown")
+            super().put(key, data)
+
+    store = Throttled(tmp_path)
+    only = lane(0, partition("a", 0))
+    driver = JobCoordinator(job([only], "seed"), store)
+    driver.record([result(only, "a", 0, done=True, records=4)])
+    with pytest.raises(StorageUnavailable):
+        driver.check()
+    store.refusing = False
+    driver.check()
+    assert json.loads(store.get("m1/progress/seed.json") or b"")["records"] == 4

@@ -1,0 +1,158 @@
+"""Airflow connections as references."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_provider_kafka_migration.errors import ConnectionInvalid
+from airflow_provider_kafka_migration.hooks import kafka_cluster
+from airflow_provider_kafka_migration.hooks.kafka_cluster import KafkaClusterHook
+from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.provider.connections import airflow_resolver, prefetch
+from airflow_provider_kafka_migration.spec import parse_spec
+from airflow_provider_kafka_migration.storage.s3 import S3Config
+
+Define = Callable[..., None]
+KEYS = {
+    "bootstrap.servers": "broker:9093",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "alice",
+    "sasl.password": "kafka-secret",
+}
+
+
+@pytest.mark.parametrize("reference", ["kafka_src", "airflow:kafka_src"])
+def test_kafka_connection_is_its_extra(connection: Define, reference: str) -> None:
+    connection("kafka_src", conn_type="kafka", extra=KEYS)
+    found = airflow_resolver().mapping(reference)
+    assert found == KEYS
+    assert ClientConfig.from_librdkafka(found, "source").password == "kafka-secret"
+
+
+@pytest.mark.parametrize(
+    ("servers", "region"),
+    [
+        ("b-1.demo.abcde1.c2.kafka.us-east-1.amazonaws.com:9098", "us-east-1"),
+        ("boot-x.c2.kafka-serverless.eu-west-2.amazonaws.com:9098", "eu-west-2"),
+        ("b-1.x.c2.kafka.cn-north-1.amazonaws.com.cn:9098", "cn-north-1"),
+    ],
+)
+def test_msk_iam_needs_nothing_but_the_provider_s_own_connection(connection: Define, servers: str, region: str) -> None:
+    extra = {"bootstrap.servers": servers, "security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    connection("msk", conn_type="kafka", extra={**extra, "oauth_cb": "some.module.callback"})
+    config = ClientConfig.from_librdkafka(airflow_resolver().mapping("msk"), "target")
+    assert config.msk_region == region
+
+
+def test_msk_behind_private_names_takes_the_region_from_the_connection(connection: Define) -> None:
+    extra = {
+        "bootstrap.servers": "kafka.internal:9098",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+    }
+    connection("msk", conn_type="kafka", extra={**extra, "msk": {"region": "eu-central-1"}})
+    assert ClientConfig.from_librdkafka(airflow_resolver().mapping("msk"), "target").msk_region == "eu-central-1"
+
+
+def test_aws_connection_is_s3_settings(connection: Define) -> None:
+    connection(
+        "aws_s3",
+        conn_type="aws",
+        login="AKIA",
+        password="s3-secret",
+        extra={"region_name": "eu-west-1", "endpoint_url": "http://s3.example:9000", "verify": False},
+    )
+    config = S3Config.from_dict(airflow_resolver().mapping("aws_s3"))
+    assert config == S3Config("http://s3.example:9000", "AKIA", "s3-secret", None, "eu-west-1", False)
+
+
+def test_endpoint_of_the_s3_service_wins(connection: Define) -> None:
+    extra = {"endpoint_url": "http://all:1", "service_config": {"s3": {"endpoint_url": "http://s3:2"}}}
+    connection("aws_s3", conn_type="aws", login="a", password="b", extra=extra)
+    assert airflow_resolver().mapping("aws_s3")["endpoint_url"] == "http://s3:2"
+
+
+def test_aws_connection_without_keys_means_the_machine_s_identity(connection: Define) -> None:
+    connection("aws_s3", conn_type="aws", extra={"region_name": "eu-west-1"})
+    assert airflow_resolver().mapping("aws_s3") == {"region_name": "eu-west-1"}
+
+
+def test_other_connections_give_their_password(connection: Define) -> None:
+    connection("signing", conn_type="generic", password="ab" * 32)
+    assert airflow_resolver().text("signing") == "ab" * 32
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (None, "has no connection"),
+        ({"conn_type": "generic"}, "has no password"),
+        ({"conn_type": "kafka", "extra": {}}, "no bootstrap.servers"),
+        ({"conn_type": "kafka", "extra": '["kafka-secret"]'}, "not a JSON object"),
+        ({"conn_type": "kafka", "extra": "{kafka-secret"}, "not a JSON object"),
+    ],
+)
+def test_mistakes_are_named_and_never_quoted(connection: Define, fields: dict[str, Any] | None, told: str) -> None:
+    if fields is not None:
+        connection("wrong", **fields)
+    with pytest.raises(ConnectionInvalid, match=told) as caught:
+        airflow_resolver().text("wrong")
+    assert caught.value.next_step
+    assert "kafka-secret" not in str(caught.value)
+
+
+def test_cluster_hook_refuses_other_types(connection: Define) -> None:
+    connection("aws_s3", conn_type="aws")
+    with pytest.raises(ConnectionInvalid, match="not kafka"):
+        KafkaClusterHook("aws_s3").client_config()
+
+
+def test_our_connection_type_is_what_kafka_s_is(connection: Define) -> None:
+    connection("cluster", conn_type="kafka_migration", extra=KEYS)
+    assert airflow_resolver().mapping("cluster") == KEYS
+    assert KafkaClusterHook("cluster").client_config().password == "kafka-secret"
+
+
+def test_button_of_the_form_reaches_our_test(connection: Define, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the API server does it: from a connection's type to its hook, and to the hook's test."""
+    from airflow.models.connection import Connection
+
+    monkeypatch.setattr(kafka_cluster, "FIRST_CONTACT_SECONDS", 0.5)
+    connection("form", conn_type="kafka_migration", extra={"bootstrap.servers": "127.0.0.1:1"})
+    good, message = Connection(conn_id="form", conn_type="kafka_migration").test_connection()
+    assert not good
+    assert "BROKER_UNREACHABLE" in message
+    assert "127.0.0.1:1" in message
+    assert "no broker of the Kafka cluster answers" in message, "a form does not know which side it will be"
+    assert "task" not in message, "there is none yet"
+
+
+def test_cluster_hook_names_unusable_keys_to_the_form(connection: Define) -> None:
+    connection("kafka_src", conn_type="kafka", extra={"bootstrap.servers": "b:1", "sasl.jaas.config": "kafka-secret"})
+    good, message = KafkaClusterHook("kafka_src").test_connection()
+    assert not good
+    assert "sasl.jaas.config" in message
+    assert "kafka-secret" not in message
+
+
+def test_triggers_get_connections_before_they_block(connection: Define, minimal_spec: dict[str, Any]) -> None:
+    connection("kafka_source", conn_type="kafka", extra=KEYS)
+    connection("aws_s3", conn_type="aws", login="a", password="b")
+    spec = parse_spec({**minimal_spec, "target": {"conn_id": "env:TARGET"}})
+    found = asyncio.run(prefetch(spec))
+    assert sorted(found) == ["aws_s3", "kafka_source"]
+    resolver = airflow_resolver(found)
+    assert json.loads(resolver.text("kafka_source")) == KEYS
+    with pytest.raises(ConnectionInvalid):
+        resolver.text("signing")
+
+
+def test_trigger_s_missing_connection_is_named(minimal_spec: dict[str, Any]) -> None:
+    with pytest.raises(ConnectionInvalid, match="aws_s3"):
+        asyncio.run(prefetch(parse_spec(minimal_spec)))
