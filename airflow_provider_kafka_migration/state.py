@@ -1,6 +1,6 @@
 """The 12 states of a migration, the transitions between them, and the rule of resuming. No I/O.
 
-Source: seed 001, "State Machine" and "Resume logic"; DESIGN part 3. A *history* is the sequence of states
+Why they are these: docs/decisions/0014. A *history* is the sequence of states
 that a journal went through, one element per transition; steps inside a state do not appear in it.
 """
 
@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.errors import IllegalTransition, Where
 
 
 class State(StrEnum):
-    """Where a migration is. The values are the seed's serde names."""
+    """Where a migration is. The values are what the journal stores."""
 
     PLANNED = "planned"
     PRECHECK = "precheck"
@@ -61,7 +61,7 @@ ROLLBACK_FROM: tuple[State, ...] = FORWARD[:6]
 #: Deliberate ways back: "not yet" at the approval, and a freeze that lasted too long and was lifted.
 BACKWARD: frozenset[tuple[State, State]] = frozenset({(State.DRAIN_READY, State.TAIL), (State.CUTOVER, State.TAIL)})
 
-#: How far resuming walks back over ``failed`` (seed 001: "max 4 hops", so that it cannot oscillate).
+#: How far resuming walks back over ``failed`` (so that it cannot go back and forth for ever).
 MAX_HOPS = 4
 
 
@@ -174,7 +174,7 @@ def walk_back(history: Sequence[State]) -> State | None:
 
 
 def resume_state(history: Sequence[State]) -> Resume:
-    """What resuming means for a migration with this history (seed 001, "Resume logic").
+    """What resuming means for a migration with this history.
 
     planned..tail, cutover and validating are entered again; drain_ready and awaiting_client_switch wait
     for a person; finalized and rolled_back are no-ops; failed walks back at most 4 hops to the last

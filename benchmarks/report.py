@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.peers.base import ROOT
 from benchmarks.scenarios import SCENARIOS
-from benchmarks.summary import TAIL, Document, against_aims, load, rows, summarise
+from benchmarks.summary import LIMITS, TAIL, Document, against_aims, load, rows, summarise
 
 _ADD_A_PEER = """\
 ## Add a peer of your own
@@ -133,12 +133,13 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _aims(documents: Mapping[str, Document]) -> str:
-    marks = {True: "met", False: "**missed**", None: "not measured"}
+    """Each figure beside its aim, and what limits it: a figure without its limit says nothing to a reader elsewhere."""
+    marks = {True: "reached", False: "not reached", None: "not measured"}
     lines = [
-        [what, "" if value is None else f"{value:g}", aim, marks[met]]
+        [what, "" if value is None else f"{value:g}", aim, marks[met], LIMITS[what]]
         for what, value, aim, met in against_aims(summarise(documents))
     ]
-    return _table(["what", "figure", "aim", ""], lines)
+    return _table(["what", "figure", "aim", "", "what limits it here"], lines)
 
 
 def _scenario(document: Document) -> str:

@@ -252,7 +252,7 @@ def _refuse(context: PhaseContext, plans: list[AclPlan]) -> None:
 
 
 def _acls(context: PhaseContext, plans: list[AclPlan]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Create what is missing; merge and replace never delete (seed 001's table)."""
+    """Create what is missing; merge and replace never delete."""
     by_action: dict[str, list[Acl]] = {}
     for plan in plans:
         by_action.setdefault(plan.action, []).append(target_acl(plan))

@@ -1,4 +1,4 @@
-"""Which ACL bindings of the source are copied, under which names, and which are not and why (seed 001's rules).
+"""Which ACL bindings of the source are copied, under which names, and which are not and why.
 
 Renamed topics: a literal binding follows its topic. A prefixed one is sound only where the rename is a prefix for all
 topics below it; topics with a name of their own get a literal binding beside it, and that is said.
@@ -148,7 +148,7 @@ def _wanted(rules: _Rules, acl: Acl, wanted: Acl, why: str) -> Iterator[AclPlan]
     elif not rules.writes_granted and grants_writing(wanted):
         yield _entry(entry, "deferred", wanted.resource_name, "acls.write_grants: at_cutover")
         if wanted.operation == "ALL":
-            # Until then whoever may do all may read (seed 004: ALL becomes READ).
+            # Until then whoever may do all may read (ALL becomes READ).
             reading = replace(wanted, operation="READ")
             action = "exists" if reading in rules.present else "create"
             yield _entry(replace(entry, operation="READ"), action, wanted.resource_name, "until ALL is granted")

@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.state import State
 
 # -- switch -----------------------------------------------------------------------------------------------------------
 #
-# The client switch: groups are taken over for the last time when a person acknowledges it (seed 002).
+# The client switch: groups are taken over for the last time when a person acknowledges it.
 
 
 PHASE = "awaiting_client_switch"

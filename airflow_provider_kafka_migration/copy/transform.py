@@ -1,6 +1,6 @@
 """What becomes of each source batch: forwarded as it is, rebuilt, or a hole. Pure: no I/O, no clock.
 
-The table is DESIGN's: full committed batches go raw; batches with holes, a begin below the wanted offset, visible
+The table is in docs/internals.md: full committed batches go raw; batches with holes, a begin below the wanted offset, visible
 LogAppendTime, skewed offsets or too many bytes are rebuilt; small ones in a row are joined; control batches, empty ones
 and aborted transactions are holes; message formats 0 and 1 are converted.
 """

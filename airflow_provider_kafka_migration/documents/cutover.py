@@ -129,7 +129,7 @@ class ApprovalAnswer(Document):
 
 
 class Translation(StrEnum):
-    """How a committed offset got its counterpart (seed 001 "Offset Translation"; issue D part 4)."""
+    """How a committed offset got its counterpart."""
 
     #: the same number
     EQUAL = "equal"

@@ -1,4 +1,4 @@
-"""The evidence bundle: one canonical JSON payload, signed with Ed25519 (seed 001, "Evidence Bundle").
+"""The evidence bundle: one canonical JSON payload, signed with Ed25519.
 
 The file is the RFC 8785 form of ``{"bundle_json": <text>, "public_key_b64": ..., "signature_b64": ...}`` and the text
 of ``bundle_json`` is the RFC 8785 form of an :class:`EvidenceBundle`. Both forms are checked byte for byte when a
@@ -30,7 +30,7 @@ _ENVELOPE = ("bundle_json", "public_key_b64", "signature_b64")
 
 
 class EvidenceBundle(Document):
-    """The payload. Sections of the seed's table, then what we add; each section is plain JSON data."""
+    """The payload; each section is plain JSON data."""
 
     LATER_FIELDS = ("source_drift",)
 

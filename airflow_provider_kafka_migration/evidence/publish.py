@@ -99,7 +99,7 @@ def publish(context: PhaseContext, outcome: Outcome) -> Published:
 
 
 def attempt_name(now: datetime, outcome: Outcome, data: bytes) -> str:
-    """``evidence-attempts/<timestamp>-<outcome>-<hash>``: seed 001's key without its suffix."""
+    """``evidence-attempts/<timestamp>-<outcome>-<hash>``: the key without its suffix."""
     stamp = now.strftime("%Y%m%dT%H%M%S.%fZ")
     return f"evidence-attempts/{stamp}-{outcome.value}-{hashlib.sha256(data).hexdigest()[:16]}"
 

@@ -3,7 +3,7 @@
 A cutover is one or more *attempts*. An attempt begins with a journal step before the first producer is stopped, and
 ends either READY_FOR_CLIENT_SWITCH or lifted. Every step of the cutover runs inside :func:`frozen_step`, which lifts
 the freeze when its time is over or when the step failed for good, and takes the migration back to ``tail``
-(seed 001: a failed phase is resumable; producers never stay stopped for a migration that does not go on).
+(producers never stay stopped for a migration that does not go on, docs/decisions/0007).
 """
 
 from __future__ import annotations

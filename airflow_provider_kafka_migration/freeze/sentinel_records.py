@@ -19,7 +19,7 @@ _SCAN_BYTES = 256 * 1024
 
 
 def sentinel_record(migration_id: str, partition: int, timestamp: str, timestamp_ms: int) -> Record:
-    """The sentinel of a partition, exactly as the seed has it."""
+    """The sentinel of a partition (docs/cutover.md has its layout)."""
     value = json.dumps({"migration_id": migration_id, "partition": partition, "timestamp": timestamp})
     return Record(0, timestamp_ms, KEY, value.encode(), [(HEADER, migration_id.encode())])
 

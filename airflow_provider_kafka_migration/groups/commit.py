@@ -282,7 +282,7 @@ def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> Gro
 
 
 def sync_groups(context: PhaseContext) -> GroupsResult:
-    """One refresh (seed 002): groups may go on reading the source until they switch; the target follows, forward only.
+    """One refresh: groups may go on reading the source until they switch; the target follows, forward only.
 
     Writes ``results/groups.json``. Failures are in the result, not raised.
     """

@@ -126,7 +126,7 @@ def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, Group
 #
 # Committed offsets of the source become offsets of the target. Pure: maps in, translations out.
 #
-# The formula of seed 001, ``target_first + (committed - source_first)``, is right where a partition is one run. The
+# The linear formula, ``target_first + (committed - source_first)``, is right where a partition is one run. The
 # runs of the offset map make it right everywhere: a consumer that starts at the answer reads next the first record
 # that it had not read on the source.
 

@@ -537,7 +537,7 @@ def format_time(at: datetime) -> str:
 
 # -- fingerprint ------------------------------------------------------------------------------------------------------
 #
-# What a migration must not change under way: its clusters, buckets and prefixes (seed 001, "Resume logic").
+# What a migration must not change under way: its clusters, buckets and prefixes (docs/decisions/0014).
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``<migration_id>/journal.jsonl``: the journal as seed 001 shows it, one line per entry. For people and other tools.
+"""``<migration_id>/journal.jsonl``: the journal as one file, one line per entry. For people and other tools.
 
 It is a view: always rewritten as a whole from the entries, and never read to decide anything, except to notice that
 entries which it names are gone.

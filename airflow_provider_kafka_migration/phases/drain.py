@@ -1,7 +1,7 @@
 """Lag of all partitions, and whether the migration is ready for its cutover.
 
 Lag of a partition = the source's last stable offset - the source offset that the target's log end stands for. For
-``equal`` and ``shifted`` that is the target's log end less a constant (DESIGN part 5); for ``mapped`` the last run
+``equal`` and ``shifted`` that is the target's log end less a constant; for ``mapped`` the last run
 of the offset map says it. Nothing is stored: two ListOffsets calls are the whole truth.
 """
 

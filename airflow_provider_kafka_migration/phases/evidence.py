@@ -1,6 +1,6 @@
 """Sign the evidence, upload it under its immutable key and as the latest, and a report for people beside it.
 
-Keys (seed 001 "Upload"): ``<migration_id>/evidence-attempts/<timestamp>-<outcome>-<hash>.json`` and the alias
+Keys: ``<migration_id>/evidence-attempts/<timestamp>-<outcome>-<hash>.json`` and the alias
 ``<migration_id>/evidence.json``. COMPLIANCE Object Lock is tried first. Where the bucket has none, the evidence itself
 says so: the first object of an attempt is the public key, and how it was stored is known before the bundle is signed.
 """

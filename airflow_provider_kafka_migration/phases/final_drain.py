@@ -1,7 +1,7 @@
 """The final drain: tell the tail where to stop, wait until the target has everything, make ``offset-map.json``.
 
 The tail ends by itself: ``control/tail-stop.json`` has the exclusive source offset of each partition, and copiers poll
-it. Done is what the brokers say: for each partition the target's log end stands for the source's end (DESIGN part 6).
+it. Done is what the brokers say: for each partition the target's log end stands for the source's end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The offset-floor guard (seed 001 part 7): was anything cut from the target before clients switch?
+"""The offset-floor guard: was anything cut from the target before clients switch?
 
 Looking only at end offsets would miss a retention run or DeleteRecords on the target. So: the target's log start must
 not be past the first copied offset, and its end not behind the copied range.

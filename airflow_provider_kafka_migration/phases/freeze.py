@@ -1,4 +1,4 @@
-"""Freeze producers on the source and verify it on the brokers (seed 001 "Producer Freeze", DESIGN part 6).
+"""Freeze producers on the source and verify it on the brokers (docs/decisions/0007).
 
 Verified means: no open transaction (last stable offset = high watermark = log end) and log ends that stand still for
 ``freeze_stable_window``. Whoever goes on writing is named: partition, producer id, transactional id where known.

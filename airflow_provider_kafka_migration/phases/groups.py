@@ -1,6 +1,6 @@
 """Consumer groups: snapshot on the source, translation, commit on the target, and keeping it fresh until the switch.
 
-Rules (seed 001 "Offset Commit", seed 002, DESIGN part 6): only groups that are empty on the target are written, never
+Rules (docs/decisions/0012): only groups that are empty on the target are written, never
 backwards, with leader epoch -1 and their metadata. One bad group never blocks the others: what failed is data, and is
 reported at the end.
 """

@@ -1,4 +1,4 @@
-"""Rollback before the cutover (seed 001 "Rollback"): producers, ACLs and copy-time settings back, the tail stopped.
+"""Rollback before the cutover: producers, ACLs and copy-time settings back, the tail stopped.
 
 Data on the target is never touched: ``rollback-report.json`` lists it, with the commands that delete it.
 """

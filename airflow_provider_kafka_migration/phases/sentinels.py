@@ -1,4 +1,4 @@
-"""One sentinel record per source partition, exactly once (seed 001 "Sentinel Records").
+"""One sentinel record per source partition, exactly once (docs/decisions/0008).
 
 Record: header ``x-kbe-cutover-sentinel: <migration_id>``, key ``__kbe_sentinel__``, value
 ``{"migration_id": "<id>", "partition": <p>, "timestamp": "<iso8601>"}``.

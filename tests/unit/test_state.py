@@ -1,4 +1,4 @@
-"""States, transitions and the resume rule of seed 001."""
+"""States, transitions and the resume rule."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator
 
-from airflow_provider_kafka_migration import phases
+from airflow_provider_kafka_migration import approvals
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalFacts
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
@@ -54,8 +54,8 @@ def _answer(_core: Any, given: ApprovalAnswer) -> PhaseResult:
 
 
 # What the operators import when they run.
-phases.approvals = SimpleNamespace(show=_show)  # type: ignore[attr-defined]
-phases.answers = SimpleNamespace(answer=_answer, answered=lambda *_args, **_kwargs: None)  # type: ignore[attr-defined]
+approvals.request = SimpleNamespace(show=_show)  # type: ignore[attr-defined]
+approvals.answers = SimpleNamespace(answer=_answer, answered=lambda *_args, **_kwargs: None)  # type: ignore[attr-defined]
 
 
 class _FakeCore:

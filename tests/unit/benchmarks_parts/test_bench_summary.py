@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.summary import against_aims, load, summarise
+from benchmarks.summary import AIMS, LIMITS, against_aims, load, summarise
 
 KEYS = {
     "ratios": {
@@ -102,6 +102,10 @@ def test_aims_are_met_or_missed() -> None:
     assert found["records per second, times MirrorMaker 2 tuned"] == (9.5, False)
     assert found["CPU of MirrorMaker 2 tuned, times ours"] == (50.0, True)
     assert found["memory of a worker above idle, MiB"] == (200.0, True)
+
+
+def test_each_aim_has_what_limits_it() -> None:
+    assert set(LIMITS) == {what for what, *_ in AIMS}
 
 
 def test_only_result_files_are_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Translations by hand for every verdict, and the seed's formula as the special case of one run."""
+"""Translations by hand for every verdict, and the linear formula as the special case of one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``journal.jsonl``: the seed's view of the journal."""
+"""``journal.jsonl``: the journal as one file."""
 
 from __future__ import annotations
 
