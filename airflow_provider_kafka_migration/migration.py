@@ -563,7 +563,7 @@ class DrainWatch:
         """Open without I/O."""
         return cls(Migration.open(spec, "drain-watch", resolver, actor="drain_ready"))
 
-    def look(self) -> dict[str, Any]:
+    def check(self) -> dict[str, Any]:
         """One look: ``{"ready", "summary", "stable_since", ...}``."""
         with self._migration.reading() as context:
             working = context.journal.working_state
@@ -597,7 +597,7 @@ class FreezeWatch:
         """Open without I/O."""
         return cls(Migration.open(spec, "freeze-watch", resolver, actor="cutover.freeze_limit"))
 
-    def look(self) -> dict[str, Any]:
+    def check(self) -> dict[str, Any]:
         """One look: ``{"ready", "summary"}``. Only what the journal has got since the last one is read."""
         if self._context is None:
             try:
@@ -605,7 +605,7 @@ class FreezeWatch:
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         try:
-            return freeze_limit.look(self._context)
+            return freeze_limit.check_limit(self._context)
         finally:
             # Also what was read before the journal failed.
             self.see(freeze_attempt.current_attempt(self._context))
@@ -632,7 +632,7 @@ class FreezeWatch:
 class Watch(Protocol):
     """What a trigger looks with."""
 
-    def look(self) -> dict[str, Any]:
+    def check(self) -> dict[str, Any]:
         """One look: ``{"ready", "summary", ...}``."""
 
     def close(self) -> None:

@@ -42,7 +42,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import (
 from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.planning.make import make_plan
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
@@ -234,7 +234,7 @@ def job_of(plan: Plan) -> CopyJob:
 
 def coordinate(job: CopyJob, folder: Path) -> dict[str, object]:
     """Results of a slice of every lane go through the driver's coordinator; the progress document."""
-    coordinator = JobCoordinator(job, LocalStore(folder))
+    coordinator = JobProgress(job, LocalStore(folder))
     for lane in job.lanes:
         coordinator.record(
             PartitionResult(

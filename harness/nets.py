@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.copy import append as appending
 from airflow_provider_kafka_migration.copy import resume
-from airflow_provider_kafka_migration.copy.recovery import Troubles
+from airflow_provider_kafka_migration.copy.recovery import RecoveryPolicy
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka import logs, produce
 from airflow_provider_kafka_migration.kafka.batches import api
@@ -60,13 +60,13 @@ def _without_sequence() -> None:
         return api.patched_header(raw, own_id, epoch, sequence, **options)
 
     appending.patched_header = patched  # type: ignore[assignment, attr-defined]
-    resume.Resumer._check_owner = lambda *_: None  # type: ignore[method-assign]
-    Troubles._look_for_others = lambda *_: None  # type: ignore[method-assign]
+    resume.ResumeFinder._check_owner = lambda *_: None  # type: ignore[method-assign]
+    RecoveryPolicy._look_for_others = lambda *_: None  # type: ignore[method-assign]
 
 
 def _without_resume_check() -> None:
     """The end of the target's log is believed."""
-    resume.Resumer._check = lambda *_: None  # type: ignore[method-assign]
+    resume.ResumeFinder._check = lambda *_: None  # type: ignore[method-assign]
 
 
 def _without_answer_check() -> None:

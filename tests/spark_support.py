@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.worker import JobPointer, JobReferences
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -24,9 +24,9 @@ class StoredJob:
     store: LocalStore
     folder: Path
 
-    def coordinator(self) -> JobCoordinator:
+    def coordinator(self) -> JobProgress:
         """A new coordinator."""
-        return JobCoordinator(self.job, self.store)
+        return JobProgress(self.job, self.store)
 
 
 def references_file(folder: Path, content: object) -> Path:

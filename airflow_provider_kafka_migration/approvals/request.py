@@ -40,7 +40,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     binding = make_binding(context, kind)
     code = code_of(binding)
     facts = _cutover_facts(context) if kind == "cutover" else _client_switch_facts(context)
-    others = left_out.look(context, context.load_plan())
+    others = left_out.read_left_out(context, context.load_plan())
     facts = {**facts, "overtaken_tombstones": overtaken_tombstones(context)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval_text.render(context.spec, kind, code, facts)

@@ -31,7 +31,7 @@ def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Topics that are on the target already."""
-    present = target_topics.look(context, plan)
+    present = target_topics.read_presence(context, plan)
     for topic in plan.topics:
         here = present[topic.target_name]
         if here.exists and not here.ours:

@@ -82,7 +82,9 @@ def _key(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DocumentUnreadable(
-            f"the public key cannot be read: {error.strerror}", where=Where(path=str(path)), next_step="check the path"
+            f"the public key cannot be read: {error.strerror}",
+            where=Where(path=str(path)),
+            next_step="check the path",
         ) from None
 
 

@@ -92,7 +92,7 @@ def cli_owner() -> Owner:
     return Owner("cli", identity(), person(), OwnerProcess.of_this_process())
 
 
-class Session:
+class MigrationOpener:
     """Opens a migration for the command line, as often as it is needed."""
 
     def __init__(
@@ -152,13 +152,15 @@ class Session:
         return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
 
 
-def _drive(spec: MigrationSpec, session: Session, view: ProgressView, code: str | None, until: str | None) -> Answer:
-    from airflow_provider_kafka_migration.cli.runner import STOPS, Driver
+def _drive(
+    spec: MigrationSpec, session: MigrationOpener, view: ProgressView, code: str | None, until: str | None
+) -> Answer:
+    from airflow_provider_kafka_migration.cli.runner import STOPS, MigrationRunner
 
     if until is not None and until not in STOPS:
         raise typer.BadParameter(f"{until} is not one of {', '.join(STOPS)}", param_hint="--until")
     with view, session.open() as migration:
-        driver = Driver(
+        driver = MigrationRunner(
             migration, session.open_tail, session.open_guard, person=person(), on_result=view.done, until=until
         )
         outcome = driver.go(code)
@@ -222,7 +224,7 @@ def run(
     spec = load_spec(file)
     view = make_view(quiet=json_output)
     end_with_open_freeze(spec, file)
-    session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
+    session = MigrationOpener(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     return _drive(spec, session, view, approve, until)
 
 
@@ -246,7 +248,7 @@ def resume(
     spec = load_spec(file)
     view = make_view(quiet=json_output)
     end_with_open_freeze(spec, file)
-    session = Session(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
+    session = MigrationOpener(spec, view, takeover=takeover, runner=runner, master=master, threads=threads)
     with session.open() as migration:
         if migration.status().state is None:
             raise IllegalTransition(
@@ -264,7 +266,7 @@ def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugO
     Exit status 10 when it waits for an operator.
     """
     spec = load_spec(file)
-    with Session(spec, make_view(quiet=True)).open() as migration:
+    with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
         found = migration.status()
         silence = migration.tail_silence()
     waits = found.resume is not None and found.resume.waits
@@ -332,7 +334,7 @@ def rollback(
         raise typer.Abort
     view = make_view(quiet=json_output)
     end_with_open_freeze(spec, file)
-    with view, Session(spec, view, takeover=takeover).open() as migration:
+    with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
         result = migration.run("rollback", reason=reason)
     data = {
         "migration_id": spec.migration_id,

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from airflow_provider_kafka_migration.cli.frame import Answer, DebugOption, ExitCode, JsonOption, answering
-from airflow_provider_kafka_migration.cli.migrate import Session, TakeoverOption, make_view
+from airflow_provider_kafka_migration.cli.migrate import MigrationOpener, TakeoverOption, make_view
 from airflow_provider_kafka_migration.cli.session import SpecArgument, read_document
 from airflow_provider_kafka_migration.errors import (
     DocumentUnreadable,
@@ -86,7 +86,7 @@ def plan(
     spec = load_spec(file)
     earlier = None if diff is None else _earlier(diff, spec.storage.conn_id)
     view = make_view(quiet=True)
-    with Session(spec, view).open() as migration, migration.reading() as context:
+    with MigrationOpener(spec, view).open() as migration, migration.reading() as context:
         made = make_plan(context)
         measured = source_snapshot.measure(context, made) if measure or spec.estimate.measure else None
         beside = plan_documents.documents(spec, made, context.source.config, context.target.config)
@@ -219,7 +219,7 @@ def precheck(
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
-    with view, Session(spec, view, takeover=takeover).open() as migration:
+    with view, MigrationOpener(spec, view, takeover=takeover).open() as migration:
         try:
             migration.run("plan")
             result = migration.run("precheck")
@@ -300,7 +300,9 @@ def schema(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecInvalid(
-            f"the schema cannot be written: {error.strerror}", where=Where(path=str(output)), next_step="check the path"
+            f"the schema cannot be written: {error.strerror}",
+            where=Where(path=str(output)),
+            next_step="check the path",
         ) from None
     return Answer(data={"written": str(output)}, text=[f"written: {output}"])
 

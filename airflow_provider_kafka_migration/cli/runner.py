@@ -194,7 +194,7 @@ def _in_freeze(context: PhaseContext) -> bool:
     return found is not None and found.standing is not Standing.GIVEN_UP
 
 
-class Driver:
+class MigrationRunner:
     """Drives one migration as far as it goes.
 
     :param migration: opened, in the name of the person.

@@ -27,7 +27,7 @@ from airflow_provider_kafka_migration.documents.proof import (
 from airflow_provider_kafka_migration.errors import BatchMalformed, Interrupted, Where
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record, Timestamps
 from airflow_provider_kafka_migration.kafka.batches.records import Columns
-from airflow_provider_kafka_migration.offset_map.runs import How, PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import How, OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
 
 # -- content differences ----------------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ _BATCH_PIECE = struct.Struct(">cqiqb32s")
 def range_map(compared: ContentRange) -> PartitionMap:
     """The map of a partition with one run: equal or shifted."""
     return PartitionMap(
-        [Run(compared.source_start_offset, compared.target_start_offset)],
+        [OffsetRange(compared.source_start_offset, compared.target_start_offset)],
         source_end_offset=compared.source_end_offset,
         target_end_offset=compared.target_end_offset,
     )

@@ -36,7 +36,7 @@ from airflow_provider_kafka_migration.documents.proof import (
 )
 from airflow_provider_kafka_migration.errors import Interrupted, JobMissing, MigrationError, Transient, Where
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run, topic_key
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap, topic_key
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.offset_map.transactional import MapPages, TransactionalMap
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -231,7 +231,7 @@ class ContentChecker:
             return MapPages(self._store, self._job.migration_id, compared.topic, compared.partition).load_final()
         if compared.verdict is not Verdict.MAPPED:
             return range_map(compared)
-        base = Run(compared.source_start_offset, compared.target_start_offset)
+        base = OffsetRange(compared.source_start_offset, compared.target_start_offset)
         runs = RunLog(self._store, self._job.migration_id, compared.topic, compared.partition, base)
         return runs.load().closed(compared.source_end_offset, compared.target_end_offset)
 

@@ -34,7 +34,7 @@ from airflow_provider_kafka_migration.copy.holes import (
     marker_errors,
     markers_are_refused,
 )
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, Sent, Throttling
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Sent, Throttling
 from airflow_provider_kafka_migration.copy.transform import Append, Hole
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where
@@ -283,7 +283,7 @@ class Appender:
     @staticmethod
     def _may_append(copy: PartitionCopy) -> bool:
         return (
-            copy.phase is Phase.RUNNING
+            copy.phase is CopyState.RUNNING
             and bool(copy.pending)
             and not copy.filling
             # A partition without producer state takes any sequence: if the first batch were refused (too large, for
@@ -295,7 +295,7 @@ class Appender:
     @staticmethod
     def _may_fill(copy: PartitionCopy) -> bool:
         return (
-            copy.phase is Phase.RUNNING
+            copy.phase is CopyState.RUNNING
             and bool(copy.pending)
             and not copy.filling
             # Markers are not compared: they may go only when all that was sent before is known to be there.

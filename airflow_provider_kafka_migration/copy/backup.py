@@ -18,8 +18,8 @@ from airflow_provider_kafka_migration.copy.lane import (
     SliceLimits,
     SocketPoller,
 )
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, fail_recreated
-from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, Feed
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, fail_recreated
+from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, SourceReader
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.recovery import is_missing, note_trouble, topic_gone
 from airflow_provider_kafka_migration.copy.transform import Chunk
@@ -63,7 +63,7 @@ class BackupCopier:
         self._archive = archive_store
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
         self._watch = ReadWatch(job, lane.lane, archive_store, self.copies)
-        self._feed = Feed(
+        self._feed = SourceReader(
             job,
             source,
             archive_store,
@@ -133,7 +133,7 @@ class BackupCopier:
                 self._on_broken(connection, connection.no_answer())
 
     def _pause(self, now: float) -> float:
-        due = [copy.resume_at - now for copy in self.copies if copy.phase is Phase.RESUMING]
+        due = [copy.resume_at - now for copy in self.copies if copy.phase is CopyState.RESUMING]
         due += [self._limits.deadline - now, STOP_POLL_SECONDS, self._feed.due_seconds(now)]
         due.append(self._feed.next_due(now) - now)
         return max(0.0, min(due))
@@ -154,17 +154,19 @@ class BackupCopier:
 
     def _is_done(self, copy: PartitionCopy) -> bool:
         until = self._limits.until(copy)
-        return until is not None and copy.phase is Phase.RUNNING and copy.source_offset >= until
+        return until is not None and copy.phase is CopyState.RUNNING and copy.source_offset >= until
 
     def _is_settled(self, copy: PartitionCopy) -> bool:
-        return copy.phase is Phase.FAILED or self._is_done(copy)
+        return copy.phase is CopyState.FAILED or self._is_done(copy)
 
     def _wants(self, copy: PartitionCopy) -> bool:
-        return copy.phase is Phase.RUNNING and not self._is_read(copy) and self._reading_bytes < ARCHIVE_BUFFER_BYTES
+        return (
+            copy.phase is CopyState.RUNNING and not self._is_read(copy) and self._reading_bytes < ARCHIVE_BUFFER_BYTES
+        )
 
     def _resume_due(self, now: float) -> None:
         """Where the archive ends, reading goes on."""
-        due = [copy for copy in self.copies if copy.phase is Phase.RESUMING and copy.resume_at <= now]
+        due = [copy for copy in self.copies if copy.phase is CopyState.RESUMING and copy.resume_at <= now]
         if not due:
             return
         try:
@@ -177,7 +179,7 @@ class BackupCopier:
         for copy in due:
             if copy in missing:
                 self._on_trouble(copy, missing[copy])
-            if copy in missing or copy.phase is not Phase.RESUMING:
+            if copy in missing or copy.phase is not CopyState.RESUMING:
                 continue
             try:
                 position = self._archived_until(copy)
@@ -190,7 +192,7 @@ class BackupCopier:
                 # archive counts as well, or a slice that ended with SOURCE_TRUNCATED there would be forgotten. An epoch
                 # of a lower offset is none of this position.
                 copy.source_epoch = max(copy.source_epoch, copy.read_before[1])
-            copy.phase = Phase.RUNNING
+            copy.phase = CopyState.RUNNING
             ready.append(copy)
         self._attach(ready)
 
@@ -223,7 +225,7 @@ class BackupCopier:
     def _settle(self) -> None:
         while self._noted:
             copy, incarnation, error = self._noted.pop(0)
-            if copy.incarnation == incarnation and copy.phase is not Phase.FAILED:
+            if copy.incarnation == incarnation and copy.phase is not CopyState.FAILED:
                 log.info("%s-%s: %s", *copy.key, error.what)
                 try:
                     self._settle_one(copy, error)

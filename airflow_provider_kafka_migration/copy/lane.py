@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from airflow_provider_kafka_migration.copy.append import Appender
 from airflow_provider_kafka_migration.copy.archive import write_gap
 from airflow_provider_kafka_migration.copy.partition import (
+    CopyState,
+    OffsetLayout,
     PartitionCopy,
-    Phase,
-    Placer,
     ResumePoint,
     Sent,
     fail_recreated,
 )
-from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, Feed
+from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, SourceReader
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
-from airflow_provider_kafka_migration.copy.recovery import Troubles
-from airflow_provider_kafka_migration.copy.resume import Resumer
-from airflow_provider_kafka_migration.copy.transform import Chunk, Decider, Step
-from airflow_provider_kafka_migration.copy.writers import TargetSide
+from airflow_provider_kafka_migration.copy.recovery import RecoveryPolicy
+from airflow_provider_kafka_migration.copy.resume import ResumeFinder
+from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Chunk, CopyOp
+from airflow_provider_kafka_migration.copy.writers import Writers
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
@@ -169,13 +169,13 @@ class LaneCopier:
         self._source_wire = source
         self._gap_store = map_store
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
-        self._deciders: dict[PartitionCopy, Decider] = {}
+        self._deciders: dict[PartitionCopy, BatchTransformer] = {}
         #: partitions with something to send, and those whose log end is to be looked at: a lane may have thousands of
         #: others, which must not cost each round
         self._busy: dict[PartitionCopy, None] = {}
         self._resuming: dict[PartitionCopy, None] = dict.fromkeys(self.copies)
         self._maps = LaneMaps(map_store, job.migration_id, self._check_deadline)
-        self._placer = Placer(job, self._maps)
+        self._placer = OffsetLayout(job, self._maps)
         append = Appender(
             target,
             job.producers,
@@ -185,7 +185,7 @@ class LaneCopier:
             on_trouble=self._on_trouble,
             on_confirmed=self._on_confirmed,
         )
-        self._appender = TargetSide(
+        self._appender = Writers(
             job,
             target,
             append,
@@ -195,7 +195,7 @@ class LaneCopier:
             on_confirmed=self._on_confirmed,
         )
         self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=self._check_deadline)
-        self._feed = Feed(
+        self._feed = SourceReader(
             job,
             source,
             archive_store,
@@ -207,10 +207,10 @@ class LaneCopier:
             rate=limits.rate,
             watch=self._watch,
         )
-        self._troubles = Troubles(
+        self._troubles = RecoveryPolicy(
             job, target, self._appender, self._feed, resuming=self._resuming, on_gap=self._record_gap
         )
-        self._resumer = Resumer(job, source, target, archive=self._feed.archive_reader)
+        self._resumer = ResumeFinder(job, source, target, archive=self._feed.archive_reader)
         self._buffered_bytes = 0
         self._buffer_limit_bytes = LANE_BUFFER_BYTES + (ARCHIVE_BUFFER_BYTES if job.via == "s3" else 0)
         self._poller = SocketPoller()
@@ -348,7 +348,7 @@ class LaneCopier:
     def _is_copied(self, copy: PartitionCopy) -> bool:
         """All up to the stop offset is decided, and confirmed by the target."""
         until = self._limits.until(copy)
-        return until is not None and copy.phase is Phase.RUNNING and copy.is_idle and copy.source_offset >= until
+        return until is not None and copy.phase is CopyState.RUNNING and copy.is_idle and copy.source_offset >= until
 
     def _all_are_settled(self) -> bool:
         """The one that was not, when last looked, is asked first: mostly it answers for all."""
@@ -363,11 +363,11 @@ class LaneCopier:
                 self._placer.settle_end(copy)
             except MigrationError as error:
                 self._on_trouble(copy, error)
-        return copy.phase is Phase.FAILED or self._is_done(copy)
+        return copy.phase is CopyState.FAILED or self._is_done(copy)
 
     def _wants(self, copy: PartitionCopy) -> bool:
         return (
-            copy.phase is Phase.RUNNING
+            copy.phase is CopyState.RUNNING
             and copy.stopping is None
             and not self._is_read(copy)
             and copy.pending_bytes < PARTITION_BUFFER_BYTES
@@ -377,7 +377,7 @@ class LaneCopier:
     # -- resume ------------------------------------------------------------------------------------------------------
 
     def _still_resuming(self) -> list[PartitionCopy]:
-        for copy in [copy for copy in self._resuming if copy.phase is not Phase.RESUMING]:
+        for copy in [copy for copy in self._resuming if copy.phase is not CopyState.RESUMING]:
             del self._resuming[copy]
         return [copy for copy in self._resuming if not self._appender.is_settling(copy)]
 
@@ -388,7 +388,7 @@ class LaneCopier:
         found: dict[PartitionCopy, ResumePoint | MigrationError | None]
         try:
             self._check_topic_ids(due)
-            due = [copy for copy in due if copy.phase is Phase.RESUMING and copy.due_at <= now]
+            due = [copy for copy in due if copy.phase is CopyState.RESUMING and copy.due_at <= now]
             found = self._appender.resume(due, self._resumer, self._maps) if due else {}
         except Transient as error:
             found = dict.fromkeys(due, error)
@@ -418,7 +418,7 @@ class LaneCopier:
                 *copy.key,
                 *copy.went_back[-1],
             )
-        self._deciders[copy] = Decider(
+        self._deciders[copy] = BatchTransformer(
             point.source_offset,
             self._job.timestamps,
             copy.spec.max_batch_bytes,
@@ -442,10 +442,10 @@ class LaneCopier:
         if self._source_wire is None:
             # What the source was like when the segment was read is all that a restore knows of it.
             copy.source_end_offset = max(copy.source_end_offset, chunk.last_stable_offset)
-        if copy.stopping is not None or copy.phase is not Phase.RUNNING:
+        if copy.stopping is not None or copy.phase is not CopyState.RUNNING:
             return
         try:
-            steps: list[Step] = []
+            steps: list[CopyOp] = []
             # Once its holes are left out they stay so, for as long as this decider lives.
             self._deciders[copy].packs = not copy.fills_holes
             try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from airflow_provider_kafka_migration.copy.transform import Append, Hole, Step
+from airflow_provider_kafka_migration.copy.transform import Append, CopyOp, Hole
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
@@ -31,7 +31,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.logs import topic_missing
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 
 SEQUENCE_MODULUS = 2**31
@@ -40,7 +40,7 @@ _APPEND_BYTES = 1024
 _HOLE_BYTES = 128
 
 
-class Phase(Enum):
+class CopyState(Enum):
     """Where the copy of a partition stands."""
 
     RESUMING = "resuming"
@@ -70,11 +70,11 @@ class Sent(NamedTuple):
             step.runs,
         )
 
-    def runs_at(self, base_offset: int) -> Iterator[Run]:
+    def runs_at(self, base_offset: int) -> Iterator[OffsetRange]:
         """The runs of the offset map that these records are, written from an offset on."""
         ends = [number for _, number in self.runs[1:]] + [self.record_count]
         for (source_offset, number), end in zip(self.runs, ends, strict=True):
-            yield Run(source_offset, base_offset + number, end - number)
+            yield OffsetRange(source_offset, base_offset + number, end - number)
 
 
 class ResumePoint(NamedTuple):
@@ -93,7 +93,7 @@ class ResumePoint(NamedTuple):
     source_epoch: int = -1
 
 
-def kept_bytes(step: Step) -> int:
+def kept_bytes(step: CopyOp) -> int:
     """About what a step takes in memory until it is sent."""
     return _APPEND_BYTES + step.batch.size_bytes if isinstance(step, Append) else _HOLE_BYTES
 
@@ -112,7 +112,7 @@ class PartitionCopy:
 
     spec: CopyPartition
     lane: int
-    phase: Phase = Phase.RESUMING
+    phase: CopyState = CopyState.RESUMING
     #: goes up with each reset: answers to what was sent before are not ours any more
     incarnation: int = 0
     verdict: Verdict = Verdict.EQUAL
@@ -146,7 +146,7 @@ class PartitionCopy:
     #: control markers of this partition so far, those that are pending included, and records likewise
     markers: int = 0
     total_records: int = 0
-    pending: deque[Step] = field(default_factory=deque)
+    pending: deque[CopyOp] = field(default_factory=deque)
     pending_bytes: int = 0
     in_flight: deque[Sent] = field(default_factory=deque)
     #: offsets of a marker request that waits for its answer; 0: none
@@ -240,8 +240,8 @@ class PartitionCopy:
         self.filling = 0
         self.hole_since = None
         self.reading_bytes = 0
-        if self.phase is not Phase.FAILED:
-            self.phase = Phase.RESUMING
+        if self.phase is not CopyState.FAILED:
+            self.phase = CopyState.RESUMING
             self.resume_at = resume_at
 
     def resume(self, point: ResumePoint) -> None:
@@ -251,7 +251,7 @@ class PartitionCopy:
         if self.resumed_offset < 0:
             self.resumed_offset = point.target_end_offset
             self.resumed_source_offset = point.source_offset
-        self.phase = Phase.RUNNING
+        self.phase = CopyState.RUNNING
         self.go_back_to(point.source_offset)
         self.source_epoch = max(self.source_epoch, point.source_epoch)
         self.confirmed_offset = point.target_end_offset
@@ -274,7 +274,7 @@ class PartitionCopy:
     def fail(self, error: MigrationError) -> None:
         """Stop this partition; the others of the lane go on."""
         self.error = error
-        self.phase = Phase.FAILED
+        self.phase = CopyState.FAILED
         self.reset(resume_at=0.0)
 
     @property
@@ -282,7 +282,7 @@ class PartitionCopy:
         """Markers on the target, or pending, beyond the source offset that was decided last."""
         return self.projected_offset + self.shift - self.source_offset
 
-    def queue(self, steps: Iterable[Step]) -> None:
+    def queue(self, steps: Iterable[CopyOp]) -> None:
         """Send these after what is pending."""
         for step in steps:
             self.pending.append(step)
@@ -290,13 +290,13 @@ class PartitionCopy:
             if isinstance(step, Append):
                 self.total_records += step.record_count
 
-    def take(self) -> Step:
+    def take(self) -> CopyOp:
         """The next step, which is not pending any more."""
         step = self.pending.popleft()
         self.pending_bytes -= kept_bytes(step)
         return step
 
-    def take_back(self, step: Step) -> None:
+    def take_back(self, step: CopyOp) -> None:
         """A step that was taken is pending again, before all others."""
         self.pending.appendleft(step)
         self.pending_bytes += kept_bytes(step)
@@ -362,9 +362,9 @@ class PartitionCopy:
 
         A partition whose log end was never looked at has made no contact in the whole slice: that is no good news.
         """
-        if self.phase is Phase.RUNNING:
+        if self.phase is CopyState.RUNNING:
             return None if self.is_idle or self.stuck_since is None else self.trouble
-        if self.phase is not Phase.RESUMING:
+        if self.phase is not CopyState.RESUMING:
             return None
         return self.trouble or Transient(
             "the slice ended before anybody had said where the copy of the partition stands",
@@ -409,7 +409,7 @@ class PartitionCopy:
 
         What an answer that never came has left in the log is counted by the next slice, which reads the log.
         """
-        if self.phase is not Phase.RUNNING or self.spec.verdict is Verdict.TRANSACTIONAL:
+        if self.phase is not CopyState.RUNNING or self.spec.verdict is Verdict.TRANSACTIONAL:
             return -1
         pending = sum(step.record_count for step in self.pending if isinstance(step, Append))
         return self.total_records - pending - sum(sent.record_count for sent in self.in_flight)
@@ -448,14 +448,14 @@ GRACE_MARKERS = 1_000_000
 _MEASURED_SECONDS = 10.0
 
 
-class Placer:
+class OffsetLayout:
     """Queues steps for a lane's partitions and writes runs ahead."""
 
     def __init__(self, job: CopyJob, maps: LaneMaps) -> None:
         self._job = job
         self._maps = maps
 
-    def place(self, copy: PartitionCopy, steps: Sequence[Step]) -> None:
+    def place(self, copy: PartitionCopy, steps: Sequence[CopyOp]) -> None:
         """Queue steps that follow on what was placed before.
 
         :raises ForeignData: a hole was filled twice, and the policy is to fail.
@@ -465,8 +465,8 @@ class Placer:
         if copy.spec.verdict is Verdict.TRANSACTIONAL:
             place_in_transactions(copy, steps)
             return
-        runs: list[Run] = []
-        placed: list[Step] = []
+        runs: list[OffsetRange] = []
+        placed: list[CopyOp] = []
         for step in steps:
             if isinstance(step, Hole):
                 self._place_hole(copy, step, placed)
@@ -476,7 +476,7 @@ class Placer:
             self._maps.write_ahead(copy.spec, copy.confirmed_offset, runs)
         copy.queue(placed)
 
-    def _place_hole(self, copy: PartitionCopy, hole: Hole, placed: list[Step]) -> None:
+    def _place_hole(self, copy: PartitionCopy, hole: Hole, placed: list[CopyOp]) -> None:
         end = hole.source_offset + hole.count
         missing = end - copy.shift - copy.projected_offset
         copy.source_offset = end
@@ -490,19 +490,19 @@ class Placer:
         copy.projected_offset += missing
         copy.markers += missing
 
-    def _place_append(self, copy: PartitionCopy, step: Append, placed: list[Step], runs: list[Run]) -> None:
+    def _place_append(self, copy: PartitionCopy, step: Append, placed: list[CopyOp], runs: list[OffsetRange]) -> None:
         for source_offset, number in step.runs:
             target_offset = copy.projected_offset + number
             extra = target_offset + copy.shift - source_offset
             if extra:
                 if extra > 0 and copy.fills_holes:
                     self._overfilled(copy, extra, source_offset)
-                self._begin_run(copy, Run(source_offset, target_offset), runs)
+                self._begin_run(copy, OffsetRange(source_offset, target_offset), runs)
         placed.append(step)
         copy.source_offset = step.source_next_offset
         copy.projected_offset += step.record_count
 
-    def _begin_run(self, copy: PartitionCopy, run: Run, runs: list[Run]) -> None:
+    def _begin_run(self, copy: PartitionCopy, run: OffsetRange, runs: list[OffsetRange]) -> None:
         runs.append(run)
         copy.shift = run.shift
         copy.verdict = Verdict.MAPPED
@@ -564,8 +564,8 @@ class Placer:
         if extra <= 0 or not copy.fills_holes:
             return
         self._overfilled(copy, extra, copy.source_offset)
-        runs: list[Run] = []
-        self._begin_run(copy, Run(copy.source_offset, copy.projected_offset), runs)
+        runs: list[OffsetRange] = []
+        self._begin_run(copy, OffsetRange(copy.source_offset, copy.projected_offset), runs)
         self._maps.write_ahead(copy.spec, copy.confirmed_offset, runs)
 
     def _where(self, copy: PartitionCopy) -> Where:
@@ -578,7 +578,7 @@ class Placer:
         )
 
 
-def place_in_transactions(copy: PartitionCopy, steps: Sequence[Step]) -> None:
+def place_in_transactions(copy: PartitionCopy, steps: Sequence[CopyOp]) -> None:
     """Queue what has records: the leader chooses the offsets, and holes leave nothing but a later position."""
     for step in steps:
         if isinstance(step, Hole):

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.resume import ReadChunk, chunks_of_archive
 from airflow_provider_kafka_migration.copy.source import PARTITION_FETCH_BYTES, KafkaSource, Reader, last_epoch
@@ -79,7 +79,7 @@ class _Gathered:
         return gathered
 
 
-class Feed:
+class SourceReader:
     """Gives chunks to a lane's copier, one partition after the other or side by side.
 
     :param on_chunk: called with chunks in offset order, durable where they have to be.
@@ -211,7 +211,7 @@ class Feed:
         )
 
     def _is_active(self, copy: PartitionCopy) -> bool:
-        return copy.phase is Phase.RUNNING if self._follows else copy in self._active
+        return copy.phase is CopyState.RUNNING if self._follows else copy in self._active
 
     def _choose_active(self) -> None:
         """A seed reads some partitions at a time, so that their segments get large; what follows reads all."""
@@ -222,7 +222,7 @@ class Feed:
         for copy in self._unread:
             if len(chosen) >= self._job.max_concurrent_partitions:
                 break
-            if copy.phase is Phase.RUNNING:
+            if copy.phase is CopyState.RUNNING:
                 (done if self._reached(copy) else chosen).append(copy)
         for copy in done:
             del self._unread[copy]

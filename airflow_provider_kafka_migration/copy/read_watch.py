@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
 from airflow_provider_kafka_migration.documents.copy import CopyJob, LaneReading, PartitionReading
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import OvertakenTombstones
@@ -261,7 +261,7 @@ class ReadWatch:
             # The next slice has to find the same.
             details = copy.error.details
             self._change(copy, source_offset=details["source_offset"], source_epoch=details["read_epoch"])
-        if copy.phase is Phase.RUNNING and copy.is_idle and copy.fetch_offset == copy.source_offset:
+        if copy.phase is CopyState.RUNNING and copy.is_idle and copy.fetch_offset == copy.source_offset:
             self._change(copy, source_offset=copy.source_offset, source_epoch=copy.source_epoch)
 
     def _change(self, copy: PartitionCopy, **values: float) -> PartitionReading:
@@ -362,7 +362,7 @@ class ReadWatch:
             known = self._known.get(other.key)
             if retention_ms is None or other in self._begun or (known is not None and known.caught_up_at >= 0):
                 continue
-            if other.phase is Phase.RUNNING and other.fetch_offset == other.begins_at:
+            if other.phase is CopyState.RUNNING and other.fetch_offset == other.begins_at:
                 self._start_anew(other, answered, retention_ms)
 
     def _set_mark(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
@@ -373,7 +373,7 @@ class ReadWatch:
     def _advance(self, copy: PartitionCopy) -> None:
         """Everything below the mark is safe: the copy has all that was written before the mark was set."""
         known = self._known[copy.key]
-        if known.mark_at < 0 or copy.phase is not Phase.RUNNING or copy.confirmed_source_offset < known.mark_offset:
+        if known.mark_at < 0 or copy.phase is not CopyState.RUNNING or copy.confirmed_source_offset < known.mark_offset:
             return
         if 0 <= known.overtaken_until <= copy.confirmed_source_offset:
             self._write(copy, known, "passed")

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder, TooLarge, UnexpectedEnd, UnexpectedOffset
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, another_topic
-from airflow_provider_kafka_migration.copy.read_ahead import Feed
-from airflow_provider_kafka_migration.copy.writers import TargetSide
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, another_topic
+from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
+from airflow_provider_kafka_migration.copy.writers import Writers
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import (
     ForeignData,
@@ -39,7 +39,7 @@ _RELAX_AFTER = 64
 _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
 
 
-class Troubles:
+class RecoveryPolicy:
     """Settles the errors of a lane's partitions.
 
     :param resuming: takes the partitions whose log ends are to be looked at again.
@@ -50,8 +50,8 @@ class Troubles:
         self,
         job: CopyJob,
         target: Wire,
-        appender: TargetSide,
-        feed: Feed,
+        appender: Writers,
+        feed: SourceReader,
         *,
         resuming: dict[PartitionCopy, None],
         on_gap: Callable[[PartitionCopy, SourceGap], None],
@@ -88,7 +88,7 @@ class Troubles:
     def close(self) -> None:
         """The slice is over: what was noted last counts too, or nobody would hear of what takes a slice to fail."""
         for copy, incarnation, error in self._noted:
-            if copy.incarnation != incarnation or copy.phase is Phase.FAILED or isinstance(error, SliceExpired):
+            if copy.incarnation != incarnation or copy.phase is CopyState.FAILED or isinstance(error, SliceExpired):
                 continue
             if isinstance(error, Terminal) and not isinstance(error, SourceGap):
                 copy.fail(error)
@@ -100,7 +100,7 @@ class Troubles:
         """Deal with all that was noted."""
         while self._noted:
             copy, incarnation, error = self._noted.pop(0)
-            if copy.incarnation != incarnation or copy.phase is Phase.FAILED:
+            if copy.incarnation != incarnation or copy.phase is CopyState.FAILED:
                 continue
             try:
                 self._settle(copy, error)
@@ -110,7 +110,7 @@ class Troubles:
     def _settle(self, copy: PartitionCopy, error: MigrationError) -> None:
         log.info("%s-%s: %s", *copy.key, error.what)
         # Only what the copy was about to read next can be a gap, so a partition that still resumes has none.
-        is_reading = copy.phase is Phase.RUNNING
+        is_reading = copy.phase is CopyState.RUNNING
         if isinstance(error, SourceGap) and is_reading:
             # Asked for first: what ends after that is seen in the archive.
             unfinished = self._feed.unfinished_put(copy)
@@ -143,7 +143,7 @@ class Troubles:
             self._stop(copy, topic_gone(self._job, copy, error))
         elif copy.stuck_since is not None and now - copy.stuck_since > PATIENCE_SECONDS:
             self._stop(copy, error)
-        return copy.phase is not Phase.FAILED
+        return copy.phase is not CopyState.FAILED
 
     def _retry(self, copy: PartitionCopy, error: MigrationError) -> None:
         if not isinstance(error, OutOfOrder):

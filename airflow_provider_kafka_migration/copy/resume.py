@@ -48,7 +48,7 @@ from airflow_provider_kafka_migration.kafka.batches.header import CONTROL_BIT, T
 from airflow_provider_kafka_migration.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED, Aborted, FetchedPartition
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, fetch_span, fetch_where_possible, read_ends
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 
 # -- log tail ---------------------------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ def realigned(
     source_start_offset: int,
     is_whole: bool,
     timestamps: Timestamps,
-) -> list[Run] | None:
+) -> list[OffsetRange] | None:
     """The runs that make the map right from the first displaced record on; None if that is not what has happened.
 
     :param tail: reaches back to a record that is where it should be (or to the first one of all).
@@ -438,14 +438,14 @@ def _next_committed(read: ReadChunk, from_offset: int, count: int, timestamps: T
     return list(islice(found, count))
 
 
-def _runs(displaced: Sequence[Record], expected: Sequence[Record], shift: int) -> list[Run] | None:
-    runs: list[Run] = []
+def _runs(displaced: Sequence[Record], expected: Sequence[Record], shift: int) -> list[OffsetRange] | None:
+    runs: list[OffsetRange] = []
     for ours, theirs in zip(displaced, expected, strict=True):
         if ours._replace(offset=theirs.offset) != theirs:
             return None
         if theirs.offset - ours.offset != shift:
             shift = theirs.offset - ours.offset
-            runs.append(Run(theirs.offset, ours.offset))
+            runs.append(OffsetRange(theirs.offset, ours.offset))
     return runs or None
 
 
@@ -494,7 +494,7 @@ class _Look:
         return self.tail is not None and self.tail.from_offset <= self.copy.spec.target_start_offset
 
 
-class Resumer:
+class ResumeFinder:
     """Finds resume points, many partitions at a time.
 
     :param archive: where a restore that does not know the source reads what was copied.

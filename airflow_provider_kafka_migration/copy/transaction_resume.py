@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.copy.append_errors import is_concurrent
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
-from airflow_provider_kafka_migration.copy.transactions import Session
+from airflow_provider_kafka_migration.copy.transactions import ProducerSession
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
     MigrationError,
@@ -33,7 +33,7 @@ from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, Fetch
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, fetch_span, fetch_where_possible, read_ends
 from airflow_provider_kafka_migration.kafka.transactions import Producer
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import (
     MapPages,
     Position,
@@ -73,7 +73,7 @@ class TransactionalResumer:
         target: Wire,
         *,
         pages: Callable[[PartitionCopy], MapPages],
-        on_session: Callable[[Session], None],
+        on_session: Callable[[ProducerSession], None],
     ) -> None:
         self._migration_id = migration_id
         self._target = target
@@ -236,9 +236,11 @@ class TransactionalResumer:
         if position is None:
             if not look.ends.settled:
                 raise Transient("the target's replicas do not catch up", where=self._where(copy))
-            start = Run(copy.spec.source_start_offset, look.ends.log_end_offset)
+            start = OffsetRange(copy.spec.source_start_offset, look.ends.log_end_offset)
             position = Position(start.source_start, start.target_start, start)
-        session = Session(copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun)
+        session = ProducerSession(
+            copy, copy.incarnation, look.producer, position, look.coordinator_id, is_begun=look.is_begun
+        )
         self._on_session(session)
         return ResumePoint(position.source_offset, position.target_offset, 0, 0, source_epoch=position.source_epoch)
 
@@ -267,7 +269,7 @@ class TransactionalResumer:
         )
 
 
-def _last_run(look: _Look) -> Run | None:
+def _last_run(look: _Look) -> OffsetRange | None:
     """The last run that the metadata names, if the log still has its end."""
     position, ends = look.position, look.ends
     if position is None or ends is None or not position.runs or position.target_offset - 1 < ends.log_start_offset:

@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.copy.append_errors import (
     coordinator_error,
     is_concurrent,
 )
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, Sent, Throttling, advance_sequence
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Sent, Throttling, advance_sequence
 from airflow_provider_kafka_migration.copy.transform import Append
 from airflow_provider_kafka_migration.errors import MigrationError, RecordTooLarge, SliceExpired, Where
 from airflow_provider_kafka_migration.kafka import clock, error_codes
@@ -32,7 +32,7 @@ from airflow_provider_kafka_migration.kafka import transactions as requests
 from airflow_provider_kafka_migration.kafka.batches.api import patched_header
 from airflow_provider_kafka_migration.kafka.transactions import Producer
 from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, Wire
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import MAX_METADATA_BYTES, MapPages, Position
 
 # -- transactional session --------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class Stage(Enum):
 
 
 @dataclass(eq=False)
-class Session:
+class ProducerSession:
     """The present incarnation of a partition's transactional id, and its transaction.
 
     In ``copy.in_flight`` is all that the transaction holds, answered or not: nothing of it counts before the end.
@@ -96,7 +96,7 @@ class Session:
     stage: Stage = Stage.IDLE
     sequence: int = 0
     #: runs that the open transaction has appended
-    runs: list[Run] = field(default_factory=list)
+    runs: list[OffsetRange] = field(default_factory=list)
     answered: int = 0
     size_bytes: int = 0
     opened_at: float = 0.0
@@ -192,12 +192,12 @@ class Session:
         for run in sent.runs_at(base_offset):
             self._add_run(run)
 
-    def _add_run(self, run: Run) -> None:
+    def _add_run(self, run: OffsetRange) -> None:
         last = self.runs[-1] if self.runs else None
         if last is not None and last.count is not None and run.count is not None:
             ends = (last.source_start + last.count, last.target_start + last.count)
             if ends == (run.source_start, run.target_start):
-                self.runs[-1] = Run(last.source_start, last.target_start, last.count + run.count)
+                self.runs[-1] = OffsetRange(last.source_start, last.target_start, last.count + run.count)
                 return
         self.runs.append(run)
 
@@ -301,7 +301,7 @@ class TransactionalAppender:
         self._deadline = deadline
         self._on_trouble = on_trouble
         self._on_confirmed = on_confirmed
-        self._sessions: dict[PartitionCopy, Session] = {}
+        self._sessions: dict[PartitionCopy, ProducerSession] = {}
         self._channels: dict[tuple[int, int], Channel] = {}
         self._leader_of: dict[PartitionCopy, Channel] = {}
         self._coordinator_of: dict[PartitionCopy, Channel] = {}
@@ -319,7 +319,7 @@ class TransactionalAppender:
         """All open channels."""
         return list(self._channels.values())
 
-    def begin(self, session: Session) -> None:
+    def begin(self, session: ProducerSession) -> None:
         """A partition goes on under a new incarnation of its transactional id."""
         self._sessions[session.copy] = session
         session.position_due = time.monotonic()
@@ -397,7 +397,7 @@ class TransactionalAppender:
         for copy, session in list(self._sessions.items()):
             if session.is_resting(now):
                 continue
-            if copy.phase is not Phase.RUNNING or not session.is_live or copy not in self._leader_of:
+            if copy.phase is not CopyState.RUNNING or not session.is_live or copy not in self._leader_of:
                 continue
             try:
                 self._advance(session, now)
@@ -411,11 +411,11 @@ class TransactionalAppender:
         due = [
             session.next_look(now)
             for copy, session in self._sessions.items()
-            if copy.phase is Phase.RUNNING and session.is_live and not session.asked and not copy.is_idle
+            if copy.phase is CopyState.RUNNING and session.is_live and not session.asked and not copy.is_idle
         ]
         return min(due, default=now + 1.0)
 
-    def _advance(self, session: Session, now: float) -> None:
+    def _advance(self, session: ProducerSession, now: float) -> None:
         """As many stages as go without an answer."""
         while not session.asked and now >= session.due:
             stage = session.stage
@@ -432,7 +432,7 @@ class TransactionalAppender:
             if session.stage is stage:
                 return
 
-    def _open_if_needed(self, session: Session, now: float) -> None:
+    def _open_if_needed(self, session: ProducerSession, now: float) -> None:
         copy = session.copy
         if copy.pending:
             wanted = now < self._deadline - LAST_BEGIN_SECONDS
@@ -451,13 +451,13 @@ class TransactionalAppender:
         holds_records = bool(copy.pending) and session.is_begun
         session.open(now, is_second=self._versions(session).is_second, holds_records=holds_records)
 
-    def _write_beginning(self, session: Session) -> None:
+    def _write_beginning(self, session: ProducerSession) -> None:
         pages = self._pages(session.copy)
         session.beginning = self._background().submit(pages.begin, self._group)
         session.beginning.add_done_callback(self._wake_up)
         session.go_on(Stage.BEGINNING)
 
-    def _take_beginning(self, session: Session) -> None:
+    def _take_beginning(self, session: ProducerSession) -> None:
         if session.beginning is not None and session.beginning.done():
             beginning, session.beginning = session.beginning, None
             beginning.result()
@@ -469,7 +469,7 @@ class TransactionalAppender:
             self._pool = ThreadPoolExecutor(_PAGE_THREADS, "map-pages")
         return self._pool
 
-    def _append_all(self, session: Session, now: float) -> None:
+    def _append_all(self, session: ProducerSession, now: float) -> None:
         hurry = now >= self._deadline - LAST_BEGIN_SECONDS
         session.is_closing = session.is_closing or session.wants_end(now, hurry=hurry)
         while session.may_append() and now >= self._leader_of[session.copy].muted_until:
@@ -477,7 +477,7 @@ class TransactionalAppender:
         if session.is_closing and not session.unanswered:
             self._prepare_commit(session)
 
-    def _append(self, session: Session) -> None:
+    def _append(self, session: ProducerSession) -> None:
         channel = self._leader_of[session.copy]
         version = self._versions(session).produce
         step, sequence = session.take_append()
@@ -487,7 +487,7 @@ class TransactionalAppender:
         encoded = requests.append(session.producer, session.copy.target_key, header, step.batch.payload, version)
         self._submit(channel, encoded, lambda frame: self._on_appended(session, channel, version, frame))
 
-    def _prepare_commit(self, session: Session) -> None:
+    def _prepare_commit(self, session: ProducerSession) -> None:
         """All that the transaction holds is known: decide what its commit says."""
         position = session.plan_commit(int(time.time()))
         session.next_position = position
@@ -505,7 +505,7 @@ class TransactionalAppender:
         except OSError:
             return  # the copier's slice has ended, nobody waits
 
-    def _take_page(self, session: Session) -> None:
+    def _take_page(self, session: ProducerSession) -> None:
         if session.page is None or not session.page.done():
             return
         page, session.page = session.page, None
@@ -514,7 +514,7 @@ class TransactionalAppender:
 
     # -- the coordinators --------------------------------------------------------------------------------------------
 
-    def _ask(self, session: Session) -> None:
+    def _ask(self, session: ProducerSession) -> None:
         """Send what the stage is about."""
         copy, producer = session.copy, session.producer
         channel = self._coordinator_of[copy]
@@ -537,7 +537,7 @@ class TransactionalAppender:
             encoded = requests.end_transaction(producer, versions.end)
             self._submit(channel, encoded, lambda frame: self._on_ended(session, versions.end, frame))
 
-    def _versions(self, session: Session) -> requests.Versions:
+    def _versions(self, session: ProducerSession) -> requests.Versions:
         return requests.versions_of(self._coordinator_of[session.copy].connection)
 
     def _submit(self, channel: Channel, encoded: requests.Encoded, on_answer: Callable[[memoryview], None]) -> None:
@@ -553,7 +553,7 @@ class TransactionalAppender:
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _on_appended(self, session: Session, channel: Channel, version: int, frame: memoryview) -> None:
+    def _on_appended(self, session: ProducerSession, channel: Channel, version: int, frame: memoryview) -> None:
         answer = requests.append_answer(frame, version)
         if answer.throttle_time_ms > 0:
             channel.muted_until = self.throttling.note(answer.throttle_time_ms, time.monotonic())
@@ -576,16 +576,16 @@ class TransactionalAppender:
                 error = TooLarge(error.what, where=error.where, details={"size_bytes": limit})
             self._on_trouble(session.copy, error)
 
-    def _on_added(self, session: Session, frame: memoryview) -> None:
+    def _on_added(self, session: ProducerSession, frame: memoryview) -> None:
         if self._is_good(session, requests.add_partition_answer(frame), "the partition is not taken", "Write"):
             session.go_on(Stage.OPEN)
 
-    def _on_offsets_added(self, session: Session, frame: memoryview) -> None:
+    def _on_offsets_added(self, session: ProducerSession, frame: memoryview) -> None:
         needs = f"Read on Group {self._group}"
         if self._is_good(session, requests.add_offsets_answer(frame), "the group is not taken", needs):
             session.go_on(Stage.COMMITTING)
 
-    def _on_offset(self, session: Session, version: int, frame: memoryview) -> None:
+    def _on_offset(self, session: ProducerSession, version: int, frame: memoryview) -> None:
         code = requests.commit_offset_answer(frame, version)
         if code == error_codes.OFFSET_METADATA_TOO_LARGE and self._max_metadata_bytes > 256 and session.is_live:
             self._max_metadata_bytes //= 2
@@ -594,14 +594,14 @@ class TransactionalAppender:
         if self._is_good(session, code, "the position is not taken", f"Read on Group {self._group}"):
             session.go_on(Stage.ENDING)
 
-    def _on_ended(self, session: Session, version: int, frame: memoryview) -> None:
+    def _on_ended(self, session: ProducerSession, version: int, frame: memoryview) -> None:
         code, producer_id, epoch = requests.end_transaction_answer(frame, version)
         needs = f"Write on TransactionalId {session.producer.transactional_id}"
         if self._is_good(session, code, "the transaction cannot be ended", needs):
             session.committed(producer_id, epoch, time.monotonic())
             self._on_confirmed(session.copy, None)
 
-    def _is_good(self, session: Session, code: int, what: str, needs: str) -> bool:
+    def _is_good(self, session: ProducerSession, code: int, what: str, needs: str) -> bool:
         """Whether to go on; else it is asked again, or the partition is in trouble."""
         if not session.is_live:
             return False

@@ -1,8 +1,8 @@
 """What becomes of each source batch: forwarded as it is, rebuilt, or a hole. Pure: no I/O, no clock.
 
-The table is in docs/internals.md: full committed batches go raw; batches with holes, a begin below the wanted offset, visible
-LogAppendTime, skewed offsets or too many bytes are rebuilt; small ones in a row are joined; control batches, empty ones
-and aborted transactions are holes; message formats 0 and 1 are converted.
+docs/internals.md has the table: full committed batches go raw; batches with holes, a begin below the wanted offset,
+visible LogAppendTime, skewed offsets or too many bytes are rebuilt; small ones in a row are joined; control batches,
+empty ones and aborted transactions are holes; message formats 0 and 1 are converted.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Hole:
     count: int
 
 
-Step = Append | Hole
+CopyOp = Append | Hole
 
 
 class AbortedTransactions:
@@ -199,7 +199,7 @@ def _is_abort_marker(batch: RawBatch) -> bool:
     return marker is not None and marker.key is not None and marker.key[2:4] == b"\x00\x00"
 
 
-class Decider:
+class BatchTransformer:
     """Turns the batches of one partition into steps, contiguous from ``next_offset`` on.
 
     :param next_offset: first source offset that is wanted; moves on with each step.
@@ -238,7 +238,7 @@ class Decider:
         batches: Iterable[AnyBatch],
         aborted: Sequence[Aborted] = (),
         covered_until_offset: int | None = None,
-    ) -> Iterator[Step]:
+    ) -> Iterator[CopyOp]:
         """Steps for the batches of one chunk, in order; adjacent holes are one.
 
         :param batches: in offset order; those below ``next_offset`` are only looked at for markers.
@@ -252,7 +252,7 @@ class Decider:
         except (BatchMalformed, RecordTooLarge) as error:
             raise self._located(error) from error
 
-    def decide_chunk(self, chunk: Chunk) -> Iterator[Step]:
+    def decide_chunk(self, chunk: Chunk) -> Iterator[CopyOp]:
         """Steps for a chunk; :class:`BatchMalformed` also if its batches end before it claims to."""
         if chunk.parsed is not None:
             return self.decide(chunk.parsed, chunk.aborted, chunk.until_offset)
@@ -269,7 +269,7 @@ class Decider:
 
     def _decide(
         self, batches: Iterable[AnyBatch], aborted: AbortedTransactions, covered_until_offset: int | None
-    ) -> Iterator[Step]:
+    ) -> Iterator[CopyOp]:
         covered = self.next_offset if covered_until_offset is None else covered_until_offset
         legacy, small = _LegacyRecords(self), SmallBatches(self._limit_bytes, packs=self.packs)
         for batch in batches:
@@ -298,7 +298,7 @@ class Decider:
             self.next_offset = covered
             yield hole
 
-    def _joined(self, small: SmallBatches) -> Iterator[Step]:
+    def _joined(self, small: SmallBatches) -> Iterator[CopyOp]:
         """Steps for the small batches that were gathered."""
         batches = small.take()
         if len(batches) == 1:
@@ -310,7 +310,7 @@ class Decider:
         for batch in join_batches(batches) if batches else ():
             yield from self._steps(batch, rebuilt=batch not in batches)
 
-    def _packed(self, batches: Sequence[RawBatch]) -> Iterator[Step]:
+    def _packed(self, batches: Sequence[RawBatch]) -> Iterator[CopyOp]:
         """Steps for batches that go without the holes between their records."""
         if not batches:
             return
@@ -329,7 +329,7 @@ class Decider:
             yield from self._hole_before(error.where.offset or 0)
             raise
 
-    def _forwarded(self, batch: RawBatch) -> Iterator[Step]:
+    def _forwarded(self, batch: RawBatch) -> Iterator[CopyOp]:
         """Steps for a batch with committed records: as it is, or rebuilt."""
         if self._is_forwardable(batch) and self._is_dense(batch):
             yield from self._steps(batch, rebuilt=False)
@@ -346,18 +346,18 @@ class Decider:
         for part in parts:
             yield from self._steps(part, rebuilt=True)
 
-    def _hole_before(self, source_offset: int) -> Iterator[Step]:
+    def _hole_before(self, source_offset: int) -> Iterator[CopyOp]:
         """The hole between what was given so far and an offset, if there is one."""
         if source_offset > self.next_offset:
             hole = Hole(self.next_offset, source_offset - self.next_offset)
             self.next_offset = source_offset
             yield hole
 
-    def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[Step]:
+    def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[CopyOp]:
         """The hole before a batch, if there is one, and the batch."""
         return self._append(Append(batch, batch.base_offset, batch.record_count, rebuilt))
 
-    def _append(self, step: Append) -> Iterator[Step]:
+    def _append(self, step: Append) -> Iterator[CopyOp]:
         yield from self._hole_before(step.source_offset)
         self.next_offset = step.source_next_offset
         yield step
@@ -411,14 +411,14 @@ class Decider:
 class _LegacyRecords:
     """Gathers records of message formats 0 and 1, so that each doesn't become a batch and a request of its own."""
 
-    def __init__(self, decider: Decider) -> None:
+    def __init__(self, decider: BatchTransformer) -> None:
         self.decider = decider
         self.pending: list[Record] = []
         self._codec = 0
         self._bytes = 0
         self._next_offset = 0
 
-    def add(self, batch: LegacyBatch) -> Iterator[Step]:
+    def add(self, batch: LegacyBatch) -> Iterator[CopyOp]:
         """Take a batch in; gives steps when enough is there, the codec changes, or offsets jump."""
         if batch.next_offset <= self.decider.next_offset:
             return
@@ -434,7 +434,7 @@ class _LegacyRecords:
             self._next_offset = record.offset + 1
             self._bytes += len(record.key or b"") + len(record.value or b"")
 
-    def flush(self) -> Iterator[Step]:
+    def flush(self) -> Iterator[CopyOp]:
         """Convert what is there."""
         if not self.pending:
             return

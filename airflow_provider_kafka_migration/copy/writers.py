@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from airflow_provider_kafka_migration.copy.append import Appender, Channel
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Sent
-from airflow_provider_kafka_migration.copy.resume import Resumed, Resumer
+from airflow_provider_kafka_migration.copy.resume import Resumed, ResumeFinder
 from airflow_provider_kafka_migration.copy.transaction_resume import TransactionalResumer
 from airflow_provider_kafka_migration.copy.transactions import TransactionalAppender
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -23,7 +23,7 @@ def is_transactional(copy: PartitionCopy) -> bool:
     return copy.spec.verdict is Verdict.TRANSACTIONAL
 
 
-class TargetSide:
+class Writers:
     """Both appenders and both ways to resume, behind one surface.
 
     :param append: compare-and-append.
@@ -115,7 +115,7 @@ class TargetSide:
         return self._transactional.next_due(now)
 
     def resume(
-        self, copies: Sequence[PartitionCopy], resumer: Resumer, lane_maps: LaneMaps
+        self, copies: Sequence[PartitionCopy], resumer: ResumeFinder, lane_maps: LaneMaps
     ) -> dict[PartitionCopy, Resumed]:
         """Resume points of all partitions, each by its own way.
 

@@ -102,7 +102,7 @@ def _value(value: float | None) -> str:
     return "not set" if value is None else f"{value:g}"
 
 
-def look(context: PhaseContext, plan: Plan) -> SourceDrift:
+def read_drift(context: PhaseContext, plan: Plan) -> SourceDrift:
     """Compare the source with the plan and the target.
 
     :raises MigrationError: something cannot be read; which, and the right that is missing.

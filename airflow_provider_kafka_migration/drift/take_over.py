@@ -66,7 +66,7 @@ def follow(context: PhaseContext) -> list[str]:
         return []
     plan = context.load_plan()
     write_grants.see(context)
-    drift = source_drift.look(context, plan)
+    drift = source_drift.read_drift(context, plan)
     if _refuses(context):
         _name(context, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
         return []
@@ -187,7 +187,7 @@ def _set_copy_time(context: PhaseContext, plan: Plan) -> None:
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in changed]})
     if not part.topics or copy_settings.load(context) is None:
         return
-    settings = copy_settings.save(context, part, target_topics.look(context, part))
+    settings = copy_settings.save(context, part, target_topics.read_presence(context, part))
     context.journal.refresh()
     if not _may_change(context):
         return
@@ -285,7 +285,7 @@ def check_before_freeze(context: PhaseContext) -> None:
     :raises FreezeFailed: something has changed that the target does not have.
     :raises MigrationError: something cannot be read; never taken for "nothing has changed".
     """
-    drift = source_drift.look(context, context.load_plan())
+    drift = source_drift.read_drift(context, context.load_plan())
     policy = context.spec.topology.on_source_drift
     if policy == "ignore":
         _name(
@@ -324,7 +324,7 @@ def facts(context: PhaseContext) -> list[list[str]]:
     rows = [["taken over", line] for entry in context.journal.steps(FOLLOWED) for line in entry.details["changes"]]
     named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
     try:
-        drift = source_drift.look(context, context.load_plan())
+        drift = source_drift.read_drift(context, context.load_plan())
         rows += [["given at the switch", line] for line in write_grants.gone(context)]
     except (ClaimHeld, ClaimLost, JournalTampered):
         raise

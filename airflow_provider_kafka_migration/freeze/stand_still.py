@@ -30,7 +30,7 @@ class SourceEnds:
     stable: dict[TopicPartition, int]
 
     @classmethod
-    def look(cls, context: PhaseContext) -> SourceEnds:
+    def read(cls, context: PhaseContext) -> SourceEnds:
         """Ask the source's leaders. The stable offset first: seen late, it would hide a transaction that just began."""
         keys = list(migrated_partitions(context))
         wire = context.source.wire
@@ -87,7 +87,7 @@ def stand_still(
     section = context.spec.cutover
     still = StillWatch(section.freeze_stable_window.total_seconds(), watch.clock())
     while True:
-        look = SourceEnds.look(context)
+        look = SourceEnds.read(context)
         now = watch.clock()
         if still.see(look.log_end, now, settled=not look.open_transactions and not look.unreplicated):
             return look.log_end, []

@@ -21,7 +21,7 @@ _LATE = "it appeared on the source after the plan and was not taken up (topology
 _LATE_PENDING = "it appeared on the source after the plan and is not taken up yet"
 
 
-def look(context: PhaseContext, plan: Plan) -> LeftOut:
+def read_left_out(context: PhaseContext, plan: Plan) -> LeftOut:
     """Everything that the source has and the migration does not take."""
     unread: dict[str, str] = {}
     return LeftOut(
@@ -35,7 +35,7 @@ def look(context: PhaseContext, plan: Plan) -> LeftOut:
 
 def record(context: PhaseContext) -> LeftOut:
     """Write ``results/left-out.json`` for the evidence."""
-    found = look(context, context.load_plan())
+    found = read_left_out(context, context.load_plan())
     put_result(context, RESULT, found)
     return found
 

@@ -102,7 +102,7 @@ def _keys(job: CopyJob) -> list[_Key]:
     return [(*spec.key, lane.half == "backup") for lane in job.lanes for spec in lane.partitions]
 
 
-class JobCoordinator:
+class JobProgress:
     """Merges the results of slices. One per driver; its state is only for progress, the target's log decides.
 
     :param store: of the journal location.
@@ -473,7 +473,7 @@ class LocalRunner:
 
         :raises CopyFailed: with all partitions that failed.
         """
-        coordinator = JobCoordinator(job, self._clients.store(job.journal_location), on_progress=on_progress)
+        coordinator = JobProgress(job, self._clients.store(job.journal_location), on_progress=on_progress)
         coordinator.begin()
         running: dict[Future[list[PartitionResult]], int] = {}
         #: when a lane of which nothing could be copied is tried again (monotonic clock)
@@ -521,7 +521,7 @@ class LocalRunner:
     def _start_lanes(
         self,
         pool: ThreadPoolExecutor,
-        coordinator: JobCoordinator,
+        coordinator: JobProgress,
         running: dict[Future[list[PartitionResult]], int],
         rests: dict[int, float],
     ) -> None:

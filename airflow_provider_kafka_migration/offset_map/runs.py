@@ -21,7 +21,7 @@ _OPEN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OffsetRange:
     """Source offsets from ``source_start`` on are found on the target from ``target_start`` on.
 
     ``count`` offsets long; None: up to the next run, or open at the end.
@@ -54,7 +54,7 @@ class How(StrEnum):
     SKIPPED = "skipped"
 
 
-class Translation(NamedTuple):
+class TranslatedPosition(NamedTuple):
     """A consumer that committed the source offset reads on at ``target_offset`` (None if skipped)."""
 
     target_offset: int | None
@@ -79,7 +79,7 @@ class PartitionMap:
 
     def __init__(
         self,
-        runs: Iterable[Run] = (),
+        runs: Iterable[OffsetRange] = (),
         *,
         source_end_offset: int | None = None,
         target_end_offset: int | None = None,
@@ -91,7 +91,7 @@ class PartitionMap:
         for run in runs:
             self._push(run)
 
-    def _push(self, run: Run) -> None:
+    def _push(self, run: OffsetRange) -> None:
         source, target = self._source, self._target
         if source:
             if run.source_start < source[-1] or run.target_start < target[-1]:
@@ -124,12 +124,12 @@ class PartitionMap:
     def __repr__(self) -> str:
         return f"PartitionMap({list(self.runs())}, {self.source_end_offset}, {self.target_end_offset})"
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[OffsetRange]:
         """The runs with their lengths; the last one's is None while the partition is being copied."""
         last = len(self._source) - 1
         for index in range(last + 1):
             count = self._count(index) if index < last or self.source_end_offset is not None else None
-            yield Run(self._source[index], self._target[index], count)
+            yield OffsetRange(self._source[index], self._target[index], count)
 
     def _count(self, index: int) -> int:
         """Length of a run: until the source or the target goes over to the next one, or ends."""
@@ -160,9 +160,9 @@ class PartitionMap:
         return self._target[0] if self._target else None
 
     @property
-    def last_run(self) -> Run | None:
+    def last_run(self) -> OffsetRange | None:
         """The run that appends go on with; its shift is the present one."""
-        return Run(self._source[-1], self._target[-1]) if self._source else None
+        return OffsetRange(self._source[-1], self._target[-1]) if self._source else None
 
     @property
     def skips_holes(self) -> bool:
@@ -184,24 +184,24 @@ class PartitionMap:
         index = max(bisect_right(self._target, target_offset) - 1, 0)
         return self._source[index] + target_offset - self._target[index]
 
-    def translate(self, source_offset: int) -> Translation:
+    def translate(self, source_offset: int) -> TranslatedPosition:
         """Where a consumer that committed ``source_offset`` goes on; see the class for the guarantee."""
         source, target = self._source, self._target
         if not source:
-            return Translation(None, How.SKIPPED)
+            return TranslatedPosition(None, How.SKIPPED)
         if source_offset < source[0]:
-            return Translation(target[0], How.RESET_TO_START)
+            return TranslatedPosition(target[0], How.RESET_TO_START)
         if self.source_end_offset is not None and source_offset > self.source_end_offset:
-            return Translation(self._end(), How.CLAMPED)
+            return TranslatedPosition(self._end(), How.CLAMPED)
         index = bisect_right(source, source_offset) - 1
         distance = source_offset - source[index]
         count = self._count(index)
         # One past a run is its own place only at the end of all.
         if distance < count or (distance == count and index == len(source) - 1):
             found = target[index] + distance
-            return Translation(found, How.EQUAL if found == source_offset else How.EXACT)
+            return TranslatedPosition(found, How.EQUAL if found == source_offset else How.EXACT)
         forward = target[index + 1] if index + 1 < len(target) else self._end()
-        return Translation(forward, How.HOLE_FORWARD)
+        return TranslatedPosition(forward, How.HOLE_FORWARD)
 
     def _end(self) -> int:
         if self.target_end_offset is not None:
@@ -224,7 +224,7 @@ class PartitionMap:
         position = self._source[index] + target_end_offset - self._target[index]
         return min(position, self._source[index + 1]) if index + 1 < len(self._source) else position
 
-    def override(self, from_target_offset: int, runs: Iterable[Run]) -> bool:
+    def override(self, from_target_offset: int, runs: Iterable[OffsetRange]) -> bool:
         """Drop the runs at or above a target offset, but not the first, then add others. True if some were dropped."""
         kept = max(bisect_left(self._target, from_target_offset), min(len(self), 1))
         dropped = kept < len(self._target)
@@ -304,11 +304,11 @@ def read_partition_map(entry: MappedPartition) -> PartitionMap:
             where=Where(topic=entry.topic, partition=entry.partition),
             next_step="take offset-map.json from the evidence bucket again",
         )
-    runs: list[Run] = []
+    runs: list[OffsetRange] = []
     source, target = entry.source_start_offset or 0, entry.target_start_offset or 0
     for source_gap, target_gap, count in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         source, target = source + source_gap, target + target_gap
-        runs.append(Run(source, target))
+        runs.append(OffsetRange(source, target))
         source, target = source + max(count, 0), target + max(count, 0)
     return PartitionMap(runs, source_end_offset=entry.source_end_offset, target_end_offset=entry.target_end_offset)
 

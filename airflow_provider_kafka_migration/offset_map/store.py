@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition, RunsKind, RunsObject
 from airflow_provider_kafka_migration.errors import ObjectExists, OffsetMapConflict, OffsetMapInvalid, Where
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run, topic_key
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap, topic_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 #: With more objects than this, a take-over writes the whole map as one object, so that loading stays cheap.
@@ -51,7 +51,7 @@ class RunLog:
         migration_id: str,
         topic: str,
         partition: int,
-        base: Run,
+        base: OffsetRange,
         *,
         topic_id: str = "",
     ) -> None:
@@ -89,7 +89,9 @@ class RunLog:
         found = PartitionMap([self.base])
         for name in names[_last_checkpoint(names) :]:
             document = self._read(name.key)
-            found.override(document.from_target_offset, [Run(source, target) for source, target in document.runs])
+            found.override(
+                document.from_target_offset, [OffsetRange(source, target) for source, target in document.runs]
+            )
         return found
 
     def take_over(self, target_end_offset: int) -> PartitionMap:
@@ -132,7 +134,7 @@ class RunLog:
             document = self._document("checkpoint", attempt, 0, list(checkpoint.runs()))
         self.store.put_new(f"{self.prefix}{document.kind}-{attempt:06d}.json", document.canonical())
 
-    def write_ahead(self, runs: Sequence[Run]) -> None:
+    def write_ahead(self, runs: Sequence[OffsetRange]) -> None:
         """Make runs durable before the first of their records is appended.
 
         :param runs: ascending, from the log end on that :meth:`take_over` was told.
@@ -163,7 +165,9 @@ class RunLog:
                 raise self._conflict(key, "other runs are written for the same target offsets") from None
         self._last_target_offset = runs[-1].target_start
 
-    def _document(self, kind: RunsKind, attempt: int, from_target_offset: int, runs: Sequence[Run]) -> RunsObject:
+    def _document(
+        self, kind: RunsKind, attempt: int, from_target_offset: int, runs: Sequence[OffsetRange]
+    ) -> RunsObject:
         return RunsObject(
             migration_id=self.migration_id,
             topic=self.topic,
@@ -216,9 +220,9 @@ def _last_checkpoint(names: list[_Name]) -> int:
 # The offset maps of a lane's partitions, and the runs that its copier adds.
 
 
-def base_run(spec: CopyPartition) -> Run:
+def base_run(spec: CopyPartition) -> OffsetRange:
     """The first run of a partition, from the plan."""
-    return Run(spec.source_start_offset, spec.target_start_offset)
+    return OffsetRange(spec.source_start_offset, spec.target_start_offset)
 
 
 class LaneMaps:
@@ -272,7 +276,7 @@ class LaneMaps:
         """Maps by (source topic, partition)."""
         return self._maps
 
-    def write_ahead(self, spec: CopyPartition, confirmed_offset: int, runs: Sequence[Run]) -> None:
+    def write_ahead(self, spec: CopyPartition, confirmed_offset: int, runs: Sequence[OffsetRange]) -> None:
         """Make runs durable, and known here, before the first of their records is appended.
 
         :param confirmed_offset: the target's log end, from where on earlier runs are void.

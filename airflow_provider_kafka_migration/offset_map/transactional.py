@@ -25,9 +25,9 @@ from airflow_provider_kafka_migration.kafka import transactions as requests
 from airflow_provider_kafka_migration.kafka.wire import GROUP_COORDINATOR, TopicPartition, Wire, by_topic
 from airflow_provider_kafka_migration.offset_map.runs import (
     How,
+    OffsetRange,
     PartitionMap,
-    Run,
-    Translation,
+    TranslatedPosition,
     read_partition_map,
     topic_key,
 )
@@ -51,8 +51,8 @@ class TransactionalMap(PartitionMap):
 
     def __init__(
         self,
-        start: Run,
-        runs: Iterable[Run] = (),
+        start: OffsetRange,
+        runs: Iterable[OffsetRange] = (),
         *,
         copied_until_offset: int | None = None,
         source_end_offset: int | None = None,
@@ -65,7 +65,7 @@ class TransactionalMap(PartitionMap):
         self.producer_ids = frozenset(producer_ids)
         super().__init__(runs, source_end_offset=source_end_offset, target_end_offset=target_end_offset)
 
-    def _push(self, run: Run) -> None:
+    def _push(self, run: OffsetRange) -> None:
         source, target, counts = self._source, self._target, self._counts
         count = run.count or 0
         if count <= 0:
@@ -91,10 +91,10 @@ class TransactionalMap(PartitionMap):
     def __repr__(self) -> str:
         return f"TransactionalMap({self._start}, {list(self.runs())}, {self.source_end_offset})"
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[OffsetRange]:
         """The runs, each with its length."""
         for source, target, count in zip(self._source, self._target, self._counts, strict=True):
-            yield Run(source, target, count)
+            yield OffsetRange(source, target, count)
 
     def _count(self, index: int) -> int:
         return self._counts[index]
@@ -154,25 +154,25 @@ class TransactionalMap(PartitionMap):
             return self._target[-1] + self._counts[-1]
         return self._start.target_start
 
-    def translate(self, source_offset: int) -> Translation:
+    def translate(self, source_offset: int) -> TranslatedPosition:
         """Where a consumer that committed ``source_offset`` goes on; see the class for the guarantee."""
         source, target, counts = self._source, self._target, self._counts
         if source_offset < self._start.source_start:
-            return Translation(target[0] if target else self._start.target_start, How.RESET_TO_START)
+            return TranslatedPosition(target[0] if target else self._start.target_start, How.RESET_TO_START)
         if source_offset > self._copied_until():
-            return Translation(self._end(), How.CLAMPED)
+            return TranslatedPosition(self._end(), How.CLAMPED)
         index = bisect_right(source, source_offset) - 1
         distance = source_offset - source[index] if index >= 0 else 0
         is_last = index == len(source) - 1
         # One past a run is its own place only at the end of all.
         if index >= 0 and (distance < counts[index] or (distance == counts[index] and is_last)):
             found = target[index] + distance
-            return Translation(found, How.EQUAL if found == source_offset else How.EXACT)
+            return TranslatedPosition(found, How.EQUAL if found == source_offset else How.EXACT)
         if not source:
-            return Translation(self._end(), How.EQUAL if self._end() == source_offset else How.EXACT)
-        return Translation(self._end() if is_last else target[index + 1], How.HOLE_FORWARD)
+            return TranslatedPosition(self._end(), How.EQUAL if self._end() == source_offset else How.EXACT)
+        return TranslatedPosition(self._end() if is_last else target[index + 1], How.HOLE_FORWARD)
 
-    def override(self, from_target_offset: int, runs: Iterable[Run]) -> bool:
+    def override(self, from_target_offset: int, runs: Iterable[OffsetRange]) -> bool:
         """Drop what lies at or above a target offset, then add runs. True if something was dropped."""
         kept = bisect_left(self._target, from_target_offset)
         dropped = kept < len(self._target)
@@ -203,7 +203,7 @@ class TransactionalMap(PartitionMap):
         return twin
 
 
-def flat_runs(runs: Iterable[Run]) -> list[int]:
+def flat_runs(runs: Iterable[OffsetRange]) -> list[int]:
     """Runs as gaps and lengths: three numbers a run, small ones where runs lie close together."""
     flat: list[int] = []
     source_end = target_end = 0
@@ -214,11 +214,11 @@ def flat_runs(runs: Iterable[Run]) -> list[int]:
     return flat
 
 
-def runs_of(flat: list[int]) -> Iterator[Run]:
+def runs_of(flat: list[int]) -> Iterator[OffsetRange]:
     """The runs back from :func:`flat_runs`; raises ``ValueError`` for a list that is cut."""
     source_end = target_end = 0
     for source_gap, target_gap, count in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        run = Run(source_end + source_gap, target_end + target_gap, count)
+        run = OffsetRange(source_end + source_gap, target_end + target_gap, count)
         source_end, target_end = run.source_start + count, run.target_start + count
         yield run
 
@@ -233,9 +233,9 @@ def read_map(entry: MappedPartition) -> PartitionMap:
             where=Where(topic=entry.topic, partition=entry.partition),
             next_step="take offset-map.json from the evidence bucket again",
         )
-    start = Run(entry.source_start_offset, entry.target_start_offset)
+    start = OffsetRange(entry.source_start_offset, entry.target_start_offset)
     runs = [
-        Run(run.source_start + start.source_start, run.target_start + start.target_start, run.count)
+        OffsetRange(run.source_start + start.source_start, run.target_start + start.target_start, run.count)
         for run in runs_of(entry.runs)
     ]
     return TransactionalMap(
@@ -286,15 +286,20 @@ class Position:
 
     source_offset: int
     target_offset: int
-    start: Run
+    start: OffsetRange
     page: str = ""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[OffsetRange, ...] = ()
     producer_ids: tuple[int, ...] = ()
     committed_at: int = 0
     source_epoch: int = -1
 
     def extended(
-        self, runs: Iterable[Run], source_offset: int, producer_id: int, committed_at: int, source_epoch: int = -1
+        self,
+        runs: Iterable[OffsetRange],
+        source_offset: int,
+        producer_id: int,
+        committed_at: int,
+        source_epoch: int = -1,
     ) -> Position:
         """The position after a transaction that has appended these runs.
 
@@ -350,7 +355,7 @@ def read_position(source_offset: int, metadata: str) -> Position:
         return Position(
             source_offset=source_offset,
             target_offset=int(document["target"]),
-            start=Run(int(source_start), int(target_start)),
+            start=OffsetRange(int(source_start), int(target_start)),
             page=str(document.get("page", "")),
             runs=runs,
             producer_ids=tuple(int(value) for value in document.get("ids", ())),
@@ -505,7 +510,7 @@ class MapPages:
         """
         pages = list(self._chain(position.page))
         pages.reverse()
-        runs: list[Run] = []
+        runs: list[OffsetRange] = []
         ids = set(position.producer_ids)
         for page in pages:
             runs += runs_of(page.runs)

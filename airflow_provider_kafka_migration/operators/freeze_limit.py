@@ -110,7 +110,7 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         try:
             if is_journal_unreachable(error):
                 watch.see(None)
-            watch.look()
+            watch.check()
         except (Transient, *CREDENTIALS_REFUSED) as away:
             self.log.warning("The journal cannot be read: %s", away)
         finally:

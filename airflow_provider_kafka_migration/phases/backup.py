@@ -83,7 +83,7 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
 def _write_source(context: PhaseContext) -> BackupSource:
     """Look at the source once; of two backups that begin at the same time one look counts."""
     context.progress(Progress(PHASE, "looking at the source"))
-    document = archived(context.migration_id, source_snapshot.look(context))
+    document = archived(context.migration_id, source_snapshot.read_source(context))
     try:
         context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
     except ObjectExists:

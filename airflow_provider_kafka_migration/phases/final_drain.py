@@ -156,7 +156,7 @@ def _wait(
     timeout = context.spec.cutover.drain_timeout.total_seconds()
     started = context.now()
     while True:
-        drained = look(context, ends)
+        drained = read_drained(context, ends)
         late = [item for item in drained if item.lag]
         context.progress(
             Progress(PHASE, "final drain", done=len(drained) - len(late), total=len(drained), unit="partitions")
@@ -178,15 +178,15 @@ def _move_boundary(
     What it has copied is good; so the end of the source is where it stopped, once it has.
     """
     while True:
-        before = look(context, ends)
+        before = read_drained(context, ends)
         sleep(SETTLE_SECONDS)
-        drained = look(context, ends)
+        drained = read_drained(context, ends)
         if [item.target_end for item in before] == [item.target_end for item in drained]:
             break
     moved = {item.key: max(item.position, ends[item.key]) for item in drained}
     if moved != ends:
         put_result(context, "boundary", boundary.model_copy(update={"ends": by_name(moved)}))
-    return look(context, moved), moved
+    return read_drained(context, moved), moved
 
 
 def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> DrainTimeout:
@@ -200,7 +200,7 @@ def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> Dra
     )
 
 
-def look(context: PhaseContext, ends: dict[TopicPartition, int]) -> list[Drained]:
+def read_drained(context: PhaseContext, ends: dict[TopicPartition, int]) -> list[Drained]:
     """How far all partitions are, ascending.
 
     :raises ForeignData: a target partition ends beyond the source's end.

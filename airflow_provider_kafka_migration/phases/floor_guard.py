@@ -86,7 +86,7 @@ def _is_empty(item: MappedPartition) -> bool:
     return item.target_start_offset == item.target_end_offset
 
 
-def look(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+def find_violations(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
     """Ask the target's brokers and judge."""
     keys = [(item.target_topic, item.partition) for item in document.partitions]
     wire = context.target.wire
@@ -126,7 +126,7 @@ def run(context: PhaseContext) -> PhaseResult:
         # Before compaction comes back: compacted topics refuse DeleteRecords.
         topology_log_starts.restore_log_starts(context, document)
         restored = copy_settings.restore_producer_visible(context)
-        violations = look(context, document)
+        violations = find_violations(context, document)
         if violations:
             raise violated(context, violations)
         # Before the last look at the source: it has to see what was written until then.
@@ -216,7 +216,7 @@ def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Vio
 
     :raises FloorViolated: before that time any cut is a loss; a log that ends too early is one at any time.
     """
-    violations = look(context, document)
+    violations = find_violations(context, document)
     if not context.journal.is_past(State.AWAITING_CLIENT_SWITCH):
         if violations:
             raise violated(context, violations)

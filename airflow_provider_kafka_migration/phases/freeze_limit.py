@@ -40,7 +40,7 @@ _READY_TEXT = (
 )
 
 
-def look(context: PhaseContext) -> dict[str, Any]:
+def check_limit(context: PhaseContext) -> dict[str, Any]:
     """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
 
     :raises MigrationError: the journal cannot be read, and no freeze that is known of is overdue.

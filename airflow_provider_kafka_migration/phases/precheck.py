@@ -52,12 +52,12 @@ def run(context: PhaseContext) -> PhaseResult:
     """
     plan = _present_plan(context)
     context.journal.check_holds()
-    found = look(context, plan)
+    found = find_all(context, plan)
     if _plan_is_outdated(context, plan):
         # The probe has just shown that nothing can be appended by sequence here: the verdicts are others.
         write_plan(context)
         plan = context.load_plan()
-        found = look(context, plan)
+        found = find_all(context, plan)
     findings = [_waived(context, item) for item in found]
     result = PrecheckResult(migration_id=context.migration_id, plan_digest=plan.digest(), findings=findings)
     put_result(context, PRECHECK_RESULT, result)
@@ -96,7 +96,7 @@ def _plan_is_outdated(context: PhaseContext, plan: Plan) -> bool:
     return bool(verdicts - {Verdict.TRANSACTIONAL}) and bool(probe.no_compare(context))
 
 
-def look(context: PhaseContext, plan: Plan) -> list[Finding]:
+def find_all(context: PhaseContext, plan: Plan) -> list[Finding]:
     """All findings, blockers first. A check that fails is a finding, and the others run all the same."""
     findings: list[Finding] = []
     for number, (name, check) in enumerate(CHECKS.items()):

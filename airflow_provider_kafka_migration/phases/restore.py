@@ -26,7 +26,7 @@ from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
-from airflow_provider_kafka_migration.planning.source_snapshot import look_of
+from airflow_provider_kafka_migration.planning.source_snapshot import snapshot_of
 from airflow_provider_kafka_migration.record import freeze_attempt, jobs, offset_maps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
 from airflow_provider_kafka_migration.record.facts import migrated_partitions, put_result, target_key
@@ -110,7 +110,9 @@ def _plan(context: PhaseContext, source: BackupSource) -> Plan:
     if context.journal_store.get(context.key("plan.json")) is not None:
         return context.load_plan()
     context.progress(Progress(PHASE, "planning from the archive"))
-    plan = plan_of_look(context, look_of(source), notes=["made from a backup: ACLs, users and quotas are not in it"])
+    plan = plan_of_look(
+        context, snapshot_of(source), notes=["made from a backup: ACLs, users and quotas are not in it"]
+    )
     put_plan(context, plan)
     return plan
 

@@ -90,7 +90,7 @@ def _settled_ends(
     """
     goes_on = context.spec.cutover.on_bypass == "continue"
     while True:
-        look = stand_still.SourceEnds.look(context)
+        look = stand_still.SourceEnds.read(context)
         behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())
         if behind_sentinels and (goes_on or look.stable == look.log_end):
             return look.stable

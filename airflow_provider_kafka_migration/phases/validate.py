@@ -480,7 +480,7 @@ def check(context: PhaseContext) -> CheckResult:
     serious = Outcome.WARNING if context.spec.topology.on_source_drift == "ignore" else Outcome.FAILED
     plan = context.load_plan()
     try:
-        drift = source_drift.look(context, plan)
+        drift = source_drift.read_drift(context, plan)
     except Terminal as error:
         finding = f"the source's changes could not be looked at: {error.what}; {error.next_step}"
         return CheckResult(name="source_drift", outcome=serious, summary="not checked", findings=[finding])

@@ -170,7 +170,7 @@ def _topic_plans(context: PhaseContext, plan: Plan, news: News) -> list[TopicPla
         return []
     names = sorted({topic.name for topic in plan.topics} | set(facts))
     verdicts.check_names(context.spec, names, migration_id=context.migration_id)
-    found = source_snapshot.look_at(context, facts, plan.source)
+    found = source_snapshot.read_topics(context, facts, plan.source)
     target = target_topics(context, plan.target, sorted(facts), found.unknown)
     made = {name: verdicts.topic_plan(context.spec, item, found, target) for name, item in sorted(facts.items())}
     for name in news.grown:

@@ -51,7 +51,7 @@ def make_plan(context: PhaseContext) -> Plan:
     """
     context.progress(Progress(PHASE, "looking at both clusters"))
     spec = context.spec
-    found = source_snapshot.look(context)
+    found = source_snapshot.read_source(context)
     verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
     target_facts = ClusterFacts.model_validate(context.target.admin.facts())
     context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
@@ -81,7 +81,7 @@ def make_plan(context: PhaseContext) -> Plan:
     )
 
 
-def plan_of_look(context: PhaseContext, found: source_snapshot.SourceLook, *, notes: list[str]) -> Plan:
+def plan_of_look(context: PhaseContext, found: source_snapshot.SourceSnapshot, *, notes: list[str]) -> Plan:
     """The plan of topics alone, from a look at the source that was taken elsewhere; only the target is asked.
 
     :raises Terminal: names on the target collide; all problems at once.

@@ -66,7 +66,7 @@ class Sample:
 
 
 @dataclass
-class SourceLook:
+class SourceSnapshot:
     """The source as plan sees it. ``unknown`` names what could not be looked at, and why."""
 
     facts: ClusterFacts
@@ -87,7 +87,7 @@ class SourceLook:
         return [(name, item.partition) for name in sorted(self.topics) for item in self.topics[name].partitions]
 
 
-def look(context: PhaseContext) -> SourceLook:
+def read_source(context: PhaseContext) -> SourceSnapshot:
     """Look at the source.
 
     :raises Terminal: nothing is selected.
@@ -99,14 +99,14 @@ def look(context: PhaseContext) -> SourceLook:
     return found
 
 
-def look_at(context: PhaseContext, topics: Mapping[str, TopicFacts], facts: ClusterFacts) -> SourceLook:
+def read_topics(context: PhaseContext, topics: Mapping[str, TopicFacts], facts: ClusterFacts) -> SourceSnapshot:
     """Look at some topics alone, with those of their partitions that are given; all else of the cluster is known."""
-    found = SourceLook(facts, dict(sorted(topics.items())), {}, [])
+    found = SourceSnapshot(facts, dict(sorted(topics.items())), {}, [])
     _fill(context, found)
     return found
 
 
-def _fill(context: PhaseContext, found: SourceLook) -> None:
+def _fill(context: PhaseContext, found: SourceSnapshot) -> None:
     admin, wire = context.source.admin, context.source.wire
     keys = found.keys
     context.progress(Progress(PHASE, f"source: configs of {len(found.topics)} topics"))
@@ -122,7 +122,7 @@ def _fill(context: PhaseContext, found: SourceLook) -> None:
     _transactional_producers(context, found)
 
 
-def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, TopicFacts]) -> SourceLook:
+def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, TopicFacts]) -> SourceSnapshot:
     section = context.spec.topics
     selected = {name: item for name, item in sorted(described.items()) if section.selects(name)}
     if not selected:
@@ -141,7 +141,7 @@ def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, Top
     literal = [name for name in section.include if re.fullmatch(r"[A-Za-z0-9_-]+", name)]
     literal += [name.replace(r"\.", ".") for name in section.include if re.fullmatch(r"(?:[A-Za-z0-9_-]|\\\.)+", name)]
     missing = sorted({name for name in literal if name not in described})
-    return SourceLook(facts, selected, excluded, missing)
+    return SourceSnapshot(facts, selected, excluded, missing)
 
 
 def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:
@@ -162,7 +162,7 @@ def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:
     )
 
 
-def _sizes(context: PhaseContext, found: SourceLook) -> None:
+def _sizes(context: PhaseContext, found: SourceSnapshot) -> None:
     """Bytes of each partition. The largest replica is the leader's, or close to it."""
     try:
         log_dirs = context.source.admin.log_dirs()
@@ -174,7 +174,7 @@ def _sizes(context: PhaseContext, found: SourceLook) -> None:
             found.sizes[key] = max(size, found.sizes.get(key, -1))
 
 
-def _transactional_producers(context: PhaseContext, found: SourceLook) -> None:
+def _transactional_producers(context: PhaseContext, found: SourceSnapshot) -> None:
     """A producer whose transactions were ended by a coordinator marks its partition as transactional."""
     for key, item in context.source.admin.producers(found.keys).items():
         if item.error is not None:
@@ -186,7 +186,7 @@ def _transactional_producers(context: PhaseContext, found: SourceLook) -> None:
 class _Sampler:
     """Reads headers at both ends of each partition, and at three places of compacted ones to estimate their holes."""
 
-    def __init__(self, wire: Wire, found: SourceLook) -> None:
+    def __init__(self, wire: Wire, found: SourceSnapshot) -> None:
         self._wire = wire
         self._found = found
         self._left_bytes = _SAMPLE_BUDGET_BYTES
@@ -459,7 +459,7 @@ def copy_seconds(context: PhaseContext, plan: Plan) -> float:
 BACKUP_SOURCE_PHASE: Final = "backup"
 
 
-def archived(migration_id: str, found: SourceLook) -> BackupSource:
+def archived(migration_id: str, found: SourceSnapshot) -> BackupSource:
     """The document of a look."""
     return BackupSource(
         migration_id=migration_id,
@@ -471,7 +471,7 @@ def archived(migration_id: str, found: SourceLook) -> BackupSource:
     )
 
 
-def _topic(found: SourceLook, facts: TopicFacts) -> BackupTopic:
+def _topic(found: SourceSnapshot, facts: TopicFacts) -> BackupTopic:
     values = found.configs[facts.name].values
     return BackupTopic(
         name=facts.name,
@@ -485,7 +485,7 @@ def _topic(found: SourceLook, facts: TopicFacts) -> BackupTopic:
     )
 
 
-def _partition(found: SourceLook, topic: str, partition: int) -> BackupPartition:
+def _partition(found: SourceSnapshot, topic: str, partition: int) -> BackupPartition:
     key = (topic, partition)
     sample = found.samples.get(key, Sample())
     return BackupPartition(
@@ -503,9 +503,9 @@ def _partition(found: SourceLook, topic: str, partition: int) -> BackupPartition
     )
 
 
-def look_of(document: BackupSource) -> SourceLook:
+def snapshot_of(document: BackupSource) -> SourceSnapshot:
     """The look behind a document."""
-    found = SourceLook(
+    found = SourceSnapshot(
         facts=document.source,
         topics={topic.name: _facts(topic) for topic in document.topics},
         excluded=dict(document.excluded_topics),

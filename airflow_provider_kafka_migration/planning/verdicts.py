@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.documents.plan import (
 from airflow_provider_kafka_migration.errors import Terminal, Where
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.planning.source_snapshot import Sample, SourceLook
+from airflow_provider_kafka_migration.planning.source_snapshot import Sample, SourceSnapshot
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics.configs import TargetRules, drift_of, final_configs, with_excluded
 
@@ -97,7 +97,7 @@ def _collide(spec: MigrationSpec, targets: Mapping[str, list[str]]) -> bool:
     return len(targets) > 1 and renamed
 
 
-def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceLook, target: TargetTopics) -> TopicPlan:
+def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, target: TargetTopics) -> TopicPlan:
     """The plan of one topic."""
     configs = found.configs[facts.name]
     name = spec.topics.target_name(facts.name)
@@ -157,7 +157,7 @@ def _kinds(configs: Configs, samples: list[Sample]) -> list[str]:
 
 
 def _partition(
-    spec: MigrationSpec, topic: str, partition: int, found: SourceLook, why_transactional: str
+    spec: MigrationSpec, topic: str, partition: int, found: SourceSnapshot, why_transactional: str
 ) -> PartitionPlan:
     key = (topic, partition)
     start, stable = found.starts[key], found.stable[key]
@@ -178,7 +178,7 @@ def _partition(
     )
 
 
-def _estimate(found: SourceLook, key: TopicPartition) -> tuple[int, int]:
+def _estimate(found: SourceSnapshot, key: TopicPartition) -> tuple[int, int]:
     """(holes, records) of a partition; records are -1 where nothing was sampled."""
     offsets = found.stable[key] - found.starts[key]
     sample = found.samples.get(key, Sample())
@@ -234,7 +234,7 @@ def verdict_of(
     return Verdict.EQUAL, f"{reason}; about {holes} holes are filled" if holes else reason
 
 
-def defaults_drift(found: SourceLook, rules: TargetRules) -> list[dict[str, str]]:
+def defaults_drift(found: SourceSnapshot, rules: TargetRules) -> list[dict[str, str]]:
     """Topic configs that topics of the source have by default, and would not have by default on the target."""
     if rules.defaults is None:
         return []

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_kafka_migration.copy.transform import Append, Decider
+from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords, CopyJob, CopyPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError, Terminal
@@ -18,8 +18,8 @@ from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import (
     MapEntry,
+    OffsetRange,
     PartitionMap,
-    Run,
     build_offset_map_document,
     topic_of_key,
 )
@@ -73,7 +73,7 @@ def load_maps(
     for key, item in partitions.items():
         if key in maps:
             continue
-        base = Run(item.source_start_offset, item.target_start_offset)
+        base = OffsetRange(item.source_start_offset, item.target_start_offset)
         if key in with_runs:
             log = RunLog(context.journal_store, context.migration_id, *key, base, topic_id=item.topic_id)
             maps[key] = log.load()
@@ -89,7 +89,7 @@ def _load_transactional(
     maps: dict[TopicPartition, PartitionMap] = {}
     for key, position in committed_positions(context, partitions).items():
         if position is None:
-            maps[key] = TransactionalMap(Run(partitions[key].source_start_offset, 0))
+            maps[key] = TransactionalMap(OffsetRange(partitions[key].source_start_offset, 0))
         else:
             maps[key] = MapPages(context.journal_store, context.migration_id, *key).load(position)
     return maps
@@ -165,7 +165,7 @@ def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, unt
     :returns: False also if the source's committed records end before ``until_offset``: who knows what comes there.
     :raises RecordsWithheld: the source does not say.
     """
-    decider = Decider(from_offset, check_inner_offsets=False)
+    decider = BatchTransformer(from_offset, check_inner_offsets=False)
     position = from_offset
     while position < until_offset:
         span = fetch_span(context.source.wire, key, position)

@@ -77,7 +77,7 @@ class Heartbeats:
         self._heard_at: float | None = None
         self._lock = threading.Lock()
 
-    def look(self, mark: tuple[object, ...] | None, now: float) -> tuple[float, bool]:
+    def hear(self, mark: tuple[object, ...] | None, now: float) -> tuple[float, bool]:
         """Take in what is there now.
 
         :param mark: tells documents from each other; None: there is none of the present owner.
@@ -111,14 +111,14 @@ class HealthWatch:
         self._began = self._marked_at = clock()
         self._was_rewritten = False
 
-    def look(self, context: PhaseContext) -> TailHealth:
+    def check(self, context: PhaseContext) -> TailHealth:
         """How the tail is now. A document of an earlier owner of the migration says nothing of the present tail."""
         document = jobs.progress_document(context, PHASE)
         claim = context.journal.current_claim
         now = self._clock()
         is_present = bool(document) and (claim is None or document.get("generation") == claim.generation)
         mark = (document.get("run"), document.get("seconds"), document.get("at")) if is_present else None
-        silent, is_known = self._heartbeats(context, now).look(mark, now)
+        silent, is_known = self._heartbeats(context, now).hear(mark, now)
         # What was seen before this watch began says when the tail lived, not that somebody waits for it since then.
         silent = silent if is_known else now - self._began
         limit = SILENT_SECONDS + context.spec.tail.slice_seconds
@@ -172,13 +172,13 @@ def silence(context: PhaseContext, *, sleep: Callable[[float], None] = time.slee
     if context.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or has_ended(context):
         return ""
     watch = HealthWatch()
-    found = watch.look(context)
+    found = watch.check(context)
     document = jobs.progress_document(context, PHASE)
     if found.is_heard or (not found.is_of_another and _is_recent(context, document)):
         return ""
     if not found.is_of_another:
         sleep(_LOOK_AGAIN_SECONDS)
-        found = watch.look(context)
+        found = watch.check(context)
     return "" if found.is_heard else found.text or _not_heard(document, _LOOK_AGAIN_SECONDS)
 
 

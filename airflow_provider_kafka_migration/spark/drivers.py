@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.lanes.slices import lane_failed
 from airflow_provider_kafka_migration.spark.source import SliceOutcome
 
@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 class Merger:
     """One per driver; used by one thread at a time."""
 
-    def __init__(self, coordinator: JobCoordinator) -> None:
+    def __init__(self, coordinator: JobProgress) -> None:
         self.coordinator = coordinator
         self._lines = ProgressLines(coordinator.job)
         self._pauses = Pauses(follows=coordinator.follows)

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane
 from airflow_provider_kafka_migration.errors import SparkJobFailed
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.drivers import Merger
 from airflow_provider_kafka_migration.spark.main import MAX_SPARK_FAILURES, JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.session import copy_job, job_group, slots
@@ -36,7 +36,7 @@ class SeedDriver:
         session: SparkSession,
         job: CopyJob,
         pointer: JobPointer,
-        coordinator: JobCoordinator,
+        coordinator: JobProgress,
         *,
         run: RunLane = run_lane,
     ) -> None:

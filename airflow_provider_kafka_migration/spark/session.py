@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettingsRefused
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.main import JobArguments
 from airflow_provider_kafka_migration.spark.source import KafkaLanes
 
@@ -183,12 +183,12 @@ def session_for(name: str, arguments: JobArguments) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, JobCoordinator]]:
+def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, JobProgress]]:
     """The copy job of some arguments, read before Spark starts."""
     store = arguments.pointer.store(arguments.secrets)
     job = arguments.pointer.read(CopyJob, store)
     with session_for(f"{job.migration_id} {job.name}", arguments) as session:
-        coordinator = JobCoordinator(job, store)
+        coordinator = JobProgress(job, store)
         yield session, job, coordinator
 
 

@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import SparkJobFailed, Where
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.drivers import Merger
 from airflow_provider_kafka_migration.spark.main import MAX_SPARK_FAILURES, JobArguments, run_main, spark_errors
 from airflow_provider_kafka_migration.spark.session import copy_job, slots
@@ -41,7 +41,7 @@ class TailDriver:
         session: SparkSession,
         job: CopyJob,
         pointer: JobPointer,
-        coordinator: JobCoordinator,
+        coordinator: JobProgress,
         *,
         run: RunLane = run_lane,
     ) -> None:

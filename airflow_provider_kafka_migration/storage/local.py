@@ -55,7 +55,9 @@ class LocalStore:
                 os.link(temporary, path)
             except FileExistsError:
                 raise ObjectExists(
-                    "the object is already there", where=Where(path=f"{self.uri}/{key}"), next_step="read it and decide"
+                    "the object is already there",
+                    where=Where(path=f"{self.uri}/{key}"),
+                    next_step="read it and decide",
                 ) from None
 
     def put(self, key: str, data: Bytes) -> None:

@@ -385,7 +385,9 @@ class S3Store:
                 if number > 0 and self._is_mine(request["Key"], mark, data):
                     return
                 raise ObjectExists(
-                    "the object is already there", where=Where(path=f"{self.uri}/{key}"), next_step="read it and decide"
+                    "the object is already there",
+                    where=Where(path=f"{self.uri}/{key}"),
+                    next_step="read it and decide",
                 ) from None
 
         self._try(key, attempt)

@@ -39,7 +39,7 @@ def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
     :raises ForeignData: a target topic holds data that is not of this migration.
     """
     context.progress(Progress(PHASE, f"looking at {len(plan.topics)} topics on the target", 0, len(plan.topics)))
-    present = target_topics.look(context, plan)
+    present = target_topics.read_presence(context, plan)
     target_topics.refuse(context, plan, present)
     settings = copy_settings.save(context, plan, present)
     made = target_topics.make(context, plan, present, settings)
@@ -95,7 +95,7 @@ def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPar
     """Topics, configs and log starts on the target; idempotent, as topology_copy is."""
     names = {topic for topic, _ in missing}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
-    present = target_topics.look(context, part)
+    present = target_topics.read_presence(context, part)
     target_topics.refuse(context, part, present)
     settings = copy_settings.save(context, part, present)
     target_topics.make(context, part, present, settings)

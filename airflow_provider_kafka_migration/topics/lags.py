@@ -188,7 +188,7 @@ def check(
     :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
     """
     lags = measure(context)
-    tail = (health or HealthWatch()).look(context)
+    tail = (health or HealthWatch()).check(context)
     check_none_failed(context, tail)
     status = judge(
         lags,

@@ -32,7 +32,7 @@ from airflow_provider_kafka_migration.kafka.wire import (
     Wire,
     api_version,
 )
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import Position, group_name, read_positions
 from airflow_provider_kafka_migration.record.context import PhaseContext
 
@@ -59,7 +59,9 @@ def try_transaction(wire: Wire, key: TopicPartition, migration_id: str) -> str:
     producer = requests.Producer(name, *wire.init_producer_id(name, transaction_timeout_ms=_TIMEOUT_MS))
     coordinator = wire.connection(wire.coordinator(name, TRANSACTION_COORDINATOR))
     versions = requests.versions_of(coordinator)
-    position = Position(1, 1, Run(0, 0), runs=(Run(0, 0, 1),), producer_ids=(producer.producer_id,), committed_at=1)
+    position = Position(
+        1, 1, OffsetRange(0, 0), runs=(OffsetRange(0, 0, 1),), producer_ids=(producer.producer_id,), committed_at=1
+    )
     answers: list[tuple[str, Callable[[], int]]] = []
     if not versions.is_second:
         added = requests.add_partition(producer, key)

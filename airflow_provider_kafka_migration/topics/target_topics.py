@@ -80,7 +80,7 @@ def _intended(context: PhaseContext) -> set[str]:
     return {str(name) for entry in context.journal.steps(CREATING) for name in entry.details["topics"]}
 
 
-def look(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
+def read_presence(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
     """How each target topic of the plan stands now.
 
     :raises PermissionMissing: a topic may not be described, so nobody knows whether it is there.

@@ -138,7 +138,7 @@ class DrainTrigger(BaseTrigger):
     async def _look(self) -> dict[str, Any]:
         if self._present is None:
             self._present = await self._open()
-        return await asyncio.to_thread(self._present.look)
+        return await asyncio.to_thread(self._present.check)
 
     def patience(self) -> Patience:
         """With failed looks, as things are now."""

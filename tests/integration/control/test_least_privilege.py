@@ -136,7 +136,7 @@ def test_each_right_that_is_taken_away_is_missed(prepared: Control, side: str, r
         _grant(cluster, bindings)
     context = control.context()
     plan_phase.run(context)
-    findings = precheck.look(context, context.load_plan())
+    findings = precheck.find_all(context, context.load_plan())
     named = [item for item in findings if item.severity is Severity.BLOCKER and item.code in ("B005", "B007")]
     assert named, [str(item) for item in findings]
     words = operation.title().replace("_", "")

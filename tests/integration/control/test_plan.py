@@ -223,7 +223,7 @@ def test_what_is_left_out_is_listed_and_naming_an_internal_topic_takes_it(
     assert actions == {internal: "filtered", named: "create", "__consumer_offsets": "filtered"}
     page = str(context.journal_store.get(context.key("plan/plan.md")))
     assert all(name in page for name in (f"{stem}-left", f"console-consumer-{stem}", internal))
-    findings = {(item.code, item.subject): item for item in precheck.look(context, plan)}
+    findings = {(item.code, item.subject): item for item in precheck.find_all(context, plan)}
     assert taken in findings["W074", f"{stem}-left"].seen
     assert f"console-consumer-{stem}" in findings["I075", ""].details["groups"]
     assert internal in findings["I091", ""].details["topics"]
@@ -373,5 +373,5 @@ def test_a_measured_rate_is_used_by_the_precheck_and_stays_out_of_the_plan(
     assert any("measured" in str(line) for line in control.progress)
     slow = measured.model_copy(update={"copy_seconds": 7200.0})
     context.journal_store.put(context.key("plan/measured-rates.json"), slow.canonical())
-    seen = {item.code: item.seen for item in precheck.look(context, context.load_plan())}
+    seen = {item.code: item.seen for item in precheck.find_all(context, context.load_plan())}
     assert "7200 s" in seen["W063"]

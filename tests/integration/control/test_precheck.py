@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 def _look(context: PhaseContext) -> list[Finding]:
     plan_phase.run(context)
-    return precheck.look(context, context.load_plan())
+    return precheck.find_all(context, context.load_plan())
 
 
 def _codes(findings: list[Finding]) -> set[str]:
@@ -145,7 +145,7 @@ def test_topics_that_the_target_refuses_are_found_before_anything_is_made(contro
     plan_phase.run(context)
     plan = context.load_plan()
     bad = plan.topics[0].model_copy(update={"target_configs": {"retention.ms": "not-a-number"}})
-    findings = precheck.look(context, plan.model_copy(update={"topics": [bad]}))
+    findings = precheck.find_all(context, plan.model_copy(update={"topics": [bad]}))
     (refused,) = [item for item in findings if item.code == "B019"]
     assert "retention.ms" in refused.seen
     assert context.target.admin.describe_topics([name])[name].error is not None
@@ -178,7 +178,7 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
 
         wait_for("the limit in force", limited, 60)
         context, plan = control.planned()
-        refused = [item for item in precheck.look(context, plan) if item.code == "B019"]
+        refused = [item for item in precheck.find_all(context, plan) if item.code == "B019"]
         assert refused == []
         topology_copy.copy_topics(context)
         copy_settings.restore_producer_visible(context)
@@ -199,7 +199,7 @@ def test_configs_that_would_be_refused_at_the_cutover_are_found_by_the_precheck(
     plan_phase.run(context)
     held = {"min.compaction.lag.ms": "7200000", "max.compaction.lag.ms": "3600000"}
     monkeypatch.setattr(configs, "HELD_BACK", held)
-    (found,) = [item for item in precheck.look(context, context.load_plan()) if item.code == "B019"]
+    (found,) = [item for item in precheck.find_all(context, context.load_plan()) if item.code == "B019"]
     assert "producer-visible configs" in found.seen
     assert found.subject == name
 

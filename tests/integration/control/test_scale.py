@@ -89,7 +89,7 @@ def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(plan.topics) == TOPICS
     assert len({key for lane in plan.lanes for key in lane.partitions}) == TOPICS * PARTITIONS
     started = time.monotonic()
-    findings = precheck.look(context, plan)
+    findings = precheck.find_all(context, plan)
     seconds["precheck"] = time.monotonic() - started
     assert not [item for item in findings if item.code == "B019"]
     started = time.monotonic()

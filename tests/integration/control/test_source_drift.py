@@ -302,7 +302,7 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
 
     with monkeypatch.context() as patch:
         patch.setattr(half.source.admin, "describe_acls", one_broker_knows_less)
-        assert source_drift.look(half, half.load_plan()).surplus_acls == ()
+        assert source_drift.read_drift(half, half.load_plan()).surplus_acls == ()
         patch.setattr(half.source.admin, "describe_acls", lambda **_: AclListing(True))
         with pytest.raises(TopologyRefused, match="no ACLs at all"):
             take_over.follow(half)

@@ -39,13 +39,13 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
     context, plan = plain.planned()
     assert _verdicts(plan) == {shared: {Verdict.EQUAL}, own: {Verdict.EQUAL}}
     with pytest.raises(ForeignData, match="on_foreign_writer"):
-        target_topics.refuse(context, plan, target_topics.look(context, plan))
+        target_topics.refuse(context, plan, target_topics.read_presence(context, plan))
 
     context, plan = control.planned()
     assert _verdicts(plan) == {shared: {Verdict.TRANSACTIONAL}, own: {Verdict.EQUAL}}
     assert "holds data of others" in plan.topic(shared).partitions[0].reason
     assert plan.topic(shared).target_configs == before
-    codes = {item.code: item for item in precheck.look(context, plan)}
+    codes = {item.code: item for item in precheck.find_all(context, plan)}
     assert codes["W028"].subject == shared
     assert not {"B010", "B013", "B026"} & codes.keys()
 
@@ -69,7 +69,7 @@ def test_a_topic_of_others_is_never_widened(make_control: Callable[..., Control]
     control.target_cluster.create_topics({shared: (1, {})})
     control.produce(shared, 7, cluster=control.target_cluster)
     context, plan = control.planned()
-    assert "B029" in {item.code for item in precheck.look(context, plan)}
+    assert "B029" in {item.code for item in precheck.find_all(context, plan)}
     with pytest.raises(TopologyRefused, match="fewer partitions"):
         topology_copy.copy_topics(context)
 
@@ -84,7 +84,7 @@ def test_the_spec_may_ask_for_transactions_everywhere(make_control: Callable[...
     plan = context.load_plan()
     assert _verdicts(plan) == {name: {Verdict.TRANSACTIONAL}}
     assert {item.target_start_offset for item in plan.topic(name).partitions} == {0}
-    findings = {item.code for item in precheck.look(context, plan)}
+    findings = {item.code for item in precheck.find_all(context, plan)}
     assert not [code for code in findings if code.startswith("B")]
     outcomes = context.journal.find_step(probe.PROBED)
     assert outcomes is not None
@@ -112,5 +112,5 @@ def test_a_target_that_does_not_compare_is_copied_to_in_transactions(
     strict = make_control(control.prefix, offsets={"mode": "mapped"})
     context = strict.context()
     plan_phase.run(context)
-    findings = {item.code for item in precheck.look(context, context.load_plan())}
+    findings = {item.code for item in precheck.find_all(context, context.load_plan())}
     assert "B020" in findings

@@ -18,7 +18,7 @@ from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.facts import load_result, migrated_partitions
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.topics import lags, topics_gone
+from airflow_provider_kafka_migration.topics import bring, lags, topics_gone
 from harness import clients
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -141,9 +141,9 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
     def killed(*_: Any, **__: Any) -> None:
         raise Killed
 
-    for place in ("_take_up", "set_log_starts", "lanes_with"):
+    for module, place in ((follow, "_take_up"), (bring, "set_log_starts"), (follow, "lanes_with")):
         with monkeypatch.context() as patch:
-            patch.setattr(follow, place, killed)
+            patch.setattr(module, place, killed)
             with pytest.raises(Killed):
                 follow.follow(lab.context())
         assert (new, 0) not in migrated_partitions(context)

@@ -264,7 +264,7 @@ def test_without_the_journal_nobody_frees_producers_but_everybody_is_told(
         lab.start_tail()
         freeze(lab, context)
         watch = FreezeWatch.open(lab.spec, resolver(lab))
-        assert watch.look()["ready"] is False
+        assert watch.check()["ready"] is False
         front.weather(Fault.DROPPED, rate=1.0)
         with opened(lab, later=True) as migration, pytest.raises(StillFrozen, match="journal") as caught:
             migration.run("cutover.freeze_limit")
@@ -286,7 +286,7 @@ def test_without_the_journal_nobody_frees_producers_but_everybody_is_told(
         watched = watch._context
         assert watched is not None
         watched.now = lambda: datetime.now(UTC) + timedelta(hours=1)
-        assert watch.look()["ready"] is True
+        assert watch.check()["ready"] is True
         watch.close()
         assert actions(webhook) == ["freeze"]
         front.weather()

@@ -191,7 +191,7 @@ def test_precheck_says_that_empty_transactions_will_be_used(
     try:
         context = control.context(user=USER, **sections)
         plan = make.make_plan(context)
-        found = {item.code: item for item in precheck.look(context, plan)}
+        found = {item.code: item for item in precheck.find_all(context, plan)}
         assert "W025" in found, sorted((item.code, item.seen) for item in found.values())
         assert "empty transactions" in found["W025"].title
         assert "ClusterAction" in found["W025"].fix

@@ -164,7 +164,7 @@ def test_a_check_that_fails_is_a_finding_and_the_others_run(
 
     same = plan.model_copy(update={"target": plan.source})
     monkeypatch.setattr(precheck, "CHECKS", {"first": failing, "clusters": precheck.CHECKS["clusters"]})
-    listed = precheck.look(make(), same)
+    listed = precheck.find_all(make(), same)
     assert {item.code for item in listed} == {code, "B002"}
     assert all(item.severity is Severity.BLOCKER for item in listed)
 
@@ -178,7 +178,7 @@ def test_a_lost_claim_ends_the_precheck(
 
     monkeypatch.setattr(precheck, "CHECKS", {"first": failing})
     with pytest.raises(ClaimLost):
-        precheck.look(make(), plan)
+        precheck.find_all(make(), plan)
 
 
 def test_every_code_is_shown_by_a_test() -> None:
@@ -567,7 +567,7 @@ def test_drift_under_refuse(make: Callable[..., PhaseContext], plan: Plan, monke
     drift = [{"config": "retention.ms", "target": "1", "source": "2", "planned": "2"}]
     drifted = with_topic(plan, drift=drift)
     here = SimpleNamespace(exists=True, ours=False, empty=True, partitions=3, end_offsets={})
-    monkeypatch.setattr(target_topics, "look", lambda *_: {"shop.alerts": here})
+    monkeypatch.setattr(target_topics, "read_presence", lambda *_: {"shop.alerts": here})
     refusing = make(topology={"on_config_drift": "refuse"})
     assert found(topics.check_present(refusing, drifted)) == {"B011": "retention.ms is 1, source 2"}
     assert found(topics.check_present(make(), drifted)).keys() == {"W016"}

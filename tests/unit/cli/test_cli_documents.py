@@ -17,7 +17,12 @@ from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle, 
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.lanes.assignment import rates_key
-from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
+from airflow_provider_kafka_migration.offset_map.runs import (
+    MapEntry,
+    OffsetRange,
+    PartitionMap,
+    build_offset_map_document,
+)
 
 KEY = SigningKey(bytes(range(32)))
 
@@ -77,9 +82,11 @@ def test_a_migration_that_never_ran_has_no_journal(invoke: Any, spec_file: Path,
 def offset_map(tmp_path: Path) -> Path:
     """One partition equal, one shifted, one mapped."""
     entries = [
-        MapEntry("a", 0, PartitionMap([Run(0, 0)], source_end_offset=100, target_end_offset=100)),
-        MapEntry("a", 1, PartitionMap([Run(1000, 0)], source_end_offset=1100, target_end_offset=100)),
-        MapEntry("b", 0, PartitionMap([Run(0, 0), Run(50, 10)], source_end_offset=60, target_end_offset=20)),
+        MapEntry("a", 0, PartitionMap([OffsetRange(0, 0)], source_end_offset=100, target_end_offset=100)),
+        MapEntry("a", 1, PartitionMap([OffsetRange(1000, 0)], source_end_offset=1100, target_end_offset=100)),
+        MapEntry(
+            "b", 0, PartitionMap([OffsetRange(0, 0), OffsetRange(50, 10)], source_end_offset=60, target_end_offset=20)
+        ),
     ]
     file = tmp_path / "evidence" / "orders-1" / "offset-map.json"
     file.parent.mkdir(parents=True)

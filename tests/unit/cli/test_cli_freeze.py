@@ -16,7 +16,7 @@ import pytest
 
 from airflow_provider_kafka_migration.cli import runner
 from airflow_provider_kafka_migration.cli.frame import ExitCode
-from airflow_provider_kafka_migration.cli.runner import Driver, Outcome, Tail
+from airflow_provider_kafka_migration.cli.runner import MigrationRunner, Outcome, Tail
 from airflow_provider_kafka_migration.errors import (
     BrokerUnreachable,
     CopyFailed,
@@ -86,7 +86,7 @@ def test_a_freeze_whose_lift_is_not_journaled_is_shown(invoke: Invoke, spec_file
 
 
 def ends_by(monkeypatch: pytest.MonkeyPatch, end: Callable[[], Outcome]) -> None:
-    monkeypatch.setattr(Driver, "go", lambda *_: end())
+    monkeypatch.setattr(MigrationRunner, "go", lambda *_: end())
 
 
 def throws(error: BaseException) -> Callable[[], Outcome]:
@@ -284,7 +284,9 @@ class Frozen:
 def driven(migration: Frozen, *, until: str) -> tuple[Outcome, list[PhaseResult]]:
     shown: list[PhaseResult] = []
     opened: Any = migration
-    driver = Driver(opened, lambda: Tail(opened, threading.Event()), person="ann", on_result=shown.append, until=until)
+    driver = MigrationRunner(
+        opened, lambda: Tail(opened, threading.Event()), person="ann", on_result=shown.append, until=until
+    )
     return driver.go(), shown
 
 

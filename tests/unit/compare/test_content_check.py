@@ -25,7 +25,7 @@ from airflow_provider_kafka_migration.compare.comparison import ContentOptions, 
 from airflow_provider_kafka_migration.documents.proof import ContentRange
 from airflow_provider_kafka_migration.errors import Interrupted
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch, rebuild, records
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 
 
 def test_raw_copy_is_equal_without_decoding() -> None:
@@ -388,7 +388,7 @@ def mapped() -> tuple[MemoryLog, MemoryLog, PartitionMap]:
     made, runs, end = [], [], 0
     for part in parts:
         made.append(raw_copy(part, shift=part.base_offset - end))
-        runs.append(Run(part.base_offset, end))
+        runs.append(OffsetRange(part.base_offset, end))
         end += part.record_count
     return source, MemoryLog(made), PartitionMap(runs, source_end_offset=50, target_end_offset=end)
 
@@ -404,7 +404,9 @@ def test_mapped_partition_is_equal_by_its_runs() -> None:
 
 def test_mapped_partition_with_a_wrong_run_differs() -> None:
     source, target, _ = mapped()
-    wrong = PartitionMap([Run(0, 0), Run(20, 11), Run(35, 20)], source_end_offset=50, target_end_offset=35)
+    wrong = PartitionMap(
+        [OffsetRange(0, 0), OffsetRange(20, 11), OffsetRange(35, 20)], source_end_offset=50, target_end_offset=35
+    )
     content = compare(source, target, content_range(0, 50, target_end=35, verdict="mapped"), offset_map=wrong)
     assert not content.is_equal
 
@@ -422,7 +424,7 @@ def test_compacted_since_in_a_mapped_partition() -> None:
     source = rewrite(full, dict.fromkeys(range(10, 20)))
     parts = [part for stored in source.stored for part in rebuild(stored)]  # type: ignore[arg-type]
     target = MemoryLog([raw_copy(part, shift=10 if part.base_offset >= 20 else 0) for part in parts])
-    offset_map = PartitionMap([Run(0, 0), Run(20, 10)], source_end_offset=50, target_end_offset=40)
+    offset_map = PartitionMap([OffsetRange(0, 0), OffsetRange(20, 10)], source_end_offset=50, target_end_offset=40)
     later = rewrite(source, {25: None, 3: None})
     content = compare(
         later, target, content_range(0, 50, target_end=40, verdict="mapped"), rules=COMPACTED, offset_map=offset_map

@@ -9,12 +9,12 @@ from airflow_provider_kafka_migration.compare.comparison import ContentOptions, 
 from airflow_provider_kafka_migration.compare.logs import OurLog
 from airflow_provider_kafka_migration.documents.proof import PartitionContent
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, RawBatch, Record
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import TransactionalMap
 
 OURS, THEIRS = 7, 900
 #: runs of ten records, with three offsets of others or of markers between them
-RUNS = [Run(number * 10, 5 + number * 13, 10) for number in range(4)]
+RUNS = [OffsetRange(number * 10, 5 + number * 13, 10) for number in range(4)]
 
 
 def _batch(records: list[Record], producer_id: int) -> RawBatch:
@@ -41,7 +41,7 @@ def _foreign(offset: int) -> AnyBatch:
 
 
 def _compare(batches: list[AnyBatch], rules: object = DELETED_ONLY) -> tuple[PartitionContent, OurLog]:
-    offset_map = TransactionalMap(Run(0, 2), RUNS, producer_ids=[OURS]).closed(40, 10_000)
+    offset_map = TransactionalMap(OffsetRange(0, 2), RUNS, producer_ids=[OURS]).closed(40, 10_000)
     ordered = sorted(batches, key=lambda item: item.last_offset)
     log = OurLog(MemoryLog(ordered), offset_map)
     compared = content_range(0, 40, verdict="transactional", target_end=offset_map.target_end_offset)

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.compare.proven import (
     store_proven,
 )
 from airflow_provider_kafka_migration.documents.proof import ContentRange, PassedContent, ProvenPartition, ProvenRange
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 CASES = Path(__file__).parents[2] / "cases" / "proven" / "v1"
@@ -70,14 +70,14 @@ def test_a_range_that_is_no_first_part_of_what_is_compared_does_not_fit(
     changes: dict[str, int], *, expected: bool
 ) -> None:
     compared: ContentRange = WHOLE.model_copy(update=changes)
-    assert fits(proven(25), compared, PartitionMap([Run(0, 0)])) is expected
+    assert fits(proven(25), compared, PartitionMap([OffsetRange(0, 0)])) is expected
 
 
 def test_runs_that_were_corrected_since_make_a_range_worthless() -> None:
     compared = content_range(0, 60, target_end=50, verdict="mapped")
-    late = PartitionMap([Run(0, 0), Run(40, 30)], source_end_offset=60, target_end_offset=50)
+    late = PartitionMap([OffsetRange(0, 0), OffsetRange(40, 30)], source_end_offset=60, target_end_offset=50)
     assert fits(proven(25), compared, late)
-    early = PartitionMap([Run(0, 0), Run(20, 10)], source_end_offset=60, target_end_offset=50)
+    early = PartitionMap([OffsetRange(0, 0), OffsetRange(20, 10)], source_end_offset=60, target_end_offset=50)
     assert not fits(proven(25), compared, early)
 
 

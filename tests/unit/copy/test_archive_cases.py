@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, build_manifest
-from airflow_provider_kafka_migration.copy.transform import Append, Decider, Hole
+from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, Hole
 from airflow_provider_kafka_migration.documents.copy import Manifest, OffsetMapDocument, SegmentEntry
 from airflow_provider_kafka_migration.errors import SegmentTampered
 from airflow_provider_kafka_migration.kafka.batches.api import records
-from airflow_provider_kafka_migration.offset_map.runs import How, Run, read_partition_map
+from airflow_provider_kafka_migration.offset_map.runs import How, OffsetRange, read_partition_map
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -34,7 +34,7 @@ def test_segments_of_version_1(archive: LocalStore) -> None:
     index = SegmentIndex(archive, "orders-2026", "orders", 0, "zvuCzMKYSVuRTlOZbjQ8vw")
     entries = list(index.chain(0))
     assert [(entry.from_offset, entry.until_offset) for entry in entries] == [(0, 6), (6, 12)]
-    decider = Decider(0)
+    decider = BatchTransformer(0)
     steps = [step for entry in entries for step in decider.decide_chunk(index.read(entry))]
     holes = [(step.source_offset, step.count) for step in steps if isinstance(step, Hole)]
     offsets = [record.offset for step in steps if isinstance(step, Append) for record in records(step.batch)]
@@ -75,7 +75,7 @@ def test_offset_map_of_version_1() -> None:
     verdicts = {f"{entry.topic}-{entry.partition}": entry.verdict for entry in document.partitions}
     assert verdicts == {"compacted-0": "mapped", "old-0": "shifted", "orders-0": "equal", "orders-1": "equal"}
     mapped = read_partition_map(document.partition("compacted", 0))
-    assert list(mapped.runs()) == [Run(0, 0, 10), Run(15, 10, 23), Run(60, 33, 7)]
+    assert list(mapped.runs()) == [OffsetRange(0, 0, 10), OffsetRange(15, 10, 23), OffsetRange(60, 33, 7)]
     assert mapped.translate(12) == (10, How.HOLE_FORWARD)
     assert mapped.translate(61) == (34, How.EXACT)
     assert read_partition_map(document.partition("old", 0)).translate(5_000_000_007) == (7, How.EXACT)
@@ -84,5 +84,5 @@ def test_offset_map_of_version_1() -> None:
 
 def test_written_runs_of_version_1(tmp_path: Path) -> None:
     shutil.copytree(CASES / "offset_map" / "v1" / "runs", tmp_path / "runs")
-    log = RunLog(LocalStore(tmp_path / "runs"), "orders-2026", "compacted", 0, Run(0, 0))
-    assert list(log.load().runs()) == [Run(0, 0, 10), Run(15, 10, 23), Run(60, 33, None)]
+    log = RunLog(LocalStore(tmp_path / "runs"), "orders-2026", "compacted", 0, OffsetRange(0, 0))
+    assert list(log.load().runs()) == [OffsetRange(0, 0, 10), OffsetRange(15, 10, 23), OffsetRange(60, 33, None)]

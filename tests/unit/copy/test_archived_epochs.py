@@ -15,8 +15,8 @@ from airflow_provider_kafka_migration.copy import backup
 from airflow_provider_kafka_migration.copy.archive import SegmentWriter
 from airflow_provider_kafka_migration.copy.backup import BackupCopier
 from airflow_provider_kafka_migration.copy.lane import SliceLimits
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, ResumePoint
-from airflow_provider_kafka_migration.copy.read_ahead import Feed
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import (
@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.documents.copy import (
 )
 from airflow_provider_kafka_migration.errors import MigrationError, SourceTruncated
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import Position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -104,7 +104,7 @@ class Slice:
         self.watch = ReadWatch(job, 0, store, [self.copy])
         self.watch.load()
         self.copy.resume(ResumePoint(at, at, 5, 0, source_epoch=epoch))
-        self.feed = Feed(
+        self.feed = SourceReader(
             job,
             source,  # type: ignore[arg-type]
             store,
@@ -232,12 +232,12 @@ def test_a_backup_asks_for_no_epoch_of_an_earlier_offset(
     source = FakeSource({5: 100})
     copier = backup_of(local_store, source, monkeypatch)
     (copy,) = copier.copies
-    assert (copy.error, copy.phase, copy.fetch_offset, source.asked) == (None, Phase.RUNNING, 20, asked)
+    assert (copy.error, copy.phase, copy.fetch_offset, source.asked) == (None, CopyState.RUNNING, 20, asked)
     copier._feed.close()
     copier._poller.close()
 
 
 def test_a_committed_position_does_not_keep_the_epoch_of_an_earlier_one() -> None:
-    position = Position(0, 0, Run(0, 0)).extended([Run(0, 0, 5)], 5, 1, 1, 3)
+    position = Position(0, 0, OffsetRange(0, 0)).extended([OffsetRange(0, 0, 5)], 5, 1, 1, 3)
     assert position.source_epoch == 3
     assert position.extended([], 30, 1, 2, -1).source_epoch == -1

@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_logs import SourceLog, legacy, marker, record, source_logs
 
-from airflow_provider_kafka_migration.copy.transform import JOINED_BATCH_BYTES, Append, Chunk, Decider, Hole, Step
+from airflow_provider_kafka_migration.copy.transform import (
+    JOINED_BATCH_BYTES,
+    Append,
+    BatchTransformer,
+    Chunk,
+    CopyOp,
+    Hole,
+)
 from airflow_provider_kafka_migration.errors import BatchMalformed, RecordTooLarge, Where
 from airflow_provider_kafka_migration.kafka.batches.api import (
     RawBatch,
@@ -23,13 +30,13 @@ from airflow_provider_kafka_migration.kafka.batches.api import (
 
 def steps_of(
     data: bytes, start: int = 0, aborted: list[tuple[int, int]] | None = None, **options: object
-) -> list[Step]:
+) -> list[CopyOp]:
     until = options.pop("until", None)
-    decider = Decider(start, **options)  # type: ignore[arg-type]
+    decider = BatchTransformer(start, **options)  # type: ignore[arg-type]
     return list(decider.decide(read_batches(data)[0], aborted or [], until))  # type: ignore[arg-type]
 
 
-def short(steps: list[Step]) -> list[tuple[str, int, int]]:
+def short(steps: list[CopyOp]) -> list[tuple[str, int, int]]:
     return [
         ("hole", step.source_offset, step.count)
         if isinstance(step, Hole)
@@ -38,7 +45,7 @@ def short(steps: list[Step]) -> list[tuple[str, int, int]]:
     ]
 
 
-def appended(steps: list[Step]) -> list[Record]:
+def appended(steps: list[CopyOp]) -> list[Record]:
     return [found for step in steps if isinstance(step, Append) for found in records(step.batch)]
 
 
@@ -159,7 +166,7 @@ def test_skewed_offsets_of_uncompressed_batches() -> None:
     batches = read_batches(bytes(good))[0]
     assert isinstance(batches[0], RawBatch)
     assert not inner_offsets_are_dense(batches[0])
-    decider = Decider(0)
+    decider = BatchTransformer(0)
     steps = list(decider.decide(batches))
     assert short(steps) == [("rebuilt", 0, 2)]
     assert decider.skewed_batches == 1
@@ -177,7 +184,7 @@ def test_split_of_large_batches() -> None:
 def test_a_record_that_does_not_fit_is_named_with_its_place() -> None:
     found = [record(50, b"x" * 10), record(51, b"x" * 5000)]
     where = Where(topic="orders", partition=3)
-    decider = Decider(40, max_batch_bytes=1000, where=where)
+    decider = BatchTransformer(40, max_batch_bytes=1000, where=where)
     steps = decider.decide(read_batches(batch(40, 10) + encode_batch(found))[0])
     assert isinstance(next(steps), Append)
     with pytest.raises(RecordTooLarge) as caught:
@@ -245,7 +252,7 @@ def test_what_stands_between_small_batches_is_not_overtaken() -> None:
 
 
 def test_small_batches_before_a_record_that_is_too_large_are_given() -> None:
-    decider = Decider(0, max_batch_bytes=1000)
+    decider = BatchTransformer(0, max_batch_bytes=1000)
     steps = decider.decide(read_batches(batch(0, 1) + batch(1, 1) + encode_batch([record(2, bytes(5000))]))[0])
     assert short([next(steps)]) == [("rebuilt", 0, 2)]
     with pytest.raises(RecordTooLarge):
@@ -293,15 +300,15 @@ def test_old_formats_with_holes_and_codecs() -> None:
 
 def copied(
     log: SourceLog, start: int, cuts: list[int], timestamps: str = "visible", *, packs: bool = False
-) -> tuple[list[Step], int]:
+) -> tuple[list[CopyOp], int]:
     """Copy a log by fetches of so many batches each; a new decider now and then, as after a crash."""
-    decider = Decider(start, timestamps, 3000, packs=packs)  # type: ignore[arg-type]
-    steps: list[Step] = []
+    decider = BatchTransformer(start, timestamps, 3000, packs=packs)  # type: ignore[arg-type]
+    steps: list[CopyOp] = []
     for cut in [*cuts, 1000]:
         data, aborted, until = log.fetch(decider.next_offset, cut)
         steps += decider.decide(read_batches(data)[0], aborted, until)
         if cut % 2:
-            decider = Decider(decider.next_offset, timestamps, 3000, packs=packs)  # type: ignore[arg-type]
+            decider = BatchTransformer(decider.next_offset, timestamps, 3000, packs=packs)  # type: ignore[arg-type]
     return steps, decider.next_offset
 
 
@@ -402,7 +409,7 @@ def test_packed_times_of_all_kinds() -> None:
 def test_a_record_too_large_stops_a_pack_behind_what_fits() -> None:
     large = Record(6, 1, b"k", bytes(5000), [])
     data = encode_batch([record(0), record(2), large, record(9)])
-    decider = Decider(0, max_batch_bytes=1000, packs=True)
+    decider = BatchTransformer(0, max_batch_bytes=1000, packs=True)
     found = []
     with pytest.raises(RecordTooLarge) as caught:
         found.extend(short([step]) for step in decider.decide(read_batches(data)[0]))
@@ -441,11 +448,11 @@ def chunk_of(data: bytes, until: int, aborted: list[tuple[int, int]] | None = No
 
 def test_chunks() -> None:
     data = batch(0, 2) + batch(2, 2, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-    assert short(list(Decider(0).decide_chunk(chunk_of(data, 9, [(1, 2)])))) == [("raw", 0, 2), ("hole", 2, 7)]
-    assert short(list(Decider(0).decide_chunk(chunk_of(data[:-1], 2)))) == [("raw", 0, 2)]
+    assert short(list(BatchTransformer(0).decide_chunk(chunk_of(data, 9, [(1, 2)])))) == [("raw", 0, 2), ("hole", 2, 7)]
+    assert short(list(BatchTransformer(0).decide_chunk(chunk_of(data[:-1], 2)))) == [("raw", 0, 2)]
 
 
 def test_a_chunk_that_is_cut_below_its_end_is_not_a_hole() -> None:
     data = batch(0, 2) + batch(2, 2)
     with pytest.raises(BatchMalformed, match="cut at offset 2"):
-        Decider(0, where=Where(topic="t", partition=0)).decide_chunk(chunk_of(data[:-1], 4))
+        BatchTransformer(0, where=Where(topic="t", partition=0)).decide_chunk(chunk_of(data[:-1], 4))

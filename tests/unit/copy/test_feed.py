@@ -12,8 +12,8 @@ from source_logs import record
 
 from airflow_provider_kafka_migration.copy import read_ahead as feed_module
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
-from airflow_provider_kafka_migration.copy.read_ahead import Feed
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable
@@ -67,9 +67,9 @@ class World:
         )
         spec = orders(topic_id="id-1", until_offset=1_000_000)
         self.copy = PartitionCopy(spec, 0)
-        self.copy.phase = Phase.RUNNING
+        self.copy.phase = CopyState.RUNNING
         self.copy.source_end_offset = 1_000_000
-        self.feed = Feed(
+        self.feed = SourceReader(
             job,
             None,
             self.store,  # type: ignore[arg-type]

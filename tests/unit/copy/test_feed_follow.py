@@ -11,8 +11,8 @@ from copy_specs import orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
-from airflow_provider_kafka_migration.copy.read_ahead import Feed
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError
@@ -43,8 +43,8 @@ class World:
         )
         spec = orders()
         self.copy = PartitionCopy(spec, 0)
-        self.copy.phase = Phase.RUNNING
-        self.feed = Feed(
+        self.copy.phase = CopyState.RUNNING
+        self.feed = SourceReader(
             job,
             None,
             store,

@@ -14,10 +14,10 @@ from source_logs import record
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest, read_gaps
 from airflow_provider_kafka_migration.copy.backup import BackupCopier
 from airflow_provider_kafka_migration.copy.lane import LaneCopier, SliceLimits
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase, ResumePoint
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint
 from airflow_provider_kafka_migration.copy.read_watch import Answered, read_overtaken
 from airflow_provider_kafka_migration.copy.resume import chunks_of_archive, read_source
-from airflow_provider_kafka_migration.copy.transform import Append, Chunk, Decider, Step
+from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, Chunk, CopyOp
 from airflow_provider_kafka_migration.documents.copy import (
     CopyJob,
     CopyLane,
@@ -94,16 +94,16 @@ def backup_copier(store: ObjectStore) -> tuple[BackupCopier, PartitionCopy]:
 
 def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: ObjectStore) -> None:
     copier, copy = backup_copier(local_store)
-    copy.phase, copy.fetch_offset = Phase.RUNNING, 10
+    copy.phase, copy.fetch_offset = CopyState.RUNNING, 10
     writer = SegmentWriter(local_store, "m1", "orders", 0)
     for first, until in ((0, 10), (10, 20)):
         batch = encode_batch([record(offset) for offset in range(first, until)], 0)
         writer.put(batch, [], first, until)
     copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
     copier._settle()
-    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (Phase.RESUMING, [], {})
+    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
     # Behind it there is a gap, which is named and covered by a segment of its own.
-    copy.phase, copy.fetch_offset = Phase.RUNNING, copier._archived_until(copy)
+    copy.phase, copy.fetch_offset = CopyState.RUNNING, copier._archived_until(copy)
     copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
     copier._settle()
     (waiting,) = copier._feed._working.values()
@@ -161,7 +161,7 @@ class World:
     def resume(self, position: int) -> None:
         """The target's log says that the copy stands here."""
         self.copy.resume(ResumePoint(position, position, position, 0))
-        self.copier._deciders[self.copy] = Decider(position)
+        self.copier._deciders[self.copy] = BatchTransformer(position)
 
     def read(self, first: int, until: int) -> None:
         data = memoryview(encode_batch([record(offset) for offset in range(first, until)], 0))
@@ -253,7 +253,7 @@ def test_a_put_that_fails_before_a_gap_takes_the_gap_with_it(worlds: Any) -> Non
     assert world.decided == []
     world.copier._appender.detach = lambda _copy: None
     world.copier._troubles.settle()
-    assert world.copy.phase is Phase.RESUMING
+    assert world.copy.phase is CopyState.RESUMING
     # It resumes where the target stands, and meets a longer gap: that one is named as a whole.
     world.archive.fails = False
     world.resume(100)
@@ -277,7 +277,7 @@ def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -
     world.archive.opened.set()
     left_behind.result(20)
     world.lose(200)
-    assert (world.copy.phase, world.copy.gaps, read_gaps([world.plain], "m1")) == (Phase.RUNNING, [], {})
+    assert (world.copy.phase, world.copy.gaps, read_gaps([world.plain], "m1")) == (CopyState.RUNNING, [], {})
     world.put()
     assert world.decided == [("records", 50, 100)]
     world.copier._feed.pump(time.monotonic())
@@ -303,13 +303,13 @@ def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worl
     world.copier._feed.reset(world.copy)
     world.resume(100)
     world.lose(300)
-    assert (world.copy.phase, world.decided, world.copy.gaps) == (Phase.RESUMING, [], [])
+    assert (world.copy.phase, world.decided, world.copy.gaps) == (CopyState.RESUMING, [], [])
     assert read_gaps([world.plain], "m1") == {}
     world.archive.opened.set()
     put.result(20)
     world.resume(100)
     world.lose(300)
-    assert world.copy.phase is Phase.RUNNING
+    assert world.copy.phase is CopyState.RUNNING
     world.copier._feed.pump(time.monotonic())
     world.put()
     assert world.decided == [("records", 100, 200)]
@@ -335,7 +335,7 @@ def test_puts_behind_one_that_has_failed_are_waited_for_as_well(worlds: Any) -> 
     world.copier._troubles.settle()
     world.resume(100)
     world.lose(300)
-    assert (world.copy.phase, world.decided) == (Phase.RESUMING, [])
+    assert (world.copy.phase, world.decided) == (CopyState.RESUMING, [])
     world.archive.opened.set()
     second.result(20)
 
@@ -362,17 +362,17 @@ def test_a_gap_ends_where_the_archive_has_records_again(worlds: Any) -> None:
 def test_a_backup_waits_for_a_put_that_is_still_on_its_way(local_store: ObjectStore) -> None:
     held = Held(local_store)
     copier, copy = backup_copier(held)  # type: ignore[arg-type]
-    copy.phase, copy.fetch_offset = Phase.RUNNING, 100
+    copy.phase, copy.fetch_offset = CopyState.RUNNING, 100
     data = memoryview(encode_batch([record(offset) for offset in range(100, 200)], 0))
     copier._feed.gather(copy, Chunk("orders", 0, 100, 200, data))
     copier._feed.flush()
     ((_, put),) = copier._feed._working[copy]
     copy.reset(resume_at=0.0)
     copier._feed.reset(copy)
-    copy.phase, copy.fetch_offset = Phase.RUNNING, 100
+    copy.phase, copy.fetch_offset = CopyState.RUNNING, 100
     copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 300}))
     copier._settle()
-    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (Phase.RESUMING, [], {})
+    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
     assert copier._feed._working == {}
     held.opened.set()
     put.result(20)
@@ -399,8 +399,8 @@ def test_archived_records_win_over_a_gap_of_the_same_range(local_store: ObjectSt
     index = late_records(local_store)
     if not is_known:
         index = SegmentIndex(local_store, "m1", "orders", 0)
-    decider = Decider(0)
-    steps: list[Step] = []
+    decider = BatchTransformer(0)
+    steps: list[CopyOp] = []
     for entry in index.chain(0):
         steps += decider.decide_chunk(index.read(entry))
     copied = [(step.source_offset, step.record_count) for step in steps if isinstance(step, Append)]
@@ -446,7 +446,7 @@ def test_records_that_are_on_their_way_make_a_copy_one_that_has_begun(worlds: An
     world = worlds(policy="fail", position=0)
     world.read(0, 10)
     world.lose(100)
-    assert world.copy.phase is Phase.FAILED
+    assert world.copy.phase is CopyState.FAILED
     assert isinstance(world.copy.error, SourceGap)
 
 
@@ -526,12 +526,12 @@ def test_a_copy_that_is_resumed_at_its_planned_start_finds_the_beginning_again(w
     assert not world.copy.is_fresh
     world.copier._appender.detach = lambda _copy: None
     world.lose(400)
-    assert (world.copy.phase, world.copy.gaps) == (Phase.FAILED, [])
+    assert (world.copy.phase, world.copy.gaps) == (CopyState.FAILED, [])
 
 
 def test_a_backup_begins_where_the_log_begins_by_then(local_store: ObjectStore) -> None:
     copier, copy = backup_copier(local_store)
-    copy.phase = Phase.RUNNING
+    copy.phase = CopyState.RUNNING
     for log_start in (30, 40):
         copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": log_start}))
         copier._settle()

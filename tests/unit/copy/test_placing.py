@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from source_logs import record
 
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Placer, ResumePoint
-from airflow_provider_kafka_migration.copy.transform import Decider, Hole
+from airflow_provider_kafka_migration.copy.partition import OffsetLayout, PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Hole
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import HolesExceedBudget
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -45,8 +45,8 @@ class World:
         self.maps = LaneMaps(store, "m1")
         self.maps.load(spec, 0)
         self.copy.resume(ResumePoint(0, 0, 0, 0))
-        self.placer = Placer(job, self.maps)
-        self.decider = Decider(0, packs=not self.copy.fills_holes)
+        self.placer = OffsetLayout(job, self.maps)
+        self.decider = BatchTransformer(0, packs=not self.copy.fills_holes)
 
     def place(self, *batches: list[int]) -> None:
         """Batches of records with these source offsets."""
@@ -70,10 +70,10 @@ def test_packed_steps_write_a_run_for_each_stretch(local_store: ObjectStore) -> 
     assert (copy.source_offset, copy.projected_offset, copy.shift, copy.markers) == (21, 9, 12, 0)
     _, sent, sequence = copy.take_append()
     assert (sent.target_offset, sequence) == (0, 0)
-    assert list(sent.runs_at(0)) == [Run(0, 0, 2), Run(4, 2, 2), Run(9, 4, 2)]
+    assert list(sent.runs_at(0)) == [OffsetRange(0, 0, 2), OffsetRange(4, 2, 2), OffsetRange(9, 4, 2)]
     step, sent, sequence = copy.take_append()
     assert (sent.target_offset, sent.source_offset, step.source_next_offset, sequence) == (6, 11, 21, 6)
-    assert list(sent.runs_at(6)) == [Run(11, 6, 2), Run(20, 8, 1)]
+    assert list(sent.runs_at(6)) == [OffsetRange(11, 6, 2), OffsetRange(20, 8, 1)]
     assert copy.is_idle is False
     assert copy.pending_bytes == 0
 

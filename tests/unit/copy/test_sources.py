@@ -9,7 +9,7 @@ import pytest
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy import source
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Phase
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -109,7 +109,7 @@ class World:
             verdict=Verdict.EQUAL,
         )
         copy = PartitionCopy(spec, 0)
-        copy.phase = Phase.RUNNING
+        copy.phase = CopyState.RUNNING
         return copy
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:

@@ -13,15 +13,15 @@ from airflow_provider_kafka_migration.copy.partition import (
     kept_bytes,
     place_in_transactions,
 )
-from airflow_provider_kafka_migration.copy.transactions import Session, Stage
-from airflow_provider_kafka_migration.copy.transform import Append, Decider, Hole
+from airflow_provider_kafka_migration.copy.transactions import ProducerSession, Stage
+from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, Hole
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import BrokerBusy, RecordTooLarge, SliceExpired, Where
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
 from airflow_provider_kafka_migration.kafka.transactions import Producer
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import Position
 
 
@@ -29,7 +29,7 @@ def _append(first: int, count: int) -> Append:
     return Append(batch([record(first + number) for number in range(count)]), first, count)
 
 
-def _session(source_offset: int = 0, **fields: object) -> Session:
+def _session(source_offset: int = 0, **fields: object) -> ProducerSession:
     spec = CopyPartition(
         topic="t",
         target_topic="t",
@@ -40,8 +40,8 @@ def _session(source_offset: int = 0, **fields: object) -> Session:
     )
     copy = PartitionCopy(spec, 0)
     copy.resume(ResumePoint(source_offset, 100, 0, 0))
-    position = Position(source_offset, 100, Run(0, 100), committed_at=1)
-    return Session(copy, copy.incarnation, Producer("id", 7, 3), position, 1, **fields)  # type: ignore[arg-type]
+    position = Position(source_offset, 100, OffsetRange(0, 100), committed_at=1)
+    return ProducerSession(copy, copy.incarnation, Producer("id", 7, 3), position, 1, **fields)  # type: ignore[arg-type]
 
 
 def test_a_transaction_holds_runs_and_counts_only_when_it_has_ended() -> None:
@@ -54,7 +54,7 @@ def test_a_transaction_holds_runs_and_counts_only_when_it_has_ended() -> None:
     session.confirm(100)
     session.confirm(103)
     session.confirm(110)  # somebody else wrote between
-    assert session.runs == [Run(0, 100, 5), Run(9, 110, 1)]
+    assert session.runs == [OffsetRange(0, 100, 5), OffsetRange(9, 110, 1)]
     assert (copy.records, copy.confirmed_source_offset, copy.is_idle) == (0, 0, False)
     position = session.plan_commit(50)
     assert (position.source_offset, position.target_offset, position.producer_ids) == (12, 111, (7,))
@@ -70,13 +70,13 @@ def test_a_transaction_holds_runs_and_counts_only_when_it_has_ended() -> None:
 def test_a_packed_batch_is_as_many_runs_as_it_has_stretches() -> None:
     session = _session()
     holey = encode_batch([record(offset) for offset in (0, 1, 5, 7)])
-    place_in_transactions(session.copy, list(Decider(0, packs=True).decide(read_batches(holey)[0])))
+    place_in_transactions(session.copy, list(BatchTransformer(0, packs=True).decide(read_batches(holey)[0])))
     place_in_transactions(session.copy, [_append(8, 2)])
     session.open(0.0, is_second=False, holds_records=True)
     assert [session.take_append()[1] for _ in range(2)] == [0, 4]
     session.confirm(100)
     session.confirm(104)
-    assert session.runs == [Run(0, 100, 2), Run(5, 102, 1), Run(7, 103, 3)]
+    assert session.runs == [OffsetRange(0, 100, 2), OffsetRange(5, 102, 1), OffsetRange(7, 103, 3)]
     assert session.plan_commit(50).source_offset == 10
 
 

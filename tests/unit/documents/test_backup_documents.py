@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
     supplemented,
 )
-from airflow_provider_kafka_migration.planning.source_snapshot import archived, look_of
+from airflow_provider_kafka_migration.planning.source_snapshot import archived, snapshot_of
 
 CASES = Path(__file__).parents[2] / "cases"
 
@@ -25,7 +25,7 @@ def test_source_of_version_1_is_a_look_and_back() -> None:
     document = BackupSource.parse(data)
     assert document.version == 1
     assert document.canonical() == data.rstrip(b"\n")
-    look = look_of(document)
+    look = snapshot_of(document)
     assert look.keys == [("orders", 0), ("orders", 1)]
     assert look.configs["orders"].overrides == {"cleanup.policy": "compact"}
     assert look.configs["orders"].get("retention.ms") == "604800000"

@@ -8,7 +8,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.cutover import CommittedOffset, Translation
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.groups.offsets import count_translations, translate_offset
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 
 KEY = ("orders", 0)
 
@@ -34,12 +34,12 @@ def translate(offset_map: PartitionMap | None, verdict: Verdict, offset: int) ->
     return found.target_offset, found.translation
 
 
-EQUAL = PartitionMap([Run(0, 0)], source_end_offset=100, target_end_offset=100)
-EQUAL_FROM_40 = PartitionMap([Run(40, 40)], source_end_offset=100, target_end_offset=100)
-SHIFTED = PartitionMap([Run(1000, 0)], source_end_offset=1100, target_end_offset=100)
+EQUAL = PartitionMap([OffsetRange(0, 0)], source_end_offset=100, target_end_offset=100)
+EQUAL_FROM_40 = PartitionMap([OffsetRange(40, 40)], source_end_offset=100, target_end_offset=100)
+SHIFTED = PartitionMap([OffsetRange(1000, 0)], source_end_offset=1100, target_end_offset=100)
 # 0-9, hole 10-19, 20-29, trailing hole 30-31
-MAPPED = PartitionMap([Run(0, 0, 10), Run(20, 10)], source_end_offset=32, target_end_offset=20)
-EMPTY = PartitionMap([Run(0, 0)], source_end_offset=0, target_end_offset=0)
+MAPPED = PartitionMap([OffsetRange(0, 0, 10), OffsetRange(20, 10)], source_end_offset=32, target_end_offset=20)
+EMPTY = PartitionMap([OffsetRange(0, 0)], source_end_offset=0, target_end_offset=0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from harness.compare import PartitionContent, Record, record_digest
 from harness.fault_judge import Damage, _judge_partition
 
@@ -19,8 +19,8 @@ def content(records: dict[int, str], end: int | None = None, keys: dict[str, byt
     return made
 
 
-def judged(source: PartitionContent, target: PartitionContent, runs: list[Run] | None = None) -> Damage:
-    offset_map = PartitionMap(runs or [Run(0, 0)]).closed(source.end, target.end)
+def judged(source: PartitionContent, target: PartitionContent, runs: list[OffsetRange] | None = None) -> Damage:
+    offset_map = PartitionMap(runs or [OffsetRange(0, 0)]).closed(source.end, target.end)
     return _judge_partition(source, target, offset_map, compacted=False)
 
 
@@ -54,14 +54,14 @@ def test_ends_that_differ_are_wrong_offsets() -> None:
 
 def test_a_map_that_tells_the_truth_and_one_that_does_not() -> None:
     target = content({0: "a", 1: "b", 8: "c", 9: "d"})
-    assert not judged(SOURCE, target, [Run(0, 0), Run(5, 8)]).silent
-    assert judged(SOURCE, target, [Run(0, 0), Run(5, 7)]).wrong_offsets
+    assert not judged(SOURCE, target, [OffsetRange(0, 0), OffsetRange(5, 8)]).silent
+    assert judged(SOURCE, target, [OffsetRange(0, 0), OffsetRange(5, 7)]).wrong_offsets
 
 
 def test_what_the_source_has_compacted_away_since_is_no_damage() -> None:
     keys = {"a": b"k", "old": b"k", "gone": b"x"}
     source = content({3: "a"}, keys=keys)
-    offset_map = PartitionMap([Run(0, 0)]).closed(4, 4)
+    offset_map = PartitionMap([OffsetRange(0, 0)]).closed(4, 4)
     fine = content({0: "old", 3: "a"}, keys=keys)
     assert not _judge_partition(source, fine, offset_map, compacted=True).found
     wrong = content({0: "gone", 3: "a"}, keys=keys)

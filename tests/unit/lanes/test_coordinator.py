@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import TopicRules
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, StorageUnavailable, TopicRecreated
 from airflow_provider_kafka_migration.lanes import job_progress as module
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
@@ -73,7 +73,7 @@ def test_halves_of_a_split_job_have_each_partition_once(local_store: LocalStore)
     assert halves(lanes) == lanes
     split = job(lanes)
     assert [item.key for item in split.partitions] == [("a", 0), ("a", 1)]
-    driver = JobCoordinator(split, local_store)
+    driver = JobProgress(split, local_store)
     driver.record([result(lanes[0], "a", 0, done=True, source_bytes=70, records=3, copied_bytes=70)])
     progress = driver.progress()
     assert (progress["partitions_total"], progress["partitions_done"], progress["records"]) == (2, 0, 0)
@@ -89,7 +89,7 @@ def test_halves_of_a_split_job_have_each_partition_once(local_store: LocalStore)
 
 def test_a_backup_that_fails_ends_its_restore(local_store: LocalStore) -> None:
     lanes = halves([lane(0, partition("a", 0))])
-    driver = JobCoordinator(job(lanes), local_store)
+    driver = JobProgress(job(lanes), local_store)
     error = TopicRecreated("created again", next_step="start anew").as_dict()
     driver.record([result(lanes[0], "a", 0, error=error)])
     assert driver.finished, "nothing would ever come for the restore"
@@ -100,14 +100,14 @@ def test_a_backup_that_fails_ends_its_restore(local_store: LocalStore) -> None:
 def test_reasons_that_may_pass_make_a_stalled_copy(local_store: LocalStore) -> None:
     both = lane(0, partition("a", 0), partition("a", 1))
     throttled = StorageUnavailable("SlowDown", next_step="ask less of the bucket").as_dict()
-    driver = JobCoordinator(job([both], "seed"), local_store)
+    driver = JobProgress(job([both], "seed"), local_store)
     for _ in range(module.MAX_TRANSIENT_ROUNDS):
         driver.record([result(both, "a", 0, error=throttled), result(both, "a", 1, done=True)])
     with pytest.raises(CopyStalled, match="SlowDown") as caught:
         driver.check()
     assert caught.value.next_step.startswith("ask less of the bucket")
     final = TopicRecreated("created again", next_step="start anew").as_dict()
-    driver = JobCoordinator(job([both], "seed"), local_store)
+    driver = JobProgress(job([both], "seed"), local_store)
     for _ in range(module.MAX_TRANSIENT_ROUNDS):
         driver.record([result(both, "a", 0, error=throttled), result(both, "a", 1, error=final)])
     with pytest.raises(CopyFailed):
@@ -116,7 +116,7 @@ def test_reasons_that_may_pass_make_a_stalled_copy(local_store: LocalStore) -> N
 
 def test_what_to_do_is_said_once(local_store: LocalStore) -> None:
     only = lane(0, partition("a", 0))
-    driver = JobCoordinator(job([only], "seed"), local_store)
+    driver = JobProgress(job([only], "seed"), local_store)
     error = TopicRecreated("created again", next_step="start the broker; then clear the task").as_dict()
     driver.record([result(only, "a", 0, error=error)])
     with pytest.raises(CopyFailed) as caught:
@@ -127,7 +127,7 @@ def test_what_to_do_is_said_once(local_store: LocalStore) -> None:
 def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
     first = lane(0, partition("a", 0), partition("b", 0))
-    driver = JobCoordinator(job([first]), local_store)
+    driver = JobProgress(job([first]), local_store)
     driver.record([result(first, "a", 0, records=7), result(first, "b", 0)])
     changed = lane(0, partition("a", 0), partition("a", 1))
     local_store.put("m1/jobs/tail.json", job([changed]).canonical())
@@ -152,7 +152,7 @@ def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monk
 
 def test_a_seed_keeps_the_partitions_it_began_with(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_REFRESH_SECONDS", 0.0)
-    driver = JobCoordinator(job([lane(0, partition("a", 0))], "seed"), local_store)
+    driver = JobProgress(job([lane(0, partition("a", 0))], "seed"), local_store)
     local_store.put("m1/jobs/seed.json", job([lane(0, partition("b", 0))], "seed").canonical())
     driver.refresh_job()
     assert [item.key for item in driver.job.partitions] == [("a", 0)]
@@ -171,7 +171,7 @@ def test_progress_that_cannot_be_stored_stops_nothing(tmp_path: Path, monkeypatc
 
     store = Throttled(tmp_path)
     only = lane(0, partition("a", 0))
-    driver = JobCoordinator(job([only], "seed"), store)
+    driver = JobProgress(job([only], "seed"), store)
     driver.record([result(only, "a", 0, done=True, records=4)])
     with pytest.raises(StorageUnavailable):
         driver.check()

@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.lanes import figures
 from airflow_provider_kafka_migration.lanes import job_progress as module
 from airflow_provider_kafka_migration.lanes.assignment import LanePauses
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 AWAY = BrokerUnreachable("no broker answers", next_step="start it").as_dict()
@@ -46,8 +46,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def tail(store: LocalStore, *lanes: CopyLane) -> JobCoordinator:
-    return JobCoordinator(job(list(lanes), stop_key=STOP_KEY), store)
+def tail(store: LocalStore, *lanes: CopyLane) -> JobProgress:
+    return JobProgress(job(list(lanes), stop_key=STOP_KEY), store)
 
 
 @pytest.mark.parametrize("field", ["error", "trouble"], ids=["rounds that failed", "slices that ended meanwhile"])
@@ -99,12 +99,12 @@ def test_the_same_in_both_halves_of_a_split_tail(local_store: LocalStore, clock:
 @pytest.mark.parametrize("name", ["backup", "restore"])
 def test_the_same_in_a_backup_and_a_restore_that_follow(local_store: LocalStore, clock: Clock, name: str) -> None:
     only = lane(0, partition("a", 0))
-    driver = JobCoordinator(job([only], name, stop_key=STOP_KEY), local_store)
+    driver = JobProgress(job([only], name, stop_key=STOP_KEY), local_store)
     for _ in range(50):
         clock.now += 80
         driver.record([result(only, "a", 0, error=AWAY)])
     assert driver.remaining_lanes()
-    once = JobCoordinator(job([only], name), local_store)
+    once = JobProgress(job([only], name), local_store)
     for _ in range(50):
         clock.now += 80
         once.record([result(only, "a", 0, error=AWAY)])
@@ -114,7 +114,7 @@ def test_the_same_in_a_backup_and_a_restore_that_follow(local_store: LocalStore,
 def test_a_job_that_ends_by_itself_does_not_hang_without_an_error(local_store: LocalStore, clock: Clock) -> None:
     """Slices that end while something is tried again are no failed rounds, but they do not go on for ever, either."""
     only = lane(0, partition("a", 0), partition("a", 1))
-    driver = JobCoordinator(job([only], "seed"), local_store)
+    driver = JobProgress(job([only], "seed"), local_store)
     began = clock.now
     while not driver.finished:
         clock.now += 10

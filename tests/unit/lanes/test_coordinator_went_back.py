@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, PartitionResult
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from tests.spark_support import make_job
 
@@ -28,13 +28,13 @@ def result(target_offset: int, resumed_offset: int, **changes: Any) -> Partition
     )
 
 
-def went_back(coordinator: JobCoordinator) -> Any:
+def went_back(coordinator: JobProgress) -> Any:
     (partition,) = coordinator.progress()["partitions"]  # type: ignore[misc, attr-defined]
     return partition["went_back"]
 
 
 def test_within_a_slice_and_between_slices(tmp_path: Path) -> None:
-    coordinator = JobCoordinator(job(), LocalStore(tmp_path))
+    coordinator = JobProgress(job(), LocalStore(tmp_path))
     coordinator.record([result(100, 0)])
     coordinator.record([result(120, 100)])
     assert went_back(coordinator) == []
@@ -45,14 +45,14 @@ def test_within_a_slice_and_between_slices(tmp_path: Path) -> None:
 
 def test_between_two_drivers(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    seed = JobCoordinator(job("seed"), store)
+    seed = JobProgress(job("seed"), store)
     seed.record([result(100, 0)])
     seed.write_progress()
-    tail = JobCoordinator(job(), store)
+    tail = JobProgress(job(), store)
     tail.record([result(110, 80)])
     tail.record([result(115, 110)])
     assert went_back(tail) == [[100, 80]]
     # A take-over that never happened says nothing.
-    other = JobCoordinator(job(), store)
+    other = JobProgress(job(), store)
     other.record([result(-1, -1)])
     assert went_back(other) == []

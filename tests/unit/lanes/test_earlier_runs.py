@@ -10,7 +10,7 @@ from test_placing import World
 from airflow_provider_kafka_migration.copy.partition import ResumePoint
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
 CASES = Path(__file__).parents[2] / "cases" / "copied_records" / "v1"
@@ -18,10 +18,10 @@ CASES = Path(__file__).parents[2] / "cases" / "copied_records" / "v1"
 
 def test_a_new_driver_counts_on_from_the_one_before(local_store: LocalStore) -> None:
     both = lane(0, partition("a", 0), partition("a", 1))
-    first = JobCoordinator(job([both], "seed"), local_store)
+    first = JobProgress(job([both], "seed"), local_store)
     first.record([result(both, "a", 0, records=7, copied_bytes=70, total_records=7, total_holes=1)])
     first.write_progress()
-    second = JobCoordinator(job([both], "seed"), local_store)
+    second = JobProgress(job([both], "seed"), local_store)
     second.record([result(both, "a", 0, done=True, records=3, copied_bytes=30, total_records=12, total_holes=1)])
     second.record([result(both, "a", 1, done=True)])
     progress = second.progress()
@@ -36,7 +36,7 @@ def test_a_new_driver_counts_on_from_the_one_before(local_store: LocalStore) -> 
 
 def test_a_progress_document_of_an_earlier_release_is_one_run(local_store: LocalStore) -> None:
     local_store.put("m1/progress/seed.json", b'{"version":1,"records":5,"copied_bytes":50,"partitions":[]}')
-    everything = JobCoordinator(job([lane(0, partition("a", 0))], "seed"), local_store).progress()["all_runs"]
+    everything = JobProgress(job([lane(0, partition("a", 0))], "seed"), local_store).progress()["all_runs"]
     assert isinstance(everything, dict)
     assert (everything["runs"], everything["records"], everything["holes"]) == (2, 5, 0)
 

@@ -10,7 +10,7 @@ from test_coordinator import job, lane, partition, result
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.lanes import figures
 from airflow_provider_kafka_migration.lanes.figures import FiguresWriter, live_lanes, with_live_figures
-from airflow_provider_kafka_migration.lanes.job_progress import JobCoordinator
+from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from harness.processes import wait_for
 
@@ -39,13 +39,13 @@ def run_slice(store: LocalStore, number: int, records: int) -> None:
     )
 
 
-def shown(store: LocalStore, driver: JobCoordinator) -> tuple[Any, Any]:
+def shown(store: LocalStore, driver: JobProgress) -> tuple[Any, Any]:
     document = with_live_figures(store, driver.progress())
     return document["records"], document["all_runs"]["records"]
 
 
 def test_what_a_slice_moves_is_seen_before_its_end(local_store: LocalStore) -> None:
-    driver = JobCoordinator(job([LANE]), local_store)
+    driver = JobProgress(job([LANE]), local_store)
     driver.begin()
     with FiguresWriter(local_store, "m1", "tail", 0, 1).watching(copies(40)):
         wait_for("the first figures", lambda: shown(local_store, driver) == (40, 40), 60)
@@ -55,18 +55,18 @@ def test_what_a_slice_moves_is_seen_before_its_end(local_store: LocalStore) -> N
 
 
 def test_a_slice_that_waits_to_be_merged_is_not_forgotten_for_the_next_one(local_store: LocalStore) -> None:
-    driver = JobCoordinator(job([LANE]), local_store)
+    driver = JobProgress(job([LANE]), local_store)
     run_slice(local_store, 1, 5)
     run_slice(local_store, 2, 7)
     assert shown(local_store, driver) == (12, 12)
 
 
 def test_the_next_driver_counts_what_a_killed_one_has_not_merged(local_store: LocalStore) -> None:
-    first = JobCoordinator(job([LANE]), local_store)
+    first = JobProgress(job([LANE]), local_store)
     first.record([result(LANE, "a", 0, records=3, slice_number=1)])
     first.write_progress()
     run_slice(local_store, 2, 40)
-    second = JobCoordinator(job([LANE]), local_store)
+    second = JobProgress(job([LANE]), local_store)
     assert shown(local_store, second) == (0, 43)
     second.record([result(LANE, "a", 0, records=2, slice_number=3)])
     assert shown(local_store, second) == (2, 45)
@@ -74,17 +74,17 @@ def test_the_next_driver_counts_what_a_killed_one_has_not_merged(local_store: Lo
 
 def test_documents_that_cannot_be_read_do_no_harm(local_store: LocalStore) -> None:
     local_store.put("m1/progress/tail/lane-000000.json", b'{"version":1}')
-    assert with_live_figures(local_store, JobCoordinator(job([LANE]), local_store).progress())["records"] == 0
+    assert with_live_figures(local_store, JobProgress(job([LANE]), local_store).progress())["records"] == 0
     assert with_live_figures(local_store, {}) == {}
 
 
 def test_a_driver_that_begins_keeps_what_is_known_of_log_ends(local_store: LocalStore) -> None:
     """Else a log that went back between two drivers would not be noticed if the second one is killed at once."""
-    first = JobCoordinator(job([LANE]), local_store)
+    first = JobProgress(job([LANE]), local_store)
     first.record([result(LANE, "a", 0, target_offset=90, resumed_offset=0)])
     first.write_progress()
-    JobCoordinator(job([LANE]), local_store).begin()
-    third = JobCoordinator(job([LANE]), local_store)
+    JobProgress(job([LANE]), local_store).begin()
+    third = JobProgress(job([LANE]), local_store)
     third.record([result(LANE, "a", 0, target_offset=80, resumed_offset=70)])
     found = third.progress()["partitions"]
     assert isinstance(found, list)

@@ -15,9 +15,9 @@ from airflow_provider_kafka_migration.errors import OffsetMapInvalid
 from airflow_provider_kafka_migration.offset_map.runs import (
     How,
     MapEntry,
+    OffsetRange,
     PartitionMap,
-    Run,
-    Translation,
+    TranslatedPosition,
     build_offset_map_document,
     read_partition_map,
 )
@@ -29,7 +29,7 @@ class Copied:
 
     source_start: int
     target_start: int
-    runs: list[Run] = field(default_factory=list)
+    runs: list[OffsetRange] = field(default_factory=list)
     #: source offset -> target offset of each record
     records: dict[int, int] = field(default_factory=dict)
     source_end: int = 0
@@ -52,7 +52,7 @@ def copies(draw: st.DrawFn) -> Copied:
     """A copy in which each hole is filled, left out, filled twice or filled in part, as the copier may decide."""
     start = draw(st.sampled_from([0, 0, 4, 1000]))
     target = draw(st.sampled_from([start, start, 0]))
-    copied = Copied(start, target, [Run(start, target)])
+    copied = Copied(start, target, [OffsetRange(start, target)])
     source = start
     for _ in range(draw(st.integers(0, 12))):
         hole = draw(st.sampled_from([0, 0, 1, 2, 5]))
@@ -60,7 +60,7 @@ def copies(draw: st.DrawFn) -> Copied:
         source += hole
         target += filled
         if filled != hole:
-            copied.runs.append(Run(source, target))
+            copied.runs.append(OffsetRange(source, target))
         for _ in range(draw(st.integers(1, 4))):
             copied.records[source] = target
             source += 1
@@ -127,113 +127,124 @@ def test_documents_keep_the_map(copied: Copied) -> None:
 def test_closed_leaves_out_what_was_never_appended(copied: Copied) -> None:
     ahead = [
         *copied.runs,
-        Run(copied.source_end + 10, copied.target_end),
-        Run(copied.source_end + 50, copied.target_end + 5),
+        OffsetRange(copied.source_end + 10, copied.target_end),
+        OffsetRange(copied.source_end + 50, copied.target_end + 5),
     ]
     closed = PartitionMap(ahead).closed(copied.source_end, copied.target_end)
     for offset in range(copied.source_start, copied.source_end + 3):
         assert closed.translate(offset).target_offset == copied.closed().translate(offset).target_offset
 
 
-def closed(runs: list[Run], source_end: int, target_end: int) -> PartitionMap:
+def closed(runs: list[OffsetRange], source_end: int, target_end: int) -> PartitionMap:
     return PartitionMap(runs, source_end_offset=source_end, target_end_offset=target_end)
 
 
 def test_the_cases_of_the_linear_formula() -> None:
     """Seed 001: one run, ResetToStart, Clamped (to one past the last record, which re-delivers nothing), Skip."""
-    shifted = closed([Run(1000, 0)], 1100, 100)
-    assert shifted.translate(999) == Translation(0, How.RESET_TO_START)
-    assert shifted.translate(1000) == Translation(0, How.EXACT)
-    assert shifted.translate(1042) == Translation(42, How.EXACT)
-    assert shifted.translate(1100) == Translation(100, How.EXACT)
-    assert shifted.translate(1101) == Translation(100, How.CLAMPED)
-    assert PartitionMap().translate(5) == Translation(None, How.SKIPPED)
-    assert closed([Run(7, 7)], 9, 9).translate(8) == Translation(8, How.EQUAL)
+    shifted = closed([OffsetRange(1000, 0)], 1100, 100)
+    assert shifted.translate(999) == TranslatedPosition(0, How.RESET_TO_START)
+    assert shifted.translate(1000) == TranslatedPosition(0, How.EXACT)
+    assert shifted.translate(1042) == TranslatedPosition(42, How.EXACT)
+    assert shifted.translate(1100) == TranslatedPosition(100, How.EXACT)
+    assert shifted.translate(1101) == TranslatedPosition(100, How.CLAMPED)
+    assert PartitionMap().translate(5) == TranslatedPosition(None, How.SKIPPED)
+    assert closed([OffsetRange(7, 7)], 9, 9).translate(8) == TranslatedPosition(8, How.EQUAL)
 
 
 def test_a_partition_that_is_empty_but_starts_at_an_offset() -> None:
-    equal = closed([Run(50, 50)], 50, 50)
-    assert equal.translate(50) == Translation(50, How.EQUAL)
-    assert equal.translate(10) == Translation(50, How.RESET_TO_START)
-    assert equal.translate(51) == Translation(50, How.CLAMPED)
+    equal = closed([OffsetRange(50, 50)], 50, 50)
+    assert equal.translate(50) == TranslatedPosition(50, How.EQUAL)
+    assert equal.translate(10) == TranslatedPosition(50, How.RESET_TO_START)
+    assert equal.translate(51) == TranslatedPosition(50, How.CLAMPED)
 
 
 def test_holes_lead_forward() -> None:
-    mapped = closed([Run(0, 0), Run(15, 10)], 25, 18)
-    assert mapped.translate(9) == Translation(9, How.EQUAL)
-    assert mapped.translate(10) == Translation(10, How.HOLE_FORWARD)
-    assert mapped.translate(14) == Translation(10, How.HOLE_FORWARD)
-    assert mapped.translate(15) == Translation(10, How.EXACT)
-    assert mapped.translate(23) == Translation(18, How.EXACT)
-    assert mapped.translate(25) == Translation(18, How.HOLE_FORWARD)
-    assert mapped.translate(26) == Translation(18, How.CLAMPED)
+    mapped = closed([OffsetRange(0, 0), OffsetRange(15, 10)], 25, 18)
+    assert mapped.translate(9) == TranslatedPosition(9, How.EQUAL)
+    assert mapped.translate(10) == TranslatedPosition(10, How.HOLE_FORWARD)
+    assert mapped.translate(14) == TranslatedPosition(10, How.HOLE_FORWARD)
+    assert mapped.translate(15) == TranslatedPosition(10, How.EXACT)
+    assert mapped.translate(23) == TranslatedPosition(18, How.EXACT)
+    assert mapped.translate(25) == TranslatedPosition(18, How.HOLE_FORWARD)
+    assert mapped.translate(26) == TranslatedPosition(18, How.CLAMPED)
 
 
 def test_verdicts_and_lengths() -> None:
     assert PartitionMap().verdict is None
-    assert PartitionMap([Run(5, 5)]).verdict is Verdict.EQUAL
-    assert PartitionMap([Run(5, 0)]).verdict is Verdict.SHIFTED
-    mapped = closed([Run(5, 0), Run(20, 10)], 30, 20)
+    assert PartitionMap([OffsetRange(5, 5)]).verdict is Verdict.EQUAL
+    assert PartitionMap([OffsetRange(5, 0)]).verdict is Verdict.SHIFTED
+    mapped = closed([OffsetRange(5, 0), OffsetRange(20, 10)], 30, 20)
     assert mapped.verdict is Verdict.MAPPED
-    assert list(mapped.runs()) == [Run(5, 0, 10), Run(20, 10, 10)]
-    assert list(PartitionMap([Run(5, 0), Run(20, 10)]).runs()) == [Run(5, 0, 10), Run(20, 10, None)]
-    assert mapped.last_run == Run(20, 10)
+    assert list(mapped.runs()) == [OffsetRange(5, 0, 10), OffsetRange(20, 10, 10)]
+    assert list(PartitionMap([OffsetRange(5, 0), OffsetRange(20, 10)]).runs()) == [
+        OffsetRange(5, 0, 10),
+        OffsetRange(20, 10, None),
+    ]
+    assert mapped.last_run == OffsetRange(20, 10)
 
 
 def test_runs_of_one_shift_are_one_and_empty_ones_go() -> None:
-    assert len(PartitionMap([Run(0, 0), Run(10, 10), Run(30, 30)])) == 1
-    assert list(PartitionMap([Run(0, 0), Run(10, 7), Run(12, 7)]).runs()) == [Run(0, 0, 7), Run(12, 7, None)]
-    assert list(PartitionMap([Run(0, 0), Run(10, 7), Run(10, 10)]).runs()) == [Run(0, 0, None)]
-    assert list(PartitionMap([Run(0, 0), Run(10, 7), Run(10, 8)]).runs()) == [Run(0, 0, 8), Run(10, 8, None)]
+    assert len(PartitionMap([OffsetRange(0, 0), OffsetRange(10, 10), OffsetRange(30, 30)])) == 1
+    assert list(PartitionMap([OffsetRange(0, 0), OffsetRange(10, 7), OffsetRange(12, 7)]).runs()) == [
+        OffsetRange(0, 0, 7),
+        OffsetRange(12, 7, None),
+    ]
+    assert list(PartitionMap([OffsetRange(0, 0), OffsetRange(10, 7), OffsetRange(10, 10)]).runs()) == [
+        OffsetRange(0, 0, None)
+    ]
+    assert list(PartitionMap([OffsetRange(0, 0), OffsetRange(10, 7), OffsetRange(10, 8)]).runs()) == [
+        OffsetRange(0, 0, 8),
+        OffsetRange(10, 8, None),
+    ]
 
 
 def test_the_first_run_says_where_the_partition_starts() -> None:
-    holes_first = closed([Run(4, 4), Run(9, 4)], 12, 7)
-    assert list(holes_first.runs()) == [Run(4, 4, 0), Run(9, 4, 3)]
-    assert holes_first.translate(3) == Translation(4, How.RESET_TO_START)
-    assert holes_first.translate(4) == Translation(4, How.HOLE_FORWARD)
+    holes_first = closed([OffsetRange(4, 4), OffsetRange(9, 4)], 12, 7)
+    assert list(holes_first.runs()) == [OffsetRange(4, 4, 0), OffsetRange(9, 4, 3)]
+    assert holes_first.translate(3) == TranslatedPosition(4, How.RESET_TO_START)
+    assert holes_first.translate(4) == TranslatedPosition(4, How.HOLE_FORWARD)
     assert holes_first.source_position(4) == 4
-    overfilled = closed([Run(4, 4), Run(4, 6)], 8, 10)
-    assert overfilled.translate(3) == Translation(4, How.RESET_TO_START)
-    assert overfilled.translate(4) == Translation(6, How.EXACT)
+    overfilled = closed([OffsetRange(4, 4), OffsetRange(4, 6)], 8, 10)
+    assert overfilled.translate(3) == TranslatedPosition(4, How.RESET_TO_START)
+    assert overfilled.translate(4) == TranslatedPosition(6, How.EXACT)
     assert overfilled.source_position(5) == 4
-    assert overfilled.override(0, [Run(4, 4)])
-    assert list(overfilled.runs()) == [Run(4, 4, 4)], "the first run is never dropped"
+    assert overfilled.override(0, [OffsetRange(4, 4)])
+    assert list(overfilled.runs()) == [OffsetRange(4, 4, 4)], "the first run is never dropped"
 
 
-@pytest.mark.parametrize("runs", [[Run(5, 5), Run(4, 9)], [Run(5, 5), Run(9, 4)]])
-def test_runs_that_go_backwards(runs: list[Run]) -> None:
+@pytest.mark.parametrize("runs", [[OffsetRange(5, 5), OffsetRange(4, 9)], [OffsetRange(5, 5), OffsetRange(9, 4)]])
+def test_runs_that_go_backwards(runs: list[OffsetRange]) -> None:
     with pytest.raises(OffsetMapInvalid, match="comes before"):
         PartitionMap(runs)
 
 
 def test_override() -> None:
-    found = PartitionMap([Run(0, 0), Run(15, 10), Run(40, 30)])
+    found = PartitionMap([OffsetRange(0, 0), OffsetRange(15, 10), OffsetRange(40, 30)])
     assert not found.override(31, [])
-    assert found.override(10, [Run(17, 10)])
-    assert list(found.runs()) == [Run(0, 0, 10), Run(17, 10, None)]
+    assert found.override(10, [OffsetRange(17, 10)])
+    assert list(found.runs()) == [OffsetRange(0, 0, 10), OffsetRange(17, 10, None)]
     with pytest.raises(OffsetMapInvalid, match="without runs"):
         PartitionMap().source_position(0)
 
 
 def test_many_runs_are_small() -> None:
     count = 100_000
-    found = closed([Run(3 * index, index) for index in range(count)], 3 * count, count)
+    found = closed([OffsetRange(3 * index, index) for index in range(count)], 3 * count, count)
     assert len(found) == count
-    assert found.translate(150_001) == Translation(50_001, How.HOLE_FORWARD)
-    assert found.translate(150_000) == Translation(50_000, How.EXACT)
+    assert found.translate(150_001) == TranslatedPosition(50_001, How.HOLE_FORWARD)
+    assert found.translate(150_000) == TranslatedPosition(50_000, How.EXACT)
     assert found._source.itemsize + found._target.itemsize == 16
 
 
 def test_documents_are_compact() -> None:
-    found = closed([Run(1000 + 3 * index, 1000 + index) for index in range(10_000)], 31_000, 11_000)
+    found = closed([OffsetRange(1000 + 3 * index, 1000 + index) for index in range(10_000)], 31_000, 11_000)
     document = build_offset_map_document("m", [MapEntry("t", 0, found)])
     assert len(document.canonical()) < 8 * 10_000 + 500
     assert json.loads(document.canonical())["partitions"][0]["runs"][:6] == [0, 0, 1, 2, 0, 1]
 
 
 def test_documents_are_sorted() -> None:
-    one = PartitionMap([Run(0, 0)])
+    one = PartitionMap([OffsetRange(0, 0)])
     entries = [MapEntry("b", 0, one), MapEntry("a", 10, one), MapEntry("a", 2, one, target_topic="x", topic_id="id")]
     document = build_offset_map_document("m", entries)
     assert [(entry.topic, entry.partition) for entry in document.partitions] == [("a", 2), ("a", 10), ("b", 0)]

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.errors import ObjectExists, OffsetMapConflict, OffsetMapInvalid
-from airflow_provider_kafka_migration.offset_map.runs import PartitionMap, Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.storage.base import ObjectInfo, ObjectStore
 
-BASE = Run(0, 0)
+BASE = OffsetRange(0, 0)
 
 
 class MemoryStore:
@@ -43,7 +43,7 @@ def log_of(store: ObjectStore, topic: str = "orders") -> RunLog:
     return RunLog(store, "m1", topic, 3, BASE, topic_id="id")
 
 
-def runs_of(store: ObjectStore) -> list[Run]:
+def runs_of(store: ObjectStore) -> list[OffsetRange]:
     return list(log_of(store).load().runs())
 
 
@@ -57,9 +57,14 @@ def test_a_partition_without_objects_has_its_base_run(store: ObjectStore) -> Non
 def test_runs_are_found_by_others(store: ObjectStore) -> None:
     log = log_of(store)
     log.take_over(10)
-    log.write_ahead([Run(15, 10), Run(40, 30)])
-    log.write_ahead([Run(60, 45)])
-    assert runs_of(store) == [Run(0, 0, 10), Run(15, 10, 20), Run(40, 30, 15), Run(60, 45, None)]
+    log.write_ahead([OffsetRange(15, 10), OffsetRange(40, 30)])
+    log.write_ahead([OffsetRange(60, 45)])
+    assert runs_of(store) == [
+        OffsetRange(0, 0, 10),
+        OffsetRange(15, 10, 20),
+        OffsetRange(40, 30, 15),
+        OffsetRange(60, 45, None),
+    ]
     keys = [info.key for info in store.list()]
     assert keys == [
         "m1/offset-map/orders/3/00000000000000000010-000001.json",
@@ -72,58 +77,58 @@ def test_runs_are_found_by_others(store: ObjectStore) -> None:
 def test_all_topic_names_make_keys(store: ObjectStore, topic: str) -> None:
     log = log_of(store, topic)
     log.take_over(0)
-    log.write_ahead([Run(5, 1)])
-    assert list(log_of(store, topic).load().runs()) == [Run(0, 0, 1), Run(5, 1, None)]
+    log.write_ahead([OffsetRange(5, 1)])
+    assert list(log_of(store, topic).load().runs()) == [OffsetRange(0, 0, 1), OffsetRange(5, 1, None)]
 
 
 def test_runs_that_were_never_appended_are_void_after_a_take_over(store: ObjectStore) -> None:
     crashed = log_of(store)
     crashed.take_over(10)
-    crashed.write_ahead([Run(15, 10), Run(40, 30)])
+    crashed.write_ahead([OffsetRange(15, 10), OffsetRange(40, 30)])
     resumed = log_of(store)
     found = resumed.take_over(20)
-    assert list(found.runs()) == [Run(0, 0, 10), Run(15, 10, None)]
+    assert list(found.runs()) == [OffsetRange(0, 0, 10), OffsetRange(15, 10, None)]
     assert runs_of(store) == list(found.runs()), "durable at once, for the copier goes past 30 without another run"
-    resumed.write_ahead([Run(50, 28)])
-    assert runs_of(store)[-1] == Run(50, 28)
+    resumed.write_ahead([OffsetRange(50, 28)])
+    assert runs_of(store)[-1] == OffsetRange(50, 28)
 
 
 def test_the_same_place_may_be_decided_otherwise(store: ObjectStore) -> None:
     crashed = log_of(store)
     crashed.take_over(10)
-    crashed.write_ahead([Run(15, 10)])
+    crashed.write_ahead([OffsetRange(15, 10)])
     resumed = log_of(store)
     assert list(resumed.take_over(10).runs()) == [BASE]
-    resumed.write_ahead([Run(17, 10)])  # 15 and 16 were compacted away meanwhile
-    assert runs_of(store) == [Run(0, 0, 10), Run(17, 10, None)]
+    resumed.write_ahead([OffsetRange(17, 10)])  # 15 and 16 were compacted away meanwhile
+    assert runs_of(store) == [OffsetRange(0, 0, 10), OffsetRange(17, 10, None)]
 
 
 def test_a_late_object_of_an_older_copier_is_void(store: ObjectStore) -> None:
     zombie = log_of(store)
     zombie.take_over(0)
-    zombie.write_ahead([Run(5, 2)])
+    zombie.write_ahead([OffsetRange(5, 2)])
     owner = log_of(store)
     owner.take_over(100)
-    owner.write_ahead([Run(300, 200)])
-    zombie.write_ahead([Run(110, 102)])
-    zombie.write_ahead([Run(400, 210)])
-    assert runs_of(store) == [Run(0, 0, 2), Run(5, 2, 198), Run(300, 200, None)]
+    owner.write_ahead([OffsetRange(300, 200)])
+    zombie.write_ahead([OffsetRange(110, 102)])
+    zombie.write_ahead([OffsetRange(400, 210)])
+    assert runs_of(store) == [OffsetRange(0, 0, 2), OffsetRange(5, 2, 198), OffsetRange(300, 200, None)]
 
 
 def test_two_who_begin_to_write_at_once(store: ObjectStore) -> None:
     first, second = log_of(store), log_of(store)
     first.take_over(10)
     second.take_over(10)
-    first.write_ahead([Run(15, 10)])
+    first.write_ahead([OffsetRange(15, 10)])
     with pytest.raises(OffsetMapConflict, match="another copier has begun"):
-        second.write_ahead([Run(16, 10)])
-    assert runs_of(store)[-1] == Run(15, 10)
+        second.write_ahead([OffsetRange(16, 10)])
+    assert runs_of(store)[-1] == OffsetRange(15, 10)
 
 
 def test_attempts_are_claimed_once(store: ObjectStore) -> None:
     writer = log_of(store)
     writer.take_over(0)
-    writer.write_ahead([Run(5, 1)])
+    writer.write_ahead([OffsetRange(5, 1)])
     logs = [log_of(store) for _ in range(4)]
     for log in logs:
         log.take_over(20)
@@ -133,21 +138,21 @@ def test_attempts_are_claimed_once(store: ObjectStore) -> None:
 def test_runs_can_be_taken_back_by_their_own_copier(store: ObjectStore) -> None:
     log = log_of(store)
     log.take_over(10)
-    log.write_ahead([Run(15, 10), Run(40, 30)])
-    log.write_ahead([Run(22, 15)])  # more markers than expected: what comes later lies elsewhere
-    assert runs_of(store) == [Run(0, 0, 10), Run(15, 10, 5), Run(22, 15, None)]
-    log.write_ahead([Run(23, 15)])
-    assert runs_of(store)[-1] == Run(23, 15)
+    log.write_ahead([OffsetRange(15, 10), OffsetRange(40, 30)])
+    log.write_ahead([OffsetRange(22, 15)])  # more markers than expected: what comes later lies elsewhere
+    assert runs_of(store) == [OffsetRange(0, 0, 10), OffsetRange(15, 10, 5), OffsetRange(22, 15, None)]
+    log.write_ahead([OffsetRange(23, 15)])
+    assert runs_of(store)[-1] == OffsetRange(23, 15)
     assert log.attempt == 3
 
 
 def test_who_was_taken_over_cannot_take_back(store: ObjectStore) -> None:
     zombie = log_of(store)
     zombie.take_over(10)
-    zombie.write_ahead([Run(15, 10)])
+    zombie.write_ahead([OffsetRange(15, 10)])
     log_of(store).take_over(12)
     with pytest.raises(OffsetMapConflict, match="taken over"):
-        zombie.write_ahead([Run(16, 10)])
+        zombie.write_ahead([OffsetRange(16, 10)])
 
 
 def test_writing_the_same_twice_is_fine_where_the_answer_was_lost() -> None:
@@ -160,8 +165,8 @@ def test_writing_the_same_twice_is_fine_where_the_answer_was_lost() -> None:
     store = Forgetful()
     log = log_of(store)
     log.take_over(10)
-    log.write_ahead([Run(15, 10)])
-    assert runs_of(store)[-1] == Run(15, 10)
+    log.write_ahead([OffsetRange(15, 10)])
+    assert runs_of(store)[-1] == OffsetRange(15, 10)
 
 
 def test_other_content_at_the_same_place_is_a_conflict() -> None:
@@ -178,7 +183,7 @@ def test_other_content_at_the_same_place_is_a_conflict() -> None:
 
     store.put_new = intruding  # type: ignore[method-assign]
     with pytest.raises(OffsetMapConflict, match="same target offsets") as caught:
-        log.write_ahead([Run(15, 10)])
+        log.write_ahead([OffsetRange(15, 10)])
     assert caught.value.where.path == store_key
 
 
@@ -187,7 +192,7 @@ def test_a_take_over_of_many_objects_writes_a_checkpoint() -> None:
     log = log_of(store)
     log.take_over(0)
     for index in range(1, 51):
-        log.write_ahead([Run(3 * index, index)])
+        log.write_ahead([OffsetRange(3 * index, index)])
     before = log_of(store).load()
     log_of(store).take_over(1000)
     reads: list[str] = []
@@ -200,8 +205,8 @@ def test_a_take_over_of_many_objects_writes_a_checkpoint() -> None:
 def test_the_base_run_stays_when_nothing_was_appended(store: ObjectStore) -> None:
     log = log_of(store)
     log.take_over(0)
-    log.write_ahead([Run(7, 0)])  # the source begins with a hole
-    assert runs_of(store) == [Run(0, 0, 0), Run(7, 0, None)]
+    log.write_ahead([OffsetRange(7, 0)])  # the source begins with a hole
+    assert runs_of(store) == [OffsetRange(0, 0, 0), OffsetRange(7, 0, None)]
     again = log_of(store)
     assert list(again.take_over(0).runs()) == [BASE]
     assert again.load().source_position(0) == 0, "the hole is decided anew"
@@ -209,7 +214,7 @@ def test_the_base_run_stays_when_nothing_was_appended(store: ObjectStore) -> Non
 
 def test_write_ahead_needs_take_over(local_store: ObjectStore) -> None:
     with pytest.raises(ValueError, match="take_over"):
-        log_of(local_store).write_ahead([Run(5, 1)])
+        log_of(local_store).write_ahead([OffsetRange(5, 1)])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +235,7 @@ def test_damaged_objects_are_named(local_store: ObjectStore, key: str, data: byt
 def test_objects_of_another_partition_are_named(local_store: ObjectStore) -> None:
     log = log_of(local_store, "other")
     log.take_over(0)
-    log.write_ahead([Run(5, 1)])
+    log.write_ahead([OffsetRange(5, 1)])
     for info in list(local_store.list()):
         local_store.put(info.key.replace("other", "orders"), local_store.get(info.key) or b"")
     with pytest.raises(OffsetMapInvalid, match="other-3"):
@@ -253,8 +258,8 @@ def test_any_history_of_crashes_tells_what_was_appended(data: st.DataObject) -> 
             last = current.last_run
             assert last is not None
             if position - target_end != last.shift:
-                log.write_ahead([Run(position, target_end)])
-                current.override(target_end, [Run(position, target_end)])
+                log.write_ahead([OffsetRange(position, target_end)])
+                current.override(target_end, [OffsetRange(position, target_end)])
                 if data.draw(st.booleans()):
                     break  # killed before the append
             appended[position] = target_end

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import OffsetMapInvalid
-from airflow_provider_kafka_migration.offset_map.runs import How, MapEntry, Run, Translation, build_offset_map_document
+from airflow_provider_kafka_migration.offset_map.runs import (
+    How,
+    MapEntry,
+    OffsetRange,
+    TranslatedPosition,
+    build_offset_map_document,
+)
 from airflow_provider_kafka_migration.offset_map.transactional import (
     MAX_METADATA_BYTES,
     MapPages,
@@ -34,7 +40,7 @@ class Copied:
 
     source: list[int]
     target: list[int]
-    runs: list[Run]
+    runs: list[OffsetRange]
     source_start: int
     target_start: int
     source_end: int
@@ -42,7 +48,7 @@ class Copied:
     def map(self, *, closed: bool = True) -> TransactionalMap:
         """The map of it."""
         found = TransactionalMap(
-            Run(self.source_start, self.target_start), self.runs, copied_until_offset=self.source_end
+            OffsetRange(self.source_start, self.target_start), self.runs, copied_until_offset=self.source_end
         )
         return found.closed(self.source_end, 2**40) if closed else found
 
@@ -57,7 +63,7 @@ def copies(draw: st.DrawFn) -> Copied:
         st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4)), max_size=12)
     ):
         source_at, target_at = source_at + source_gap, target_at + target_gap
-        copied.runs.append(Run(source_at, target_at, count))
+        copied.runs.append(OffsetRange(source_at, target_at, count))
         copied.source += range(source_at, source_at + count)
         copied.target += range(target_at, target_at + count)
         source_at, target_at = source_at + count, target_at + count
@@ -107,7 +113,7 @@ def test_documents_and_positions_keep_the_map(copied: Copied) -> None:
     assert [again.translate(o) for o in range(copied.source_end + 2)] == [
         closed.translate(o) for o in range(copied.source_end + 2)
     ]
-    position = Position(copied.source_end, 7, Run(3, 4), "00000001-aa", tuple(copied.runs), (5, 9), 17)
+    position = Position(copied.source_end, 7, OffsetRange(3, 4), "00000001-aa", tuple(copied.runs), (5, 9), 17)
     assert read_position(copied.source_end, position.metadata()) == position
     assert list(runs_of(flat_runs(copied.runs))) == copied.runs
 
@@ -122,19 +128,19 @@ def test_metadata_of_somebody_else_is_an_error(metadata: str) -> None:
 
 def test_overlapping_runs_are_an_error() -> None:
     with pytest.raises(OffsetMapInvalid, match="overlaps"):
-        TransactionalMap(Run(0, 0), [Run(0, 0, 5), Run(4, 9, 1)])
+        TransactionalMap(OffsetRange(0, 0), [OffsetRange(0, 0, 5), OffsetRange(4, 9, 1)])
     with pytest.raises(OffsetMapInvalid, match="overlaps"):
-        TransactionalMap(Run(0, 0), [Run(0, 0, 5), Run(6, 4, 1)])
+        TransactionalMap(OffsetRange(0, 0), [OffsetRange(0, 0, 5), OffsetRange(6, 4, 1)])
 
 
 def test_a_map_can_be_cut(tmp_path: Path) -> None:
-    found = TransactionalMap(Run(0, 0), [Run(0, 0, 5), Run(5, 8, 5)])
+    found = TransactionalMap(OffsetRange(0, 0), [OffsetRange(0, 0, 5), OffsetRange(5, 8, 5)])
     assert found.override(10, [])
-    assert list(found.runs()) == [Run(0, 0, 5), Run(5, 8, 2)]
+    assert list(found.runs()) == [OffsetRange(0, 0, 5), OffsetRange(5, 8, 2)]
     assert found.source_position(10) == 7
     assert found.source_position(7) == 5
-    assert not found.override(10, [Run(7, 20, 1)])
-    assert found.translate(7) == Translation(20, How.EXACT)
+    assert not found.override(10, [OffsetRange(7, 20, 1)])
+    assert found.translate(7) == TranslatedPosition(20, How.EXACT)
 
 
 def _pages(tmp_path: Path) -> MapPages:
@@ -143,8 +149,8 @@ def _pages(tmp_path: Path) -> MapPages:
 
 def test_pages_hold_what_no_longer_fits(tmp_path: Path) -> None:
     pages = _pages(tmp_path)
-    position = Position(0, 0, Run(0, 0))
-    runs = [Run(number * 3, number * 5, 2) for number in range(3_000)]
+    position = Position(0, 0, OffsetRange(0, 0))
+    runs = [OffsetRange(number * 3, number * 5, 2) for number in range(3_000)]
     for first in range(0, len(runs), 100):
         batch = runs[first : first + 100]
         position = position.extended(batch, batch[-1].source_start + 3, 40 + first // 1000, 99)
@@ -154,23 +160,23 @@ def test_pages_hold_what_no_longer_fits(tmp_path: Path) -> None:
     found = pages.load(read_position(position.source_offset, position.metadata()))
     assert list(found.runs()) == runs
     assert found.producer_ids == {40, 41, 42}
-    assert found.translate(2_999 * 3 + 1) == Translation(2_999 * 5 + 1, How.EXACT)
+    assert found.translate(2_999 * 3 + 1) == TranslatedPosition(2_999 * 5 + 1, How.EXACT)
 
 
 def test_a_page_that_no_commit_names_does_not_count(tmp_path: Path) -> None:
     pages = _pages(tmp_path)
-    start = Position(0, 0, Run(0, 0))
-    first = pages.put(start.extended([Run(0, 0, 5)], 5, 1, 1))
-    pages.put(first.extended([Run(5, 6, 9)], 14, 1, 2))  # its transaction was aborted
-    second = pages.put(first.extended([Run(5, 16, 3)], 8, 1, 3))
-    assert list(pages.load(first).runs()) == [Run(0, 0, 5)]
-    assert list(pages.load(second).runs()) == [Run(0, 0, 5), Run(5, 16, 3)]
-    assert pages.put(first.extended([Run(5, 16, 3)], 8, 1, 3)) == second  # written again: the same
+    start = Position(0, 0, OffsetRange(0, 0))
+    first = pages.put(start.extended([OffsetRange(0, 0, 5)], 5, 1, 1))
+    pages.put(first.extended([OffsetRange(5, 6, 9)], 14, 1, 2))  # its transaction was aborted
+    second = pages.put(first.extended([OffsetRange(5, 16, 3)], 8, 1, 3))
+    assert list(pages.load(first).runs()) == [OffsetRange(0, 0, 5)]
+    assert list(pages.load(second).runs()) == [OffsetRange(0, 0, 5), OffsetRange(5, 16, 3)]
+    assert pages.put(first.extended([OffsetRange(5, 16, 3)], 8, 1, 3)) == second  # written again: the same
 
 
 def test_a_page_that_is_gone_or_changed_is_an_error(tmp_path: Path) -> None:
     pages = _pages(tmp_path)
-    position = pages.put(Position(0, 0, Run(0, 0)).extended([Run(0, 0, 5)], 5, 1, 1))
+    position = pages.put(Position(0, 0, OffsetRange(0, 0)).extended([OffsetRange(0, 0, 5)], 5, 1, 1))
     path = tmp_path / f"{pages.prefix}{position.page}.json"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"5", b"6"))
@@ -187,9 +193,13 @@ def test_documents_of_version_1(tmp_path: Path) -> None:
     pages = MapPages(store, "orders-2026", "orders", 0)
     metadata = (CASES / "metadata.json").read_text(encoding="utf-8").strip()
     position = read_position(1_000, metadata)
-    assert list(pages.load(position).runs()) == [Run(0, 100, 10), Run(12, 111, 5), Run(17, 130, 983)]
+    assert list(pages.load(position).runs()) == [
+        OffsetRange(0, 100, 10),
+        OffsetRange(12, 111, 5),
+        OffsetRange(17, 130, 983),
+    ]
     assert pages.has_begun()
     final = pages.load_final()
     assert final.producer_ids == {4_000, 4_001}
-    assert final.translate(11) == Translation(111, How.HOLE_FORWARD)
-    assert final.translate(1_000) == Translation(1_113, How.EXACT)
+    assert final.translate(11) == TranslatedPosition(111, How.HOLE_FORWARD)
+    assert final.translate(1_000) == TranslatedPosition(1_113, How.EXACT)

@@ -50,10 +50,10 @@ def pass_deadline(context: PhaseContext, clock: Clock, more: float = freeze_limi
 def test_it_waits_while_there_is_time_and_leaves_the_steps_theirs(tmp_path: Path) -> None:
     clock = Clock()
     context = frozen_context(tmp_path, clock)
-    assert not freeze_limit.look(context)["ready"]
-    assert "left" in freeze_limit.look(context)["summary"]
+    assert not freeze_limit.check_limit(context)["ready"]
+    assert "left" in freeze_limit.check_limit(context)["summary"]
     pass_deadline(context, clock, more=1)
-    assert not freeze_limit.look(context)["ready"], "the step that runs lifts at the deadline itself"
+    assert not freeze_limit.check_limit(context)["ready"], "the step that runs lifts at the deadline itself"
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": False}
     assert context.journal.tip_state is State.CUTOVER
 
@@ -65,7 +65,7 @@ def test_an_overdue_freeze_is_lifted_and_somebody_is_told(tmp_path: Path, failed
     if failed:  # a group that could not be committed: the step failed for good, with time left
         context.journal.fail(ValueError("a step"))
     pass_deadline(context, clock)
-    assert freeze_limit.look(context)["ready"]
+    assert freeze_limit.check_limit(context)["ready"]
     with pytest.raises(FreezeFailed, match="was lifted") as caught:
         freeze_limit.run(context)
     assert "drain_ready" in caught.value.next_step
@@ -93,7 +93,7 @@ def test_a_lift_that_was_interrupted_is_ended(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(KeyboardInterrupt):
             freeze_limit.run(context)
     assert context.journal.tip_state is State.TAIL
-    assert freeze_limit.look(context)["ready"]
+    assert freeze_limit.check_limit(context)["ready"]
     with pytest.raises(FreezeFailed, match="was lifted"):
         freeze_limit.run(context)
 
@@ -109,8 +109,8 @@ def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
         frozen.back_to_tail(context, "late", unless_ready=attempt)
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
     assert context.journal.tip_state is State.CUTOVER
-    assert "nothing is frozen" not in freeze_limit.look(context)["summary"]
-    for summary in (freeze_limit.look(context)["summary"], freeze_limit.run(context).summary):
+    assert "nothing is frozen" not in freeze_limit.check_limit(context)["summary"]
+    for summary in (freeze_limit.check_limit(context)["summary"], freeze_limit.run(context).summary):
         assert "producers stay stopped" in summary
         assert "clear it" in summary, "floor_guard died behind READY: only it goes on from there"
 
@@ -132,14 +132,14 @@ def test_it_ends_when_nothing_can_be_frozen_any_more(tmp_path: Path, state: Stat
         context.journal.transition(State.ROLLED_BACK, "test")
     else:
         context = make_context(tmp_path, state=state)
-    assert freeze_limit.look(context)["ready"]
+    assert freeze_limit.check_limit(context)["ready"]
     assert freeze_limit.run(context).details["watch"] is False
 
 
 @pytest.mark.parametrize("state", [State.TAIL, State.DRAIN_READY, State.CUTOVER])
 def test_it_stands_by_before_the_freeze(tmp_path: Path, state: State) -> None:
     context = make_context(tmp_path, state=state)
-    assert freeze_limit.look(context) == {"ready": False, "summary": "nothing is frozen"}
+    assert freeze_limit.check_limit(context) == {"ready": False, "summary": "nothing is frozen"}
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
 
 
@@ -150,7 +150,7 @@ def test_what_a_look_has_read_before_it_failed_counts(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Migration, "_now", staticmethod(clock.now))
     watch = FreezeWatch(Migration.open(context.spec, "freeze-watch", context.resolver, actor="test"))
     monkeypatch.setattr(watch._migration, "reading", lambda: nullcontext(context))
-    watch.look()
+    watch.check()
     assert not watch.may_be_frozen
     frozen_now(context)
     refresh = context.journal.refresh
@@ -161,7 +161,7 @@ def test_what_a_look_has_read_before_it_failed_counts(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(context.journal, "refresh", breaks_off)
     with pytest.raises(StorageUnavailable):
-        watch.look()
+        watch.check()
     assert watch.may_be_frozen
 
 

@@ -42,7 +42,7 @@ def _planner(monkeypatch: pytest.MonkeyPatch) -> list[PhaseContext]:
         return PhaseResult("plan", "planned", {})
 
     monkeypatch.setattr(precheck, "write_plan", run)
-    monkeypatch.setattr(precheck, "look", lambda *_: [])
+    monkeypatch.setattr(precheck, "find_all", lambda *_: [])
     return made
 
 

@@ -17,7 +17,12 @@ from airflow_provider_kafka_migration.documents.cutover import (
 )
 from airflow_provider_kafka_migration.documents.proof import ContentDifference, Outcome, PartitionContent, worst
 from airflow_provider_kafka_migration.freeze.late_writes import LateWrites
-from airflow_provider_kafka_migration.offset_map.runs import MapEntry, PartitionMap, Run, build_offset_map_document
+from airflow_provider_kafka_migration.offset_map.runs import (
+    MapEntry,
+    OffsetRange,
+    PartitionMap,
+    build_offset_map_document,
+)
 from airflow_provider_kafka_migration.phases.validate import (
     CountRules,
     Ends,
@@ -60,7 +65,7 @@ def test_topic_parity(target: TargetTopic, finding: str) -> None:
 
 
 def document() -> OffsetMapDocument:
-    offset_map = PartitionMap([Run(10, 10)], source_end_offset=100, target_end_offset=100)
+    offset_map = PartitionMap([OffsetRange(10, 10)], source_end_offset=100, target_end_offset=100)
     return build_offset_map_document("m1", [MapEntry("orders", 0, offset_map)])
 
 

@@ -124,7 +124,7 @@ def test_an_answer_without_partitions_is_named(tmp_path: Path) -> None:
 
 def test_headers_that_an_answer_leaves_out_are_unknown_and_not_absent(tmp_path: Path) -> None:
     partitions = [SimpleNamespace(partition=number) for number in range(2)]
-    found = source_snapshot.SourceLook(None, {"orders": SimpleNamespace(partitions=partitions)}, {}, [])  # type: ignore[arg-type,dict-item]
+    found = source_snapshot.SourceSnapshot(None, {"orders": SimpleNamespace(partitions=partitions)}, {}, [])  # type: ignore[arg-type,dict-item]
     found.configs = {"orders": SimpleNamespace(get=lambda _: "delete")}  # type: ignore[dict-item]
     found.starts = dict.fromkeys(found.keys, 0)
     found.stable = dict.fromkeys(found.keys, 10)

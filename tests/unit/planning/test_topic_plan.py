@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import (
     PartitionFacts,
     TopicFacts,
 )
-from airflow_provider_kafka_migration.planning.source_snapshot import SourceLook
+from airflow_provider_kafka_migration.planning.source_snapshot import SourceSnapshot
 from airflow_provider_kafka_migration.planning.verdicts import TargetTopics, topic_plan
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.topics.configs import TargetRules
@@ -39,7 +39,7 @@ def _plan(overrides: dict[str, str], target: TargetTopics, **topology: Any) -> T
     )
     facts = TopicFacts(NAME, "id", False, (PartitionFacts(0, 1, THREE, THREE),))
     values = {name: ConfigValue(name, value, ConfigSource.DYNAMIC_TOPIC) for name, value in overrides.items()}
-    found = SourceLook(_facts([1, 2, 3]), {NAME: facts}, {}, [], configs={NAME: Configs(NAME, values)})
+    found = SourceSnapshot(_facts([1, 2, 3]), {NAME: facts}, {}, [], configs={NAME: Configs(NAME, values)})
     key = (NAME, 0)
     found.starts, found.stable, found.high_watermarks = {key: 0}, {key: 5}, {key: 5}
     return topic_plan(spec, facts, found, target)

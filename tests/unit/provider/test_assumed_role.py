@@ -251,7 +251,7 @@ class _Watch:
     def __init__(self) -> None:
         self.closed = 0
 
-    def look(self) -> dict[str, Any]:
+    def check(self) -> dict[str, Any]:
         if len(self.opened) < 3:
             raise StorageUnavailable("ExpiredToken")
         return {"ready": True, "summary": "freeze 1 was to end"}

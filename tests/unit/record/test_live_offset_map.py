@@ -8,7 +8,7 @@ import pytest
 from phase_support import Clock, make_context
 
 from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
-from airflow_provider_kafka_migration.offset_map.runs import Run
+from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import RunLog
 from airflow_provider_kafka_migration.record import offset_maps
 from airflow_provider_kafka_migration.record.context import PhaseContext, iso
@@ -25,8 +25,8 @@ def stored(context: PhaseContext) -> OffsetMapDocument:
     return OffsetMapDocument.parse(context.evidence_store.get("m1/offset-map.json") or b"")
 
 
-def add_run(context: PhaseContext, run: Run) -> None:
-    log = RunLog(context.journal_store, "m1", "orders", 1, Run(0, 0))
+def add_run(context: PhaseContext, run: OffsetRange) -> None:
+    log = RunLog(context.journal_store, "m1", "orders", 1, OffsetRange(0, 0))
     log.take_over(0)
     log.write_ahead([run])
 
@@ -56,7 +56,7 @@ def test_the_map_is_there_before_the_cutover_and_follows_the_copy(context: Phase
     assert (first.complete, [item.verdict for item in first.partitions]) == (False, ["equal", "equal"])
     assert first.partitions[0].source_end_offset is None
     assert not write_open_map(context), "nothing has changed"
-    add_run(context, Run(50, 40))
+    add_run(context, OffsetRange(50, 40))
     assert write_open_map(context)
     assert [item.verdict for item in stored(context).partitions] == ["equal", "mapped"]
     assert offset_maps.load_document(context) is None, "the copy goes on, so nobody may take it for the end"

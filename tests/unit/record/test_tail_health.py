@@ -92,17 +92,17 @@ def test_what_an_earlier_tail_has_left_counts_when_no_other_one_comes(tmp_path: 
     says(context, FAILED)
     now = [0.0]
     watch = tail_health.HealthWatch(clock=lambda: now[0])
-    tail_health.check_none_failed(context, watch.look(context))
+    tail_health.check_none_failed(context, watch.check(context))
     says(context, seconds=0.0, run="b")
-    found = watch.look(context)
+    found = watch.check(context)
     assert found.is_well, "the tail that runs now has none"
     tail_health.check_none_failed(context, found)
 
     says(context, FAILED)
     watch = tail_health.HealthWatch(clock=lambda: now[0])
-    tail_health.check_none_failed(context, watch.look(context))
+    tail_health.check_none_failed(context, watch.check(context))
     now[0] = tail_health.STALE_SECONDS
-    found = watch.look(context)
+    found = watch.check(context)
     assert "the tail has not been heard from (for 180 s or longer)" in found.text
     with pytest.raises(CopyFailed):
         tail_health.check_none_failed(context, found)
@@ -112,7 +112,7 @@ def test_a_tail_of_another_owner_says_nothing(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     for seconds in (1.0, 2.0):
         says(context, FAILED, generation=99, seconds=seconds, at="2026-04-24T10:00:00.000Z")
-        found = tail_health.HealthWatch().look(context)
+        found = tail_health.HealthWatch().check(context)
         assert (found.failed, found.is_heard, found.is_well) == (0, False, False)
         assert "not been heard from under the migration's present owner" in found.text
         assert "2026-04-24T10:00:00.000Z" in found.text
@@ -132,18 +132,18 @@ class Watched:
         self.beats += 1
         says(self.context, seconds=float(self.beats), at=at, **fields)
 
-    def look(self, later: float = 0.0) -> tail_health.TailHealth:
+    def check(self, later: float = 0.0) -> tail_health.TailHealth:
         self.seconds += later
-        return self.watch.look(self.context)
+        return self.watch.check(self.context)
 
 
 def test_a_dead_tail_of_a_quiet_source_is_not_well(tmp_path: Path) -> None:
     tail = Watched(tmp_path)
     tail.writes()
-    first = tail.look()
+    first = tail.check()
     assert (first.is_heard, first.is_well, first.is_silent, first.text) == (False, False, False, "")
-    assert not tail.look(49).is_silent
-    found = tail.look(1)
+    assert not tail.check(49).is_silent
+    found = tail.check(1)
     assert found.is_silent
     assert "not been heard from since 2026-04-24T10:40:00.000Z by its own clock (for 50 s or longer)" in found.text
 
@@ -152,44 +152,44 @@ def test_a_tail_that_writes_is_heard_until_it_has_been_silent_for_too_long(tmp_p
     tail = Watched(tmp_path)
     for _ in range(3):
         tail.writes()
-        found = tail.look(2)
+        found = tail.check(2)
     assert found.is_well
     assert found.text == ""
     # Dead right after the look before the last one: so long ago it lived for certain.
-    assert tail.look(47).is_well
-    found = tail.look(1)
+    assert tail.check(47).is_well
+    found = tail.check(1)
     assert (found.is_well, found.is_silent) == (False, True)
     tail.writes(run="the next driver")
-    assert not tail.look(1).is_silent
+    assert not tail.check(1).is_silent
     tail.writes(run="the next driver")
-    assert tail.look(2).is_well
+    assert tail.check(2).is_well
 
 
 @pytest.mark.parametrize("at", ["1999-01-01T00:00:00.000Z", "2999-01-01T00:00:00.000Z"])
 def test_the_writer_s_clock_may_be_wrong(tmp_path: Path, at: str) -> None:
     tail = Watched(tmp_path)
     tail.writes(at)
-    tail.look()
+    tail.check()
     tail.writes(at)
-    assert tail.look(2).is_well
-    assert not tail.look(50).is_well
+    assert tail.check(2).is_well
+    assert not tail.check(50).is_well
 
 
 def test_a_change_since_a_look_long_ago_says_nothing_of_now(tmp_path: Path) -> None:
     tail = Watched(tmp_path)
     tail.writes()
-    tail.look()
+    tail.check()
     tail.writes()
-    found = tail.look(600)
+    found = tail.check(600)
     assert not found.is_heard
     tail.writes()
-    assert tail.look(2).is_well
+    assert tail.check(2).is_well
 
 
 def test_no_progress_at_all_is_no_tail(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     context.journal_store = LocalStore(tmp_path / "store")
-    found = tail_health.HealthWatch().look(context)
+    found = tail_health.HealthWatch().check(context)
     assert not found.is_well
     assert found.text == "the tail has not reported yet: check that it runs"
 
@@ -197,9 +197,9 @@ def test_no_progress_at_all_is_no_tail(tmp_path: Path) -> None:
 def test_watches_of_one_process_share_what_they_have_seen(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     says(context, seconds=1.0)
-    tail_health.HealthWatch().look(context)
+    tail_health.HealthWatch().check(context)
     says(context, seconds=2.0)
-    assert tail_health.HealthWatch().look(context).is_well
+    assert tail_health.HealthWatch().check(context).is_well
 
 
 def test_the_drain_waits_for_a_tail_that_is_heard_from(tmp_path: Path) -> None:

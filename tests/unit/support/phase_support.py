@@ -293,7 +293,7 @@ def make_context(
         now=clock.now,
     )
     for _ in range(2):
-        tail_health.HealthWatch().look(context)  # the tail has been heard from a moment ago
+        tail_health.HealthWatch().check(context)  # the tail has been heard from a moment ago
     return context
 
 

@@ -44,7 +44,7 @@ class Watch:
         self.closed = 0
         self.looking = threading.Event()
 
-    def look(self) -> dict[str, Any]:
+    def check(self) -> dict[str, Any]:
         self.threads.add(threading.get_ident())
         self.looking.set()
         answer = next(self._answers)
@@ -162,8 +162,8 @@ class _RealLooks:
         )
         self.health = tail_health.HealthWatch(clock=now)
 
-    def look(self) -> dict[str, Any]:
-        health = self.health.look(self.context)
+    def check(self) -> dict[str, Any]:
+        health = self.health.check(self.context)
         return DrainStatus(datetime.now(UTC), (), 0, None, ready=False, tail=health).as_event()
 
     def close(self) -> None:

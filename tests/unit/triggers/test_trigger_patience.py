@@ -65,9 +65,9 @@ class Answers:
 
     def open(self, *_: Any) -> Any:
         self.opened += 1
-        return SimpleNamespace(look=self.look, close=lambda: None)
+        return SimpleNamespace(check=self.check, close=lambda: None)
 
-    def look(self) -> Any:
+    def check(self) -> Any:
         answer = next(self.left)
         if isinstance(answer, Exception):
             raise answer
@@ -159,7 +159,7 @@ class Limit(FreezeLimitTrigger):
         answers = self.answers
 
         class Watch(core.FreezeWatch):
-            def look(self) -> dict[str, Any]:
+            def check(self) -> dict[str, Any]:
                 answer = next(answers)
                 if isinstance(answer, Exception):
                     raise answer
@@ -301,7 +301,7 @@ def journal_says(monkeypatch: pytest.MonkeyPatch, answer: FreezeAttempt | Except
         def open(cls, spec: Any, resolver: Any) -> Watch:
             return cls(core.Migration.open(spec, "freeze-watch", resolver, actor="test"))
 
-        def look(self) -> dict[str, Any]:
+        def check(self) -> dict[str, Any]:
             if isinstance(answer, Exception):
                 raise answer
             self.see(answer)
