@@ -10,12 +10,16 @@ from collections.abc import Sequence
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
+from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka import produce
 from airflow_provider_kafka_migration.kafka.batches.api import HEAD_BYTES, Record, encode_batch
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, Wire, api_version
 from harness.processes import HarnessError, wait_for
 
+#: How long a leader that does not answer is looked up again: brokers learn of a death one after the other.
+_LEADER_SECONDS = 60.0
 LEADER_MOVED = frozenset({3, 5, 6})
 INVALID_TXN_STATE = 48
 CONCURRENT_TRANSACTIONS = 51
@@ -51,10 +55,10 @@ class RawWriter:
     def try_append(
         self, topic: str, partition: int, data: bytes, transactional_id: str | None = None
     ) -> tuple[int, int]:
-        """(error code, base offset) of an append; a leader that has just moved is asked for again."""
+        """(error code, base offset) of an append. If the leader has just moved or died, it is looked up again."""
+        deadline = time.monotonic() + _LEADER_SECONDS
         for _ in range(50):
-            leader = self.wire.leaders([(topic, partition)])[(topic, partition)]
-            connection = self.wire.connection(leader)
+            connection = self._leader(topic, partition, deadline)
             version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
             batch = produce.ProduceBatch(topic, partition, data[:HEAD_BYTES], data[HEAD_BYTES:])
             parts = produce.encode([batch], timeout_ms=10_000, transactional_id=transactional_id)
@@ -64,6 +68,17 @@ class RawWriter:
                 break
             self.wire.forget_leaders([(topic, partition)])
         return answer.error_code, answer.base_offset
+
+    def _leader(self, topic: str, partition: int, deadline: float) -> BrokerConnection:
+        """A connection to the leader. A broker may name a leader that has died; nothing was sent to it then."""
+        while True:
+            try:
+                return self.wire.connection(self.wire.leaders([(topic, partition)])[topic, partition])
+            except BrokerUnreachable:
+                if time.monotonic() >= deadline:
+                    raise
+            self.wire.forget_leaders([(topic, partition)])
+            time.sleep(0.2)
 
     def write(self, topic: str, partition: int, records: Sequence[Record], codec: int = 0) -> int:
         """Append records as one batch without a producer id; its base offset."""

@@ -207,6 +207,7 @@ def _check_the_cutover_ran_in_one_task(run: DagRun) -> None:
         assert "already done" in run.log(f"cutover.{task_id}"), task_id
 
 
+@pytest.mark.soak
 def test_abort_rolls_back(lab: Lab, prefix: str) -> None:
     topics = [TopicLoad(f"{prefix}small", Kind.PLAIN, 2, 500, 100, "lz4")]
     load(lab.source, topics)

@@ -34,6 +34,9 @@ class Replicas:
     def __init__(self, cluster: KafkaCluster, topics: Sequence[str]) -> None:
         self.cluster = cluster
         self.topics = topics
+        for index in range(cluster.brokers):
+            if not cluster.is_running(index):  # an earlier try of this test has failed while the broker was down
+                cluster.restart(index)
         admin = cluster.admin()
         found = admin.list_topics(timeout=20)
         #: the controller stays, so that it can elect
