@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
 
-from airflow_provider_kafka_migration.errors import BrokerUnreachable
+from airflow_provider_kafka_migration.errors import BrokerBusy, BrokerUnreachable
 from airflow_provider_kafka_migration.kafka import produce
 from airflow_provider_kafka_migration.kafka.batches.api import HEAD_BYTES, Record, encode_batch
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -74,7 +74,7 @@ class RawWriter:
         while True:
             try:
                 return self.wire.connection(self.wire.leaders([(topic, partition)])[topic, partition])
-            except BrokerUnreachable:
+            except (BrokerBusy, BrokerUnreachable):
                 if time.monotonic() >= deadline:
                     raise
             self.wire.forget_leaders([(topic, partition)])
