@@ -1,4 +1,4 @@
-"""``airflow kafka-migration ...``: the same commands as ``kafka-migration``, reached through Airflow's CLI."""
+"""``airflow kafka-migration ...``: the commands of ``kafka-migration`` through Airflow's CLI."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def get_kafka_migration_cli_commands() -> list[Any]:
-    """What Airflow's CLI is given. Cheap: it runs for every ``airflow`` command."""
+    """Return the commands for Airflow's CLI. This must be cheap: it runs for every ``airflow`` command."""
     from airflow.cli.cli_config import ActionCommand, Arg
 
-    arguments = Arg(("arguments",), nargs="...", help="command and its arguments, as of kafka-migration")
+    arguments = Arg(("arguments",), nargs="...", help="command and its arguments, as for kafka-migration")
     return [
         ActionCommand(
             name="kafka-migration",
@@ -26,7 +26,7 @@ def get_kafka_migration_cli_commands() -> list[Any]:
 
 
 def run(args: Namespace) -> None:
-    """Hand the arguments on. Ends with the command's own exit status."""
+    """Run the command, and exit with its exit status."""
     from airflow_provider_kafka_migration.cli import main
     from airflow_provider_kafka_migration.provider.compat import find_connections_of_the_database
 

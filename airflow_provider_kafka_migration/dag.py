@@ -1,4 +1,4 @@
-"""Migrations as DAGs: one builder for the generic DAG (Params), for a DAG per spec, and for a DAG per YAML file."""
+"""Migrations as DAGs: one builder for the generic DAG (Params), a DAG per spec, and a DAG per YAML file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, pars
 
 # -- task docs --------------------------------------------------------------------------------------------------------
 #
-# What a person on call reads on a DAG's and a task's page. Markdown.
+# Markdown for the page of a DAG or a task, read by a person on call.
 
 
 DAG_DOC = """\
@@ -53,95 +53,95 @@ plan -> precheck -> topology_copy -> seed -+-> tail ----------------------------
    -> final_drain -> snapshot_groups -> commit_groups -> floor_guard -> approve_client_switch -> validate -> evidence
 ```
 
-**Any task may be cleared at any time.** What was done before is looked up in the journal, verified on the clusters
-and answered at once. The copy goes on from where the target ends. Nothing on the source is changed before
-`cutover.freeze`, and nothing is ever deleted there.
+**Any task may be cleared at any time.** The task finds earlier work in the journal, verifies it on the clusters and
+ends immediately. The copy continues from the target's end. Nothing on the source is changed before `cutover.freeze`,
+and nothing is ever deleted there.
 
 **Two tasks wait for a person** (tab *Required Actions*): `approve_cutover` and `approve_client_switch`. Both show what
 will happen and a code of 8 characters; type the code and choose. If the page has been open for long, or the task was
-cleared, the code in the task's log is the one that holds.
+cleared, use the code from the task's log.
 
-**Two slots are needed at the same time**: `tail` runs until the cutover has told it where to stop.
+**Two slots are needed at the same time**: `tail` runs until the cutover has set its stop offsets.
 
-A red task says in its last log line what failed, where, and what to do next.
+The last log line of a red task names what failed, where, and what to do next.
 """
 
 ROLLBACK_DOC = f"""\
-Ends a migration before its cutover: stops the tail, lifts a freeze, puts back what was set for the copy. Topics and
-data on the target stay; `rollback-report.json` lists them. Once the clients may switch it is refused. A freeze is
-lifted first, and the target need not be up: {words.LIFTED_IN_GENERAL}.
+Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was set for the copy. Topics and
+data on the target stay; `rollback-report.json` lists them. Once the clients may switch, a rollback is refused. A freeze
+is lifted first, even if the target is down: {words.LIFTED_IN_GENERAL}.
 
-It takes the migration over from the run that holds it, so use it when that run is gone or hangs. In a run that lives,
+It takes the migration over from the run that holds it, so use it when that run is dead or hangs. In a live run,
 answer `approve_cutover` with *Abort* instead.
 """
 
 TASK_DOCS: dict[str, str] = {
     "plan": "Reads both clusters and writes `plan.json`: topics, partitions, offsets, groups, ACLs, and how each "
-    "partition's offsets will be kept. Changes nothing.\n\n**Red?** A connection or the spec is wrong; the log says "
-    "which. Clear it after correcting. **Clear** it (with everything below) to plan again.",
-    "precheck": "Looks for everything that would stop the migration, all at once, and tries out what the target "
-    "accepts on a scratch topic. Read-only on the source.\n\n**Red?** Blockers are listed in the log with what to do. "
-    "Clear it when they are gone. Warnings can be waived by code in the spec (`waive`).",
+    "partition's offsets will be kept. Changes nothing.\n\n**Red?** A connection or the spec is wrong; the log names "
+    "it. Correct it, then clear this task. **Clear** it (with everything below) to plan again.",
+    "precheck": "Checks in one pass for everything that would stop the migration, and tests on a scratch topic what "
+    "the target accepts. Read-only on the source.\n\n**Red?** The log lists the blockers and what to do. "
+    "Clear it when they are resolved. Warnings can be waived by code in the spec (`waive`).",
     "topology_copy": "Creates topics, configs, ACLs and quotas on the target.\n\n**Red?** All refused items are in the "
-    "log. Clear it after deciding; what was created is recognised.",
-    "seed": "Copies everything up to the end offsets seen at its first start, on Spark.\n\n**Red?** Clear it: it goes "
-    "on from the target's end and copies nothing twice. Partitions that cannot be copied are listed with the reason.",
-    "tail": "Follows the source until the cutover says where to stop, on Spark. It is *supposed* to run for long. A "
-    "failed cutover leaves it running.\n\n**Red?** Clear it; mirroring goes on where it stopped.",
+    "log. Clear it after deciding; it recognizes what it already created.",
+    "seed": "Copies everything up to the end offsets seen at its first start, on Spark.\n\n**Red?** Clear it: it "
+    "continues from the target's end and copies nothing twice. Partitions that cannot be copied are listed with the "
+    "reason.",
+    "tail": "Follows the source until the cutover sets its stop offsets, on Spark. It is *supposed* to run for long. A "
+    "failed cutover leaves it running.\n\n**Red?** Clear it; mirroring continues where it stopped.",
     "drain_ready": "Waits until all partitions keep up for the whole window. Purple (deferred) is normal.\n\n"
-    "**Red?** It waited too long, or the tail does not run. Look at `tail`, then clear it.",
+    "**Red?** It waited too long, or the tail does not run. Check `tail`, then clear this task.",
     "approve_cutover": "A person decides: **Approve** starts the cutover and freezes the producers, **Not yet** keeps "
     "mirroring and asks again, **Abort** rolls back. Needs the code from the text.\n\n**Red?** The answer was refused "
     "(no code, an old one, lag has risen, answered within a second): clear it and answer again. The page then still "
-    "shows its first text; the log has the present one.",
-    "approve_cutover_second": "The second person confirms the cutover. It must be somebody else.\n\n**Red?** Clear it "
-    "and answer again.",
-    "cutover.freeze_limit": "Stands beside the cutover and lifts a freeze that lasts longer than "
+    "shows its first text; the log has the current one.",
+    "approve_cutover_second": "A second, different person confirms the cutover.\n\n**Red?** Clear it and answer again.",
+    "cutover.freeze_limit": "Runs alongside the cutover and lifts a freeze that lasts longer than "
     "`max_producer_freeze` when no other task does it. Purple (deferred) is normal.\n\n**Red?** It had to lift a "
-    f"freeze: {words.LIFTED_IN_GENERAL}. Look at the red task of the cutover, then clear `drain_ready` and "
-    "everything below (`tail`, too, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it cannot "
-    "free them: the last line of its error says what a person has to do.",
-    "cutover.freeze": "Stops the producers and verifies that they stand still. With `cutover.in_one_task` it runs the "
-    "whole cutover, and the tasks below confirm.\n\n**Red?** The freeze is lifted, or did not begin: "
+    f"freeze: {words.LIFTED_IN_GENERAL}. Check the red task of the cutover, then clear `drain_ready` and "
+    "everything below (and `tail`, if it has ended).\n\n**Up for retry?** Producers are still frozen, and it cannot "
+    "unfreeze them: the last line of its error names what a person has to do.",
+    "cutover.freeze": "Stops the producers and verifies that they no longer write. With `cutover.in_one_task` it runs "
+    "the whole cutover, and the tasks below confirm.\n\n**Red?** The freeze is lifted, or did not begin: "
     f"{words.LIFTED_IN_GENERAL}. "
-    "A producer that went on writing is named. Correct it, then clear `approve_cutover` and everything below. Only "
-    "with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen until `max_producer_freeze`: stop the "
-    "consumer that is named, and clear this task alone.",
+    "The log names a producer that continued to write. Correct it, then clear `approve_cutover` and everything below. "
+    "Only with `cutover.in_one_task` and `GROUPS_INCOMPLETE` they stay frozen until `max_producer_freeze`: stop the "
+    "named consumer, and clear this task alone.",
     "cutover.sentinels": "Marks the end of each source partition.\n\n**Red?** Clear it: each sentinel is written once.",
-    "cutover.final_drain": "Tells the tail where to stop and waits for it.\n\n**Red?** Look at `tail`; if it is red, "
+    "cutover.final_drain": "Sets the tail's stop offsets and waits for it.\n\n**Red?** Check `tail`; if it is red, "
     "clear it, then this one.",
     "cutover.snapshot_groups": "Reads and translates the consumer groups' offsets.\n\n**Red?** Clear it.",
-    "cutover.commit_groups": "Commits the offsets on the target, never backwards.\n\n**Red?** The groups that could "
-    "not be committed are listed; mostly a consumer is already running on the target. Stop it, then clear this.",
+    "cutover.commit_groups": "Commits the offsets on the target, never backwards.\n\n**Red?** The log lists the groups "
+    "that could not be committed; usually a consumer already runs on the target. Stop it, then clear this task.",
     "cutover.floor_guard": "Checks that nothing was cut off on the target. After it: READY_FOR_CLIENT_SWITCH.\n\n"
     "**Red?** Data is missing on the target; the partitions are listed. Do not switch.",
     "sync_groups": "Keeps the groups' offsets fresh while the clients are switched: stop a consumer, wait for one "
-    "interval, start it on the target. Ends by itself after the acknowledgement.\n\n**Red?** Clear it. The last sync "
-    "is made by `approve_client_switch` itself.",
+    "interval, start it on the target. Ends by itself after the acknowledgement.\n\n**Red?** Clear it. "
+    "`approve_client_switch` itself makes the last sync.",
     "approve_client_switch": "Switch the clients now: READY_FOR_CLIENT_SWITCH. **Approve** when they read and write "
     "on the target. Needs the code from the text.\n\n**Red?** The answer was refused; clear it and answer again.",
-    "approve_client_switch_second": "The second person confirms the switch. It must be somebody else.\n\n**Red?** "
+    "approve_client_switch_second": "A second, different person confirms the switch.\n\n**Red?** "
     "Clear it and answer again.",
-    "validate": "The six checks, content of all records included, on Spark.\n\n**Red?** Every difference is listed. "
-    "Clear it after correcting; nothing on the target is deleted before it has passed.",
-    "evidence": "Signs and uploads the evidence, and finalizes.\n\n**Red?** Mostly the signing key or the bucket. "
-    "Clear it.",
-    "rollback": "Runs after *Abort* only.\n\n" + ROLLBACK_DOC,
+    "validate": "Runs the six checks, including the content of all records, on Spark.\n\n**Red?** The log lists every "
+    "difference. Clear it after correcting; nothing on the target is deleted before it has passed.",
+    "evidence": "Signs and uploads the evidence, and finalizes.\n\n**Red?** The cause is usually the signing key or "
+    "the bucket. Clear it after correcting.",
+    "rollback": "Runs only after *Abort*.\n\n" + ROLLBACK_DOC,
 }
 
 
 # -- broken dag -------------------------------------------------------------------------------------------------------
 #
-# A YAML file with mistakes, as an import error of its own.
+# A YAML file with mistakes, as a separate import error.
 #
 # Airflow keeps one import error per path and blocks every DAG of a path that has one. So the DAG file that reads all
-# YAML files must not fail, or one bad file would stop all migrations. Instead a bad file gives a DAG that claims to
-# lie at the YAML file's path and refuses to be serialised: the DAG processor records that as the import error of that
+# YAML files must not fail, or one bad file would stop all migrations. Instead a bad file yields a DAG that claims the
+# YAML file's path as its own and refuses to be serialized: the DAG processor records that as the import error of that
 # path.
 
 
 class BrokenMigration(DAG):
-    """Stands for a YAML file that cannot become a DAG. Nothing ever runs in it.
+    """Placeholder for a YAML file that cannot become a DAG. It never runs anything.
 
     :param file: the YAML file.
     :param error: what is wrong with it.
@@ -153,14 +153,14 @@ class BrokenMigration(DAG):
         self.__dict__["broken_error"] = error
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """The importer sets the path of the DAG file; it is the YAML file's here."""
+        """Replace the path of the DAG file, which the importer sets, with the YAML file's path."""
         file: Path | None = self.__dict__.get("broken_file")
         if file is not None and name == "relative_fileloc":
             value = _relative(file, Path(self.fileloc), value)
         super().__setattr__(name, value)
 
     def get_serialized_fields(self) -> NoReturn:  # type: ignore[override]
-        """Asked for by the serialisation.
+        """Fail the serialization, which calls this method.
 
         :raises Exception: what is wrong with the file.
         """
@@ -168,7 +168,7 @@ class BrokenMigration(DAG):
 
 
 def _relative(file: Path, dag_file: Path, relative_dag_file: str | None) -> str:
-    """The YAML file relative to the DAG bundle, as the DAG file's own path is given; absolute outside of it."""
+    """Return the YAML file's path relative to the DAG bundle, like the DAG file's own; absolute outside the bundle."""
     if relative_dag_file is None:
         return str(file)
     depth = len(Path(relative_dag_file).parts)
@@ -186,11 +186,11 @@ GENERIC_DAG_ID = "kafka_migration"
 ROLLBACK_DAG_ID = "kafka_migration_rollback"
 TAGS = ("kafka", "kafka-migration")
 
-#: Generic DAG: each run is another migration. Two runs of one migration id are kept apart by the journal's claim.
+#: Generic DAG: each run is another migration. The journal's claim separates two runs with the same migration id.
 GENERIC_ACTIVE_RUNS = 16
 
-#: ``absolute``: by default Airflow gives a task the weights of all below it, so the hurry of the cutover would reach up
-#: to the plan.
+#: ``absolute``: by default Airflow adds the weights of all downstream tasks to a task, so the priority of the cutover
+#: would propagate up to the plan.
 DEFAULT_ARGS: Mapping[str, Any] = {
     "owner": "kafka-migration",
     "retries": 3,
@@ -198,23 +198,23 @@ DEFAULT_ARGS: Mapping[str, Any] = {
     "weight_rule": "absolute",
 }
 
-#: While producers are frozen, a task of the cutover goes before all others that wait for a slot; so does what lifts a
-#: freeze. Absolute: the weights must not add up in the tasks above, which are in no hurry.
+#: While producers are frozen, tasks of the cutover, and those that lift a freeze, get a slot before all other waiting
+#: tasks. Absolute: the weights must not add up in the upstream tasks, which are not urgent.
 _FIRST = {"priority_weight": 1000, "weight_rule": "absolute"}
 
-#: Arguments that are lists of what to call: what the caller gives is called as well.
+#: Arguments that are lists of callables: the caller's are called in addition to ours.
 _LISTS = frozenset({"notifiers", "on_failure_callback", "on_retry_callback", "on_success_callback", "on_trouble"})
-#: Tries of ``cutover.freeze_limit``, of at least a minute each: while it fails producers are frozen.
+#: Retries of ``cutover.freeze_limit``, at least a minute each: while it fails, producers stay frozen.
 FREEZE_LIMIT_RETRIES = 60
 
 TaskArgs = Mapping[str, Mapping[str, Any]]
 
 
 class _Tasks:
-    """Makes the tasks of one DAG: what they share, then what the caller gives for all, then for one task id.
+    """Creates the tasks of one DAG from shared arguments, the caller's for all tasks, and the caller's per task id.
 
-    :param default_args: of the caller, for all tasks. Airflow uses them only where a task sets nothing itself, so its
-        callbacks would be lost beside ours.
+    :param default_args: the caller's, for all tasks. Airflow uses them only where a task sets nothing itself, so the
+        caller's callbacks would be lost next to ours.
     """
 
     def __init__(self, spec: Mapping[str, Any] | None, task_args: TaskArgs, default_args: Mapping[str, Any]) -> None:
@@ -238,17 +238,17 @@ class _Tasks:
         return operator(task_id=task_id, **arguments)
 
     def _add(self, arguments: dict[str, Any], full_id: str, fixed: Collection[str]) -> None:
-        """Add what the caller gives for a task; callbacks and notifiers come after ours, all else wins over it.
+        """Add the caller's arguments for a task; callbacks and notifiers come after ours, all others override ours.
 
-        As everywhere in Airflow, what is given for one task stands in the place of what is given for all.
+        As everywhere in Airflow, arguments for one task replace those for all tasks.
 
-        :raises ValueError: an argument that the operator would overwrite without a word.
+        :raises ValueError: the operator would silently overwrite an argument.
         """
         more = self._task_args.get(full_id, {})
         shared = {name: value for name, value in self._default_lists.items() if arguments.get(name)}
         lost = sorted(set(more) & set(fixed))
         if lost:
-            raise ValueError(f"task_args of {full_id} gives what the task sets itself: {', '.join(lost)}")
+            raise ValueError(f"task_args of {full_id} sets arguments that the task sets itself: {', '.join(lost)}")
         for name, value in {**shared, **more}.items():
             ours = arguments.get(name)
             if name in _LISTS and ours:
@@ -261,18 +261,18 @@ class _Tasks:
     def check_task_args(self) -> None:
         unknown = sorted(set(self._task_args) - set(self.made))
         if unknown:
-            raise ValueError(f"task_args names tasks that are not there: {', '.join(unknown)}")
+            raise ValueError(f"task_args names tasks that do not exist: {', '.join(unknown)}")
 
 
 def _as_list(value: Any) -> list[Any]:
-    """What a caller gives where one, several or none may stand."""
+    """Return an argument that may be one value, several or none as a list."""
     if value is None:
         return []
     return list(value) if isinstance(value, Sequence) else [value]
 
 
 def _hurry() -> dict[str, Any]:
-    """Arguments of the tasks for which producers wait: before all others, in the pool that is set up for them."""
+    """Return the arguments of tasks for which producers wait: highest priority, and the configured cutover pool."""
     pool = conf.get("kafka_migration", "cutover_pool", fallback="")
     return {**_FIRST, **({"pool": pool} if pool else {})}
 
@@ -284,19 +284,19 @@ def build_migration_dag(
     task_args: TaskArgs | None = None,
     **dag_args: Any,
 ) -> DAG:
-    """The DAG of one migration, or with ``spec=None`` the generic one, which takes its migration from its Params.
+    """Build the DAG of one migration, or with ``spec=None`` the generic one, which reads its migration from its Params.
 
-    It reads no connection, variable or network, so it may be called at the top of a DAG file.
+    It uses no connection, variable or network, so it may be called at the top level of a DAG file.
 
     :param dag_id: default ``kafka_migration``, or ``kafka_migration_<migration_id>``.
-    :param task_args: more operator arguments by task id, for instance
+    :param task_args: additional operator arguments by task id, for instance
         ``{"seed": {"pool": "source-cluster"}, "tail": {"executor_config": ...}}``. Arguments that the task sets
         itself are refused; callbacks and notifiers are added to ours.
-    :param dag_args: arguments of ``DAG``; they win over the defaults here. ``default_args`` are merged, name by name;
+    :param dag_args: arguments of ``DAG``; they override the defaults here. ``default_args`` are merged name by name;
         callbacks and notifiers in them are added to ours.
-    :raises SpecInvalid: with every mistake of the spec. Secrets in plain text alone are a warning here: an open freeze
-        needs its DAG. The tasks ``plan`` and ``precheck`` refuse them.
-    :raises ValueError: ``task_args`` names a task that is not there, or an argument that the task sets itself.
+    :raises SpecInvalid: with every mistake of the spec. Plain-text secrets alone are only a warning here: an open
+        freeze needs its DAG. The tasks ``plan`` and ``precheck`` refuse them.
+    :raises ValueError: ``task_args`` names a task that does not exist, or an argument that the task sets itself.
     """
     plain = _plain(spec)
     with DAG(**_dag_args(plain, dag_id, dag_args)) as dag:
@@ -314,12 +314,12 @@ def _plain(spec: MigrationSpec | Mapping[str, Any] | None) -> dict[str, Any] | N
 
 
 def _with_secrets_told(read: Callable[..., MigrationSpec]) -> MigrationSpec:
-    """A spec, also one with secrets in plain text, which an earlier version has accepted.
+    """Read a spec, even one with plain-text secrets, which an earlier version accepted.
 
-    Its DAG may have a run with frozen producers, and without a DAG nothing would watch their limit and roll back. New
-    runs are refused by ``plan`` and ``precheck``.
+    Its DAG may have a run with frozen producers, and without a DAG nothing would watch their limit and roll back.
+    ``plan`` and ``precheck`` refuse new runs.
 
-    :raises SpecInvalid: with every mistake, if there is any other one.
+    :raises SpecInvalid: with every mistake, if there is any other mistake.
     """
     try:
         return read()
@@ -328,7 +328,7 @@ def _with_secrets_told(read: Callable[..., MigrationSpec]) -> MigrationSpec:
             spec = read(recorded=True)
         except SpecInvalid:
             raise error from None
-        warnings.warn(f"{error}. The DAG is built for runs under way only: its `plan` refuses this spec", stacklevel=4)
+        warnings.warn(f"{error}. The DAG serves only runs in progress: its `plan` refuses this spec", stacklevel=4)
         return spec
 
 
@@ -357,7 +357,7 @@ def _dag_args(spec: Mapping[str, Any] | None, dag_id: str | None, given: Mapping
 
 
 def _default_args(given: Mapping[str, Any]) -> dict[str, Any]:
-    """One argument of the caller must not take the others away: without retries or weights a cutover is not safe."""
+    """Merge the caller's ``default_args`` into ours: without retries or weights a cutover is not safe."""
     return {**DEFAULT_ARGS, **(given.get("default_args") or {})}
 
 
@@ -378,13 +378,14 @@ def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
     approved = _approval(tasks, CutoverApprovalOperator, "approve_cutover", ready, two_people=two_people)
     freeze, commit_groups, guard = _cutover(tasks, ready)
     rollback = tasks(KafkaMigrationRollbackOperator, "rollback")
-    # A failed cutover leaves the tail running: it is above commit_groups only, and nothing is above it but the seed.
+    # A failed cutover leaves the tail running: the tail is upstream of commit_groups only, and downstream of the seed
+    # only.
     tail >> commit_groups
     approved >> [freeze, rollback]
 
     sync = tasks(KafkaMigrationSyncGroupsOperator, "sync_groups")
-    # In one task the target is ready when the freeze's task ends: clients must not wait while five others start only
-    # to confirm. The generic DAG has one shape for all runs, so there they wait.
+    # With in_one_task the target is ready when the freeze task ends: clients must not wait while five other tasks
+    # start only to confirm. The generic DAG has one structure for all runs, so there clients wait.
     last = freeze if in_one_task else guard
     last >> sync
     switched = _approval(tasks, ClientSwitchApprovalOperator, "approve_client_switch", last, two_people=two_people)
@@ -394,7 +395,7 @@ def _build(tasks: _Tasks, *, two_people: bool, in_one_task: bool) -> None:
 
 
 def _approval(tasks: _Tasks, operator: Any, task_id: str, above: Any, *, two_people: bool) -> Any:
-    """One approval, or two in a row for two different people. Returns the last one."""
+    """Create one approval, or two in a row for two different people. Return the last one."""
     notifiers = [tasks.notifier("approval_wanted")]
     first = tasks(operator, task_id, notifiers=notifiers, awaits_second=two_people)
     above >> first
@@ -406,10 +407,10 @@ def _approval(tasks: _Tasks, operator: Any, task_id: str, above: Any, *, two_peo
 
 
 def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
-    """The group ``cutover``; its first task, the one that waits for the tail's end, and its last one."""
+    """Create the group ``cutover``; return its first task, the one that waits for the tail's end, and its last one."""
     group = TaskGroup("cutover", tooltip="Freeze, sentinels, final drain, consumer groups, floor guard")
-    # Below drain_ready, so that it stands there, deferred, when the freeze begins: its start costs no frozen time.
-    # While it cannot lift a freeze, Airflow retries it for ten minutes or more and notifies somebody each time.
+    # Downstream of drain_ready, so that it is already deferred when the freeze begins: its start costs no frozen time.
+    # While it cannot lift a freeze, Airflow retries it for ten minutes or more and sends a notification each time.
     ready >> tasks(
         KafkaMigrationFreezeLimitOperator,
         "freeze_limit",
@@ -429,10 +430,10 @@ def _cutover(tasks: _Tasks, ready: Any) -> tuple[Any, Any, Any]:
 
 
 def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG:
-    """A DAG of one task that rolls a migration back, for one whose own DAG run is gone or hangs.
+    """Build a DAG of one task that rolls back a migration whose own DAG run is dead or hangs.
 
-    It reads the spec from the journal, so its Params only say where that is; it also takes the ``conf`` of the generic
-    DAG. ``takeover`` is on, since it is another run than the migration's own.
+    It reads the spec from the journal, so its Params only give the journal's location; it also accepts the ``conf`` of
+    the generic DAG. ``takeover`` is on, because this is not the migration's own run.
     """
     params = journal_params()
     params["takeover"] = Param(True, type="boolean", title="Take over", description=ROLLBACK_DOC, section="More")
@@ -454,10 +455,10 @@ def build_rollback_dag(*, dag_id: str = ROLLBACK_DAG_ID, **dag_args: Any) -> DAG
 def load_migration_dags(
     namespace: MutableMapping[str, Any], folder: str | Path, *, task_args: TaskArgs | None = None, **dag_args: Any
 ) -> None:
-    """Put a DAG per YAML file of a folder into a DAG file's ``globals()``.
+    """Put one DAG per YAML file of a folder into a DAG file's ``globals()``.
 
-    Each file stands for itself: one with mistakes becomes an import error under its own path (see
-    :mod:`~.dag`) and a warning, and hides no other.
+    Files are independent: one with mistakes becomes an import error under its own path (see
+    :mod:`~.dag`) and a warning, and does not hide the others.
     """
     wanted = get_parsing_context().dag_id
     seen: dict[str, str] = {}
@@ -478,7 +479,7 @@ def load_migration_dags(
 def _check_unique(migration_id: str, file: Path, seen: dict[str, str]) -> None:
     if migration_id in seen:
         raise SpecInvalid(
-            f"the migration_id {migration_id!r} is also that of {seen[migration_id]}",
+            f"the migration_id {migration_id!r} is also used in {seen[migration_id]}",
             where=Where(path=str(file)),
             next_step="give each migration its own id",
         )
@@ -486,6 +487,6 @@ def _check_unique(migration_id: str, file: Path, seen: dict[str, str]) -> None:
 
 
 def spec_files(folder: str | Path) -> list[Path]:
-    """The YAML files of a folder, ascending; hidden ones are left out. Empty if there is no such folder."""
+    """Return the YAML files of a folder in ascending order, without hidden ones. Empty if the folder does not exist."""
     found = [path for suffix in ("*.yaml", "*.yml") for path in Path(folder).glob(suffix)]
     return sorted(path for path in found if path.is_file() and not path.name.startswith("."))

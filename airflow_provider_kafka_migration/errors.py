@@ -1,11 +1,11 @@
-"""Errors of the product: every one says what failed, where, and what to do next.
+"""Errors of the product. Each one names what failed, where, and what to do next.
 
-Two mixins decide what a scheduler may do with an error:
+Two base classes decide what a scheduler may do with an error:
 
-* :class:`Terminal` - trying again cannot help; a person has to change something.
+* :class:`Terminal` - a retry cannot help; a person has to change something.
 * :class:`Transient` - the same call may succeed later; clearing the task is enough.
 
-All errors can be pickled, because they cross process borders (Spark executors, Airflow workers).
+All errors can be pickled, because they cross process boundaries (Spark executors, Airflow workers).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Where:
-    """The place of a failure. Empty fields are left out of the message."""
+    """The place of a failure. The message leaves out empty fields."""
 
     migration_id: str | None = None
     phase: str | None = None
@@ -42,12 +42,12 @@ class Where:
 
 
 class MigrationError(Exception):
-    """Base of all errors of this package.
+    """Base class of all errors of this package.
 
-    :param what: what failed, one sentence without a full stop at its end.
+    :param what: what failed, as one sentence without a final full stop.
     :param where: the place: migration, phase, topic-partition, broker.
     :param next_step: what the reader should do now.
-    :param details: data for machines; must be JSON-able and never hold a secret.
+    :param details: data for machines; must be JSON-serializable and must not contain a secret.
     """
 
     #: Stable name of the kind of error, shown to people and used by tests.
@@ -77,7 +77,7 @@ class MigrationError(Exception):
         return text
 
     def add_next_step(self, text: str) -> None:
-        """Add what has become true since the error was made to the end of the next step, once."""
+        """Append to the next step, once, what became true after the error was created."""
         if text not in self.next_step:
             self.next_step = f"{self.next_step}; {text}" if self.next_step else text
             self.args = (self._message(),)
@@ -86,7 +86,7 @@ class MigrationError(Exception):
         return (_rebuild, (type(self), self.what, self.where, self.next_step, self.details))
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as data, for journals and reports."""
+        """Return the error as data, for journals and reports."""
         return {
             "code": self.code,
             "kind": "terminal" if isinstance(self, Terminal) else "transient",
@@ -98,9 +98,9 @@ class MigrationError(Exception):
 
 
 def followed_by(next_step: str, last: str) -> str:
-    """An advice, and what to do after it; "clear the task" is not said twice.
+    """Append the last action to a piece of advice, without repeating "clear the task".
 
-    :param last: how it ends in any case, for instance ``clear seed: it goes on``.
+    :param last: the ending that always applies, for instance ``clear seed: it continues``.
     """
     first = next_step.rstrip()
     for ending in ("then clear the task", "and clear the task", "clear the task"):
@@ -115,13 +115,13 @@ def _rebuild(
 
 
 class Terminal(MigrationError):
-    """Trying again cannot help: a person has to decide or change something."""
+    """A retry cannot help: a person has to decide or change something."""
 
     code = "TERMINAL"
 
 
 class Transient(MigrationError):
-    """Trying again later can help: retry or clear the task."""
+    """A later attempt can succeed: retry or clear the task."""
 
     code = "TRANSIENT"
 
@@ -139,13 +139,13 @@ class ConnectionInvalid(Terminal):
 
 
 class AuthenticationFailed(Terminal):
-    """The broker refused the credentials, or the TLS hand-shake failed for good."""
+    """The broker refused the credentials, or the TLS handshake failed permanently."""
 
     code = "AUTHENTICATION_FAILED"
 
 
 class PermissionMissing(Terminal):
-    """The principal may not do what the migration needs; names the operation and resource."""
+    """The principal lacks a permission that the migration needs; the error names the operation and the resource."""
 
     code = "PERMISSION_MISSING"
 
@@ -157,7 +157,7 @@ class BrokerUnreachable(Transient):
 
 
 class BrokerRefused(Terminal):
-    """A broker answered with an error that a retry cannot heal."""
+    """A broker answered with an error that a retry cannot fix."""
 
     code = "BROKER_REFUSED"
 
@@ -169,7 +169,7 @@ class BrokerBusy(Transient):
 
 
 class RecordsWithheld(Transient):
-    """A broker says that a log goes on, and gives no records, or only a piece of a batch: nothing is concluded."""
+    """A broker reports more log but returns no records, or only part of a batch: we draw no conclusion from that."""
 
     code = "RECORDS_WITHHELD"
 
@@ -181,18 +181,19 @@ class StorageUnavailable(Transient):
 
 
 class StorageRefused(Terminal):
-    """Object storage refused: no such bucket, access denied."""
+    """Object storage refused the request: no such bucket, or access denied."""
 
     code = "STORAGE_REFUSED"
 
 
 class ObjectExists(Terminal):
-    """A create-only put met an existing object (HTTP 412): somebody else wrote it first."""
+    """A create-only put met an existing object (HTTP 412): another writer created it first."""
 
     code = "OBJECT_EXISTS"
 
 
-#: Terminal for whoever has just read the connections; who has held them for long reads them again first.
+#: Terminal for a caller that has just read the connections. A caller that has held them for long reads them again
+#: first.
 CREDENTIALS_REFUSED = (AuthenticationFailed, ConnectionInvalid, StorageRefused)
 
 
@@ -209,19 +210,19 @@ class JournalTampered(Terminal):
 
 
 class FingerprintChanged(Terminal):
-    """Clusters, buckets or prefixes differ from what the migration was started with."""
+    """Clusters, buckets or prefixes differ from those that the migration was started with."""
 
     code = "FINGERPRINT_CHANGED"
 
 
 class ClaimHeld(Terminal):
-    """Another run holds the migration; ``details`` says who and since when."""
+    """Another run holds the migration; ``details`` names it and the time of its claim."""
 
     code = "CLAIM_HELD"
 
 
 class ClaimLost(Terminal):
-    """This run held the migration, and another one has taken it over: stop writing."""
+    """This run held the migration, but another run has taken it over: stop writing."""
 
     code = "CLAIM_LOST"
 
@@ -239,7 +240,7 @@ class WaitsForOperator(Terminal):
 
 
 class PrecheckBlocked(Terminal):
-    """Precheck found blockers; ``details["findings"]`` lists all."""
+    """Precheck found blockers; ``details["findings"]`` lists all of them."""
 
     code = "PRECHECK_BLOCKED"
 
@@ -251,7 +252,7 @@ class TopologyRefused(Terminal):
 
 
 class ForeignData(Terminal):
-    """A target partition holds data, or has a writer, that is not of this migration."""
+    """A target partition holds data, or has a writer, that does not belong to this migration."""
 
     code = "FOREIGN_DATA"
 
@@ -269,37 +270,37 @@ class TargetTopicMissing(Terminal):
 
 
 class SourceGap(Terminal):
-    """Source retention has overtaken the copy: records are gone before they were read."""
+    """Source retention has overtaken the copy: records were deleted before the copy read them."""
 
     code = "SOURCE_GAP"
 
 
 class SourceTruncated(Terminal):
-    """The source lost records after they were read: its log was cut below our position, and may have grown again."""
+    """The source lost records after we read them: its log was truncated below our position and may have grown again."""
 
     code = "SOURCE_TRUNCATED"
 
 
 class TombstonesOvertaken(Terminal):
-    """A compacted partition was read so late that tombstones may have gone before: deleted keys may live on."""
+    """A compacted partition was read so late that tombstones may already be removed: deleted keys may live on."""
 
     code = "TOMBSTONES_OVERTAKEN"
 
 
 class OutsideOfLog(Terminal):
-    """An offset that a check was to read is below the start of the log, or above its end."""
+    """A check has to read an offset that is below the start of the log or above its end."""
 
     code = "OUTSIDE_OF_LOG"
 
 
 class RecordTooLarge(Terminal):
-    """A single record is larger than what the target topic accepts."""
+    """A single record is larger than the target topic accepts."""
 
     code = "RECORD_TOO_LARGE"
 
 
 class BatchMalformed(Terminal):
-    """Bytes that are not a valid record batch, or whose CRC is wrong."""
+    """The bytes are not a valid record batch, or their CRC is wrong."""
 
     code = "BATCH_MALFORMED"
 
@@ -311,31 +312,31 @@ class SegmentTampered(Terminal):
 
 
 class SliceExpired(Transient):
-    """The deadline of this copier's slice has passed: it sends nothing any more."""
+    """The deadline of this copier's slice has passed: it sends no more data."""
 
     code = "SLICE_EXPIRED"
 
 
 class FreezeFailed(Terminal):
-    """Producers could not be frozen, or one of them goes on writing."""
+    """Producers could not be frozen, or one of them continues to write."""
 
     code = "FREEZE_FAILED"
 
 
 class FreezeUnconfirmed(Transient):
-    """The freeze webhook has not confirmed that producers stay stopped; it is asked again while the freeze lasts."""
+    """The freeze webhook has not confirmed that producers stay stopped; we call it again while the freeze lasts."""
 
     code = "FREEZE_UNCONFIRMED"
 
 
 class StillFrozen(Transient):
-    """A freeze should have been lifted and could not be; ``next_step`` says how a person frees the producers."""
+    """A freeze had to be lifted but could not be; ``next_step`` explains how a person unfreezes them."""
 
     code = "STILL_FROZEN"
 
 
 class DrainTimeout(Transient):
-    """The target did not reach the source's end in time."""
+    """The target did not reach the end of the source in time."""
 
     code = "DRAIN_TIMEOUT"
 
@@ -347,25 +348,25 @@ class GroupsIncomplete(Terminal):
 
 
 class FloorViolated(Terminal):
-    """The target's log start or end contradicts the copied range: data was cut."""
+    """The target's log start or end contradicts the copied range: data was cut off."""
 
     code = "FLOOR_VIOLATED"
 
 
 class ApprovalRefused(Terminal):
-    """The approval is stale, has no code or the wrong one, or a person said no."""
+    """The approval is stale, has no code or a wrong code, or a person refused."""
 
     code = "APPROVAL_REFUSED"
 
 
 class ValidationFailed(Terminal):
-    """Source and target differ; ``details`` has the checks."""
+    """Source and target differ; ``details`` lists the checks."""
 
     code = "VALIDATION_FAILED"
 
 
 class EvidenceInvalid(Terminal):
-    """An evidence bundle does not verify: altered, or signed by another key."""
+    """An evidence bundle does not verify: it was altered, or another key signed it."""
 
     code = "EVIDENCE_INVALID"
 
@@ -383,43 +384,43 @@ class CopyStalled(Transient):
 
 
 class PhaseOver(Terminal):
-    """The migration has moved on; what this step may do is over: stop writing."""
+    """The migration is past the phase in which this step may act: stop writing."""
 
     code = "PHASE_OVER"
 
 
 class DocumentUnreadable(Terminal):
-    """A stored document has a version or a shape that this release cannot read."""
+    """A stored document has a version or a structure that this release cannot read."""
 
     code = "DOCUMENT_UNREADABLE"
 
 
 class JobMissing(Terminal):
-    """A data plane process was started for a job document that is not there."""
+    """A data plane process was started for a job document that does not exist."""
 
     code = "JOB_MISSING"
 
 
 class SparkSettingsRefused(Terminal):
-    """Spark settings under which a copy would not be safe, or would not survive a lost task."""
+    """With these Spark settings a copy would be unsafe, or would not survive a lost task."""
 
     code = "SPARK_SETTINGS_REFUSED"
 
 
 class ExecutorUnfit(Terminal):
-    """A Spark executor lacks the package, or the Python packages, that a copier needs."""
+    """A Spark executor lacks this package, or Python packages that a copier needs."""
 
     code = "EXECUTOR_UNFIT"
 
 
 class SparkJobFailed(Transient):
-    """Spark gave a task up after all its attempts, or the cluster went away."""
+    """Spark gave up on a task after all its attempts, or the Spark cluster disappeared."""
 
     code = "SPARK_JOB_FAILED"
 
 
 def error_from_dict(data: dict[str, Any]) -> MigrationError:
-    """The error that :meth:`MigrationError.as_dict` describes; of an unknown code at least Terminal or Transient."""
+    """Return the error that :meth:`MigrationError.as_dict` describes; for an unknown code, Terminal or Transient."""
     kinds = {kind.code: kind for kind in _all_kinds(MigrationError)}
     fallback = Transient if data.get("kind") == "transient" else Terminal
     kind = kinds.get(str(data.get("code")), fallback)
@@ -438,36 +439,36 @@ def _all_kinds(kind: type[MigrationError]) -> list[type[MigrationError]]:
 
 
 class OffsetMapInvalid(Terminal):
-    """An offset map is damaged: runs that go backwards, objects that are gone or of another partition."""
+    """An offset map is damaged: its runs go backwards, or objects are missing or belong to another partition."""
 
     code = "OFFSET_MAP_INVALID"
 
 
 class PositionLost(Terminal):
-    """A source position that was committed on the target is gone, or the target's log ends below it (transactional)."""
+    """A source position committed on the target is missing, or the target's log ends below it (transactional)."""
 
     code = "POSITION_LOST"
 
 
 class OffsetMapConflict(Transient):
-    """Two copiers write runs for the same target offsets."""
+    """Two copiers wrote runs for the same target offsets."""
 
     code = "OFFSET_MAP_CONFLICT"
 
 
 class Interrupted(Transient):
-    """The process was told to stop before it had finished; nothing is lost."""
+    """The process was asked to stop before it finished; nothing is lost."""
 
     code = "INTERRUPTED"
 
 
 class HolesExceedBudget(Terminal):
-    """A partition has more holes than may be filled with markers, and its offsets must stay equal by policy."""
+    """A partition has more holes than markers may fill, and the policy requires its offsets to stay equal."""
 
     code = "HOLES_EXCEED_BUDGET"
 
 
 class SameCluster(Terminal):
-    """Source and target are one cluster."""
+    """Source and target are the same cluster."""
 
     code = "SAME_CLUSTER"

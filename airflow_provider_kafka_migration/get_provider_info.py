@@ -1,4 +1,4 @@
-"""What Airflow's providers manager reads. Imports nothing: it runs in every Airflow process, before configuration."""
+"""Provider info for Airflow's providers manager. No imports: it runs in every Airflow process, before configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _INTEGRATION = "Kafka Migration"
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider as data; validated in a test against Airflow's own ``provider_info.schema.json``."""
+    """Return the provider as data; a test validates it against Airflow's own ``provider_info.schema.json``."""
     return {
         "package-name": "airflow-provider-kafka-migration",
         "name": _INTEGRATION,
@@ -39,8 +39,8 @@ def get_provider_info() -> dict[str, Any]:
             f"{_PACKAGE}.links.storage.PlanLink",
         ],
         "notifications": [f"{_PACKAGE}.notifications.migration.MigrationNotifier"],
-        # The plugin has an entry point of its own: named here, too, Airflow would find it twice where providers are not
-        # loaded lazily, and report an import error.
+        # The plugin has a separate entry point: if listed here as well, Airflow would find it twice where providers are
+        # not loaded lazily, and report an import error.
         "connection-types": [
             {
                 "connection-type": "kafka_migration",
@@ -60,23 +60,23 @@ def get_provider_info() -> dict[str, Any]:
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "migrations_folder": {
-        "description": "Folder with one YAML file per migration, from which kafka_migrations_from_yaml makes a DAG "
-        "each. Empty: the folder `kafka_migrations` beside that DAG file.",
+        "description": "Folder with one YAML file per migration; kafka_migrations_from_yaml builds a DAG from each "
+        "file. Empty: the folder `kafka_migrations` next to that DAG file.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/opt/airflow/kafka_migrations",
         "default": "",
     },
     "secrets_directory": {
-        "description": "Where connections are written for Spark, as files that only Airflow's user may read, for as "
-        "long as a job runs. Best in memory. Empty: the system's temporary folder.",
+        "description": "Where connections for Spark are written while a job runs, as files that only Airflow's user "
+        "may read. Preferably in memory. Empty: the system's temporary folder.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/dev/shm",  # noqa: S108 - an example in the documentation
         "default": "",
     },
     "spark_jobs_folder": {
-        "description": "Where the Spark mains (seed.py, tail.py, verify.py) lie. Empty: inside of the package.",
+        "description": "Folder of the Spark mains (seed.py, tail.py, verify.py). Empty: inside the package.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "/opt/airflow/spark_jobs",
@@ -91,8 +91,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "preload": {
         "description": "Import what a migration's tasks need when Airflow's components start, not in each task. With "
-        "the LocalExecutor, whose workers are forks of the scheduler, a task then starts about a second sooner, and "
-        "producers stay frozen for that much less at each of the five tasks of the cutover. Costs each component "
+        "the LocalExecutor, whose workers are forks of the scheduler, a task then starts about a second sooner, which "
+        "shortens the freeze by that much at each of the five tasks of the cutover. It costs each component "
         "about 100 MB of memory, most of it shared, and a second at its start.",
         "version_added": "0.1.0",
         "type": "boolean",
@@ -102,15 +102,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "cutover_pool": {
         "description": "Pool of the tasks for which producers wait: the group `cutover` and `rollback`. It must exist, "
         "with two slots per migration that may be in its cutover: a task whose pool does not exist never runs. Empty: "
-        "the default pool, in which these tasks go before all others (priority_weight 1000).",
+        "the default pool, where these tasks run before all others (priority_weight 1000).",
         "version_added": "0.1.0",
         "type": "string",
         "example": "kafka_migration_cutover",
         "default": "",
     },
     "object_url_template": {
-        "description": "Address by which people open an object in a browser; {uri}, {bucket} and {key} are filled in. "
-        "Used by the links of the tasks.",
+        "description": "Address that opens an object in a browser; {uri}, {bucket} and {key} are filled in. "
+        "The links of the tasks use it.",
         "version_added": "0.1.0",
         "type": "string",
         "example": "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix={key}",

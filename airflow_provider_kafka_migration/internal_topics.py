@@ -1,4 +1,4 @@
-"""Topics that are left out unless somebody names them: they belong to the brokers, or to tools that rebuild them."""
+"""Topics that are left out unless the spec names them: they belong to the brokers, or to tools that rebuild them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Each cluster has its own; copying them over another cluster's would break it, so nothing can include them.
+#: Each cluster has its own; copying them over another cluster's would break that cluster, so no pattern includes them.
 BROKER_TOPICS = (
     r"__consumer_offsets",
     r"__transaction_state",
@@ -19,10 +19,10 @@ BROKER_TOPICS = (
 
 @dataclass(frozen=True)
 class BuiltInExclude:
-    """Internal topics by the mark in their names.
+    """Internal topics, recognized by a mark in their names.
 
-    :param pattern: full match of the names.
-    :param begins: how a pattern of ``topics.include`` has to begin, and ``ends`` to end, so that it names such topics.
+    :param pattern: must match the whole name.
+    :param begins: how a pattern of ``topics.include`` has to begin, and ``ends`` to end, in order to name such topics.
     """
 
     pattern: str
@@ -30,11 +30,11 @@ class BuiltInExclude:
     ends: str = ""
 
     def matches(self, topic: str) -> bool:
-        """Whether a topic has this mark."""
+        """Return whether a topic has this mark."""
         return re.fullmatch(self.pattern, topic) is not None
 
     def is_named_by(self, include: str) -> bool:
-        """Whether a pattern spells the mark out. ``.*`` does not: it would take in what nobody thought of."""
+        """Return whether a pattern spells out the mark. ``.*`` does not: it would include unintended topics."""
         plain = include.replace("\\", "")
         return plain.startswith(self.begins) and plain.endswith(self.ends)
 
@@ -49,16 +49,16 @@ BUILT_IN_EXCLUDES = (
 
 
 def is_internal(topic: str) -> bool:
-    """Whether a topic is left out as long as nobody names it."""
+    """Return whether a topic is left out unless the spec names it."""
     return any(item.matches(topic) for item in BUILT_IN_EXCLUDES)
 
 
 def why_internal(topic: str, include: Iterable[str]) -> str:
-    """Why a topic is left out as an internal one; empty if it is none, or if a pattern of ``include`` names it."""
+    """Return why an internal topic is left out; empty if it is not internal or a pattern of ``include`` names it."""
     if any(re.fullmatch(pattern, topic) for pattern in BROKER_TOPICS):
         return "internal topic of the brokers: each cluster has its own"
     matching = [pattern for pattern in include if re.fullmatch(pattern, topic)]
     for item in BUILT_IN_EXCLUDES:
         if item.matches(topic) and not any(item.is_named_by(pattern) for pattern in matching):
-            return f"internal topic (built-in exclude {item.pattern}; name it in topics.include to take it)"
+            return f"internal topic (built-in exclude {item.pattern}; name it in topics.include to include it)"
     return ""

@@ -1,7 +1,7 @@
-"""Migration: spec + journal + clusters. The one entrance for operators and the command line.
+"""Migration: spec + journal + clusters. The one entry point for operators and the command line.
 
-It opens what a phase needs, holds the claim, moves the state machine, and journals failures. What a phase does is in
-``phases/``; this module decides only whether it may run now.
+It opens what a phase needs, holds the claim, moves the state machine and journals failures. The code of the phases is
+in ``phases/``; this module only decides whether a phase may run now.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)
 
-#: Errors after which the migration is what it was before: it is another's, has moved on, or waits for a person.
+#: Errors that leave the migration as it was: another owner holds it, it has moved on, or it waits for a person.
 _NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, WaitsForOperator)
 
 
@@ -76,7 +76,7 @@ def _ignore(_progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a migration stands, from its journal alone: no cluster is asked."""
+    """The state of a migration according to its journal alone, without any cluster request."""
 
     migration_id: str
     state: State | None
@@ -88,15 +88,15 @@ class Status:
     last: JournalEntry | None
     resume: Resume | None
     progress: Mapping[str, Any]
-    #: a freeze of producers that is not over
+    #: a freeze of producers that has not ended
     freeze: OpenFreeze | None = None
-    #: the last validation in one line, with the reasons of its warnings; empty before it
+    #: the last validation in one line, with the reasons of its warnings; empty before the first one
     validation: str = ""
 
     def as_dict(self, file: str = "FILE") -> dict[str, Any]:
-        """JSON-able.
+        """Return the status as JSON-serializable data.
 
-        :param file: the spec, for commands that can be copied.
+        :param file: path of the spec, for commands that a person can copy.
         """
         return {
             "migration_id": self.migration_id,
@@ -117,11 +117,11 @@ class Status:
 class Migration:
     """One migration, opened by one owner. Close it, or use it as a context manager.
 
-    :param owner: who holds the migration: equal for all tasks of a DAG run, and for repeated CLI calls of a user.
+    :param owner: holder of the migration: the same for all tasks of a DAG run, and for repeated CLI calls of a user.
     :param takeover: take the migration over from another owner.
     """
 
-    #: How steps of the cutover wait for their next try inside a freeze, and what time it is.
+    #: How steps of the cutover wait between tries inside a freeze, and the clock.
     _sleep = staticmethod(time.sleep)
     _now = staticmethod(utc_now)
 
@@ -144,9 +144,9 @@ class Migration:
         self._verifier = verifier
         self._progress = progress or _ignore
         self._journal: Journal | None = None
-        #: The spec is guarded and the claim is published, too.
+        #: The spec is guarded and the claim is published.
         self._is_guarded = False
-        #: Opened without a look at the clusters, for phases that end a freeze.
+        #: Opened without contacting the clusters, for phases that end a freeze.
         self._journal_alone: Journal | None = None
         self._known_clusters: list[KnownCluster] = []
 
@@ -165,13 +165,13 @@ class Migration:
         verifier: CopyRunner | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Migration:
-        """Open without any I/O; clusters and storage are asked when a phase needs them.
+        """Open without any I/O; clusters and storage are contacted when a phase needs them.
 
         :param owner: identity of the owner, for instance ``dag_id/run_id``.
-        :param actor: who acts, for the journal: a task id, a user.
+        :param actor: who acts, for the journal: a task id or a user.
         :param kind: ``dag_run`` or ``cli``.
-        :param process: for ``cli``: the process that holds the migration, so that a second one of the same user waits.
-        :param runner: runs copy jobs; ``verifier`` runs content checks (a runner that takes job documents).
+        :param process: for ``cli``: the process that holds the migration, so that another one of the same user waits.
+        :param runner: runs copy jobs; ``verifier`` runs content checks (a runner that accepts job documents).
         """
         return cls(
             spec,
@@ -227,12 +227,12 @@ class Migration:
 
     @cached_property
     def source(self) -> Cluster:
-        """The cluster that is left."""
+        """The cluster to migrate from."""
         return Cluster("source", self._client_config("source", self.spec.source.conn_id))
 
     @cached_property
     def target(self) -> Cluster:
-        """The cluster that is moved to."""
+        """The cluster to migrate to."""
         return Cluster("target", self._client_config("target", self.spec.target.conn_id))
 
     def _client_config(self, role: str, reference: str) -> ClientConfig:
@@ -240,12 +240,12 @@ class Migration:
 
     @property
     def journal_uri(self) -> str:
-        """Where the journal is, for people."""
+        """Location of the journal, for people."""
         return f"{self.journal_store.uri}/{self.spec.migration_id}/journal.jsonl"
 
     @cached_property
     def context(self) -> PhaseContext:
-        """What phases get. Claims the migration.
+        """The context of the phases. Claims the migration.
 
         :raises ClaimHeld: another owner holds it.
         :raises FingerprintChanged: the migration was started with other clusters, buckets or prefixes.
@@ -269,12 +269,12 @@ class Migration:
 
     @property
     def journal_context(self) -> PhaseContext:
-        """What phases get that end a freeze: it needs the journal and nothing else. Claims the migration.
+        """The context of phases that end a freeze: it needs only the journal. Claims the migration.
 
-        Clusters are opened when they are used; their ids come from the journal and are compared then. The spec is not
-        guarded either: neither a lost cluster nor a spec that was changed too late may keep producers frozen.
+        Clusters are opened at their first use, and their ids are then compared with those in the journal. The spec is
+        not guarded either: neither a lost cluster nor a spec that was changed too late may keep producers frozen.
 
-        :raises IllegalTransition: there is no such migration.
+        :raises IllegalTransition: the migration does not exist.
         :raises ClaimHeld: another owner holds it.
         """
         if "context" in self.__dict__:
@@ -290,14 +290,14 @@ class Migration:
         journal = Journal(self.journal_store, self.spec.migration_id)
         if not journal.exists:
             raise IllegalTransition(
-                "there is no such migration",
+                "the migration does not exist",
                 where=Where(migration_id=self.spec.migration_id, path=self.journal_uri),
                 next_step="check migration_id and storage.journal",
             )
         return journal
 
     def _context_of(self, journal: Journal) -> PhaseContext:
-        """A context around a journal whose clusters are opened at their first use."""
+        """Return a context around a journal; its clusters are opened at their first use."""
         ids = Fingerprint.recorded(journal.entries())
         return PhaseContext(
             spec=self.spec,
@@ -338,7 +338,7 @@ class Migration:
         )
 
     def _check_two_clusters(self) -> None:
-        """Two connections to one cluster: noticed by its id, whatever addresses and users they have."""
+        """Refuse two connections to one cluster: the cluster id shows it, regardless of addresses and users."""
         if self.source.cluster_id and self.source.cluster_id == self.target.cluster_id:
             raise SameCluster(
                 f"source and target are the same cluster (id {self.source.cluster_id}): {self.spec.source.conn_id} "
@@ -359,15 +359,15 @@ class Migration:
                 details={"spec": spec_to_record(self.spec.model_dump(mode="json"))},
             )
         if not self._is_guarded:
-            # Steps that are tried again in this process must not pass it by, so it is done only once it has ended well.
-            # The journal is kept before: what was claimed can be released then.
+            # Steps that are retried in this process must not bypass the guard, so it counts as done only after it
+            # has succeeded. The journal is kept before that, so that the claim can be released.
             guard_spec(self._journal, self.spec.model_dump(mode="json"))
             publish_claim(self.journal_store, self.spec.migration_id, self._journal.generation, str(self.owner))
             self._is_guarded = True
         return self._journal
 
     def release(self, reason: str) -> None:
-        """Let go of the migration, if it is held here, so that another owner may claim it without a takeover."""
+        """Release the migration, if it is held here, so that another owner may claim it without a takeover."""
         for journal in (self._journal, self._journal_alone):
             if journal is not None and journal.generation:
                 journal.release(reason)
@@ -375,17 +375,17 @@ class Migration:
     # -- running -----------------------------------------------------------------------------------------------------
 
     def run(self, phase: str, **options: Any) -> PhaseResult:
-        """Run one phase, or say that it is done. Failures go to the journal.
+        """Run one phase, or report that it is already done. Failures go to the journal.
 
         :param phase: task id of the phase: ``plan``, ``seed``, ``cutover.freeze`` ...
-        :raises IllegalTransition: phases before it are missing.
-        :raises MigrationError: what the phase met.
+        :raises IllegalTransition: an earlier phase has not run yet.
+        :raises MigrationError: any error of the phase.
         """
         entry = PHASES[phase]
         return self._recorded(entry, lambda: self._run(entry, phase, options))
 
     def _recorded(self, entry: PhaseEntry, step: Callable[[], PhaseResult]) -> PhaseResult:
-        """Run a step of a phase, those of the cutover patiently; failures go to the journal."""
+        """Run a step of a phase; retry steps of the cutover patiently. Failures go to the journal."""
         try:
             if entry.state is not State.CUTOVER:
                 return step()
@@ -402,7 +402,7 @@ class Migration:
             self._record_failure(entry, error)
             raise
         except Exception as error:
-            # Not one of ours: a mistake in this package, or a library's. The journal must know all the same.
+            # Not a MigrationError: a bug in this package or in a library. It must be journaled as well.
             self._record_failure(entry, error)
             raise
 
@@ -417,10 +417,10 @@ class Migration:
         return result
 
     def run_cutover(self, on_result: Callable[[PhaseResult], None] = lambda _result: None) -> PhaseResult:
-        """All steps of the cutover one after the other, in this process; what was done before is confirmed.
+        """Run all steps of the cutover in order, in this process; steps done before are only confirmed.
 
-        :param on_result: told of each step that has ended.
-        :raises MigrationError: what a step met; run again, it goes on from there.
+        :param on_result: called with the result of each step.
+        :raises MigrationError: any error of a step; another call continues from there.
         """
         for step in one_task.STEPS:
             if step == one_task.AFTER_TAIL:
@@ -430,10 +430,12 @@ class Migration:
         return result
 
     def wait_for_tail(self, *, sleep: Callable[[float], None] | None = None) -> PhaseResult:
-        """Until the tail has ended, which runs elsewhere, as patiently as a step of the cutover. ``details["ended"]``.
+        """Wait until the tail, which runs elsewhere, has ended, as patiently as a step of the cutover.
 
-        :param sleep: may raise why the tail has failed; for good, and the freeze is lifted.
-        :raises FreezeFailed: not within the freeze's limit; the freeze was lifted.
+        The result has ``details["ended"]``.
+
+        :param sleep: may raise the error of a failed tail; if it is permanent, the freeze is lifted.
+        :raises FreezeFailed: the tail did not end within the freeze's limit; the freeze was lifted.
         """
         wait = sleep or self._sleep
         return self._recorded(PHASES[one_task.AFTER_TAIL], lambda: one_task.wait_for_tail(self.context, sleep=wait))
@@ -442,7 +444,7 @@ class Migration:
         if not entry.needs_journal_only:
             return self.context
         if phase == "rollback":
-            # Looks before it claims: a rollback that is refused must not take the migration from whoever holds it.
+            # Check before claiming: a refused rollback must not take the migration from its holder.
             self._check_rollback()
             return self.journal_context
         try:
@@ -451,7 +453,7 @@ class Migration:
             raise freeze_limit.journal_unreachable(self.spec, error) from error
 
     def _check_rollback(self) -> None:
-        # Only a rollback needs its module.
+        # Only a rollback needs this module.
         from airflow_provider_kafka_migration.phases import rollback
 
         journal = self._existing_journal()
@@ -461,7 +463,7 @@ class Migration:
         rollback.check_allowed(self._context_of(journal))
 
     def _record_failure(self, entry: PhaseEntry, error: Exception) -> None:
-        # Where the phase's context could not be opened nothing has run. Only a freeze may have ended all the same.
+        # If the phase's context could not be opened, nothing has run. Only a freeze may have ended nevertheless.
         journal = self.context.journal if "context" in self.__dict__ else None
         if entry.needs_journal_only or isinstance(error, FreezeFailed | StillFrozen):
             journal = journal or self._journal_alone
@@ -469,10 +471,10 @@ class Migration:
             journal.fail(error)
 
     def _already_done(self, entry: PhaseEntry, phase: str, context: PhaseContext) -> PhaseResult | None:
-        """What the journal says of a phase that is over, after checking what can be checked; None: run it."""
+        """Return the journaled result of a finished phase, after verifying what can be verified; None: run it."""
         journal = context.journal
         journal.refresh()
-        # Giving up what is finalized is no no-op: rollback itself refuses it, and says what to do instead.
+        # Rolling back a finalized migration is not a no-op: rollback itself refuses it and names the alternative.
         ended = journal.tip_state is State.ROLLED_BACK or (journal.tip_state is State.FINALIZED and phase != "rollback")
         if ended:
             summary = f"the migration is {journal.tip_state}"
@@ -481,7 +483,7 @@ class Migration:
         return entry.done(phase, context)
 
     def _enter(self, entry: PhaseEntry, phase: str, journal: Journal) -> None:
-        """Bring the state machine to the phase's state; a failed migration re-enters the state that failed."""
+        """Move the state machine to the phase's state; a failed migration re-enters the state that failed."""
         if entry.state is None:
             return
         if journal.tip_state is State.FAILED and journal.working_state is not None:
@@ -495,18 +497,18 @@ class Migration:
         raise IllegalTransition(
             f"{phase} cannot start: the migration is in state {working}",
             where=Where(migration_id=self.spec.migration_id, phase=phase),
-            next_step=f"run the phases before it first (state {entry.state} follows {_before(entry.state)})",
+            next_step=f"run the earlier phases first (state {entry.state} follows {_before(entry.state)})",
         )
 
     def _leave(self, entry: PhaseEntry, result: PhaseResult, journal: Journal) -> None:
-        """After a phase that ends its state: go on to the next one."""
+        """Move to the next state after a phase that ends its state."""
         if entry.leads_to is not None and journal.tip_state is entry.state:
             journal.transition(entry.leads_to, result.summary)
 
-    # -- looking -----------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Where the migration stands, from the journal; claims nothing and asks no cluster."""
+        """Return the status according to the journal; make no claim and no cluster request."""
         journal = Journal(self.journal_store, self.spec.migration_id)
         journal.refresh()
         if not journal.exists:
@@ -528,9 +530,9 @@ class Migration:
         )
 
     def tail_silence(self) -> str:
-        """That nothing is heard from the tail, in one sentence; empty while it runs, or need not run.
+        """Return one sentence if the tail shows no sign of life; empty while it runs or need not run.
 
-        It may take some seconds: a clock that is wrong looks like a tail that is dead until the tail writes again.
+        This may take some seconds: with a wrong clock the tail looks dead until it writes again.
         """
         with self.reading() as context:
             return tail_health.silence(context, sleep=self._sleep) if context.journal.exists else ""
@@ -544,14 +546,14 @@ class Migration:
 
     @contextmanager
     def reading(self) -> Iterator[PhaseContext]:
-        """A context for looking only: nothing is claimed, and every attempt to journal is refused."""
+        """Yield a read-only context: it makes no claim, and refuses every attempt to journal."""
         journal = Journal(self.journal_store, self.spec.migration_id)
         journal.refresh()
         yield self._context_of(journal)
 
 
 class DrainWatch:
-    """Looks at the lags of a migration, again and again; holds connections, no claim. For triggers."""
+    """Checks the lags of a migration repeatedly, for triggers. It holds connections but no claim."""
 
     def __init__(self, migration: Migration) -> None:
         self._migration = migration
@@ -564,7 +566,7 @@ class DrainWatch:
         return cls(Migration.open(spec, "drain-watch", resolver, actor="drain_ready"))
 
     def check(self) -> dict[str, Any]:
-        """One look: ``{"ready", "summary", "stable_since", ...}``."""
+        """Check once and return ``{"ready", "summary", "stable_since", ...}``."""
         with self._migration.reading() as context:
             working = context.journal.working_state
             tail = position(State.TAIL)
@@ -582,13 +584,13 @@ class DrainWatch:
 
 
 class FreezeWatch:
-    """Looks at a migration's freeze in its journal, again and again; holds no claim. For triggers."""
+    """Checks a migration's freeze in its journal repeatedly, for triggers. It holds no claim."""
 
     def __init__(self, migration: Migration) -> None:
         self._migration = migration
         self._reading = ExitStack()
         self._context: PhaseContext | None = None
-        #: The last freeze that was seen, by this watch or by the one before it.
+        #: The last freeze seen by this watch or by its predecessor.
         self.known: FreezeAttempt | None = None
         self._has_seen = False
 
@@ -598,7 +600,7 @@ class FreezeWatch:
         return cls(Migration.open(spec, "freeze-watch", resolver, actor="cutover.freeze_limit"))
 
     def check(self) -> dict[str, Any]:
-        """One look: ``{"ready", "summary"}``. Only what the journal has got since the last one is read."""
+        """Check once and return ``{"ready", "summary"}``. Only entries written since the last check are read."""
         if self._context is None:
             try:
                 self._context = self._reading.enter_context(self._migration.reading())
@@ -607,20 +609,20 @@ class FreezeWatch:
         try:
             return freeze_limit.check_limit(self._context)
         finally:
-            # Also what was read before the journal failed.
+            # Keep also what was read before the journal failed.
             self.see(freeze_attempt.current_attempt(self._context))
 
     def see(self, attempt: FreezeAttempt | None) -> None:
-        """Take what the journal has of the last freeze; None: there was none."""
+        """Remember the last freeze in the journal; None: there was none."""
         self.known, self._has_seen = attempt, True
 
     def follow(self, former: FreezeWatch) -> None:
-        """Know what the watch before this one has seen."""
+        """Take over what the previous watch has seen."""
         self.known, self._has_seen = former.known, former._has_seen
 
     @property
     def may_be_frozen(self) -> bool:
-        """Whether producers may be frozen, by the last look that could read the journal; without one: nobody knows."""
+        """Whether producers may be frozen, by the last successful read of the journal; True if there was none."""
         return not self._has_seen or (self.known is not None and self.known.is_open)
 
     def close(self) -> None:
@@ -630,10 +632,10 @@ class FreezeWatch:
 
 
 class Watch(Protocol):
-    """What a trigger looks with."""
+    """The interface through which a trigger checks a migration."""
 
     def check(self) -> dict[str, Any]:
-        """One look: ``{"ready", "summary", ...}``."""
+        """Check once and return ``{"ready", "summary", ...}``."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,7 +1,7 @@
-"""Secrets that stand in a spec as plain text: found by the names of their keys and by their looks. Pure.
+"""Finds plain-text secrets in a spec, by the names of their keys and by the look of their values. Pure.
 
-A spec is kept in the journal, in Airflow's database and in evidence, so it holds references (``env:NAME``,
-``file:PATH``, ``airflow:CONN_ID``) in their place. No secret is ever repeated in a reason.
+A spec is kept in the journal, in Airflow's database and in evidence, so it must hold references (``env:NAME``,
+``file:PATH``, ``airflow:CONN_ID``) instead. No reason ever repeats a secret.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Finding = tuple[str, str]
 
 REFERENCE = re.compile(r"(?:env|file|airflow):[^\s/]\S*|file:/(?!/)\S+")
 
-#: How whoever wrote a secret can give it instead.
+#: How to give a secret instead of writing it into the spec.
 _REFERENCE_FORMS = "write it into an environment variable, a file of mode 0600 or an Airflow connection, and give its "
 _REFERENCE_FORMS += "reference here: env:NAME, file:PATH or airflow:CONN_ID"
 _SPARK_FORMS = (
-    "Spark's conf is shown in its arguments and its UI, and Spark resolves no references: put it into "
+    "Spark shows its conf in its arguments and its UI, and resolves no references: put the secret into "
     "spark-defaults.conf of the machine that submits, or mount it into the executors (docs/spark.md)"
 )
 
@@ -32,12 +32,12 @@ _SECRET_WORDS = frozenset(
         *("token",),
     }
 )
-#: "key" alone names a secret only behind one of these: there are keys of records and of deduplication, too.
+#: "key" names a secret only after one of these words: records and deduplication have keys as well.
 _KINDS_OF_KEYS = frozenset(
     {"access", "account", "api", "auth", "encryption", "integration", "private", "routing", "secret", "shared"}
     | {"signing", "storage"}
 )
-#: Names of what is mounted, not what it holds.
+#: Names of mounted secrets, not their content.
 _SPARK_NAMES = re.compile(r"spark\.kubernetes\.(?:driver|executor)\.(?:secrets|secretKeyRef)\..+")
 
 _KNOWN_TOKENS = re.compile(
@@ -49,24 +49,24 @@ _NAMED_INSIDE = re.compile(
     r"(?i)(?:password|passwd|passphrase|secret|token|(?:api|access|account|private|secret)[._-]?key)"
     r"""(?:=|["']\s*:\s*)["']?[^\s"'{$]"""
 )
-#: A password is needed: ``abfss://container@account`` is an ordinary place.
+#: Only with a password: ``abfss://container@account`` is an ordinary location.
 _LOGIN_INSIDE = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://[^\s/?#@:]*:[^\s/?#@]+@")
 _ADDRESS = re.compile(r"(?i)https?://\S*")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is a reference to a secret and nothing else."""
+    """Return whether a text is a reference to a secret and nothing else."""
     return REFERENCE.fullmatch(text) is not None
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an http or https address and nothing else."""
+    """Return whether a text is an http or https address and nothing else."""
     return _ADDRESS.fullmatch(text) is not None and _place(text) is not None
 
 
 def shown_address(address: str) -> str:
-    """Of an address its scheme, host and port, of a reference all: what may be logged and kept."""
+    """Return what may be logged and kept: the scheme, host and port of an address, or a whole reference."""
     if is_reference(address):
         return address
     return _place(address) or "the webhook"
@@ -85,7 +85,7 @@ def _place(address: str) -> str | None:
 
 
 def why_no_plain_address(address: str) -> str:
-    """Which part of an http(s) address may be a secret; empty if it is only a place."""
+    """Return which part of an http(s) address may be a secret; empty if the address is only a location."""
     _, _, rest = address.partition("://")
     place, _, path = rest.partition("/")
     if "@" in re.split(r"[?#]", place)[0]:
@@ -100,13 +100,13 @@ def why_no_plain_address(address: str) -> str:
 
 
 def in_webhook(path: str, address: str | None) -> Iterator[Finding]:
-    """The address that freezes producers."""
+    """Check the address that freezes producers."""
     if address and not is_reference(address) and (why := why_no_plain_address(address)):
         yield path, f"this address may hold a secret: {why}. {_REFERENCE_FORMS}"
 
 
 def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
-    """Settings of Spark. References are findings, too: nobody resolves them."""
+    """Check the settings of Spark. References are findings as well: Spark does not resolve them."""
     for key in sorted(conf):
         value = conf[key]
         named = names_a_secret(key) and not _SPARK_NAMES.fullmatch(key) and value.lower() not in ("", "true", "false")
@@ -115,9 +115,9 @@ def in_spark_conf(path: str, conf: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def in_arguments(path: str, value: Any, *, named: bool = False) -> Iterator[Finding]:
-    """Arguments of a notifier, lists and mappings in them included. References and templates are none.
+    """Check the arguments of a notifier, including nested lists and mappings. References and templates are fine.
 
-    :param named: the key above says that it is a secret.
+    :param named: the name of a key above marks the value as a secret.
     """
     if isinstance(value, Mapping):
         for key in sorted(value, key=str):
@@ -126,7 +126,7 @@ def in_arguments(path: str, value: Any, *, named: bool = False) -> Iterator[Find
         for index, item in enumerate(value):
             yield from in_arguments(f"{path}[{index}]", item, named=named)
     elif _is_plain_secret(value, named=named):
-        yield path, f"this looks like a secret. {_REFERENCE_FORMS}; a template ({{{{ ... }}}}) does it, too"
+        yield path, f"this looks like a secret. {_REFERENCE_FORMS}; a template ({{{{ ... }}}}) works as well"
 
 
 def _is_plain_secret(value: Any, *, named: bool) -> bool:
@@ -138,12 +138,12 @@ def _is_plain_secret(value: Any, *, named: bool) -> bool:
 
 
 def names_a_secret(key: str) -> bool:
-    """Whether the name of a key says that its value is a secret."""
+    """Return whether the name of a key marks its value as a secret."""
     words = [word.lower() for word in _WORDS.findall(key)]
     if words and words[-1] in _SECRET_WORDS:
         return True
     pairs = list(pairwise(words))
-    # Behind an Azure account's key comes the account.
+    # In the name of an Azure account key the account follows the key.
     return ("account", "key") in pairs or bool(pairs and pairs[-1][1] == "key" and pairs[-1][0] in _KINDS_OF_KEYS)
 
 
@@ -154,7 +154,7 @@ def _looks_secret(value: str) -> bool:
 
 
 def _is_secret_address(address: str) -> bool:
-    """An address in an argument may have a query, as long as no part of it looks like a secret."""
+    """Return whether a part of an address looks like a secret; an address in an argument may have a query."""
     try:
         parts = urlsplit(address)
         pairs = parse_qsl(parts.query, keep_blank_values=True)
@@ -166,7 +166,7 @@ def _is_secret_address(address: str) -> bool:
 
 
 def _looks_random(text: str) -> bool:
-    """Whether nobody would choose this text as a name: an UUID, or letters and digits in a wild mixture."""
+    """Return whether a text is unlikely to be a chosen name: a UUID, or letters and digits mixed at random."""
     if _UUID.search(text):
         return True
     runs = re.findall(r"[A-Za-z0-9]{16,}", text)

@@ -1,6 +1,6 @@
 """References to secrets: the spec, argv and journals hold references, never the secrets themselves.
 
-A reference is ``env:NAME`` (an environment variable), ``file:PATH`` (a file only its owner may read) or a scheme
+A reference is ``env:NAME`` (an environment variable), ``file:PATH`` (a file that only its owner may read) or a scheme
 that a higher layer adds (``airflow:CONN_ID``). A plain word without a scheme is an Airflow connection id.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
 
 Handler = Callable[[str], str]
-#: Gives, for what a reference names, a function that returns the keys that hold now; None where they never change.
+#: Takes what a reference names and returns a function that returns the current keys; None if they never change.
 Renewal = Callable[[str], "Callable[[], Any] | None"]
 
 DEFAULT_SCHEME = "airflow"
 
 
 def split_reference(reference: str) -> tuple[str, str]:
-    """``env:NAME`` -> ``("env", "NAME")``; a word without a scheme is an Airflow connection id."""
+    """Split ``env:NAME`` into ``("env", "NAME")``; a word without a scheme is an Airflow connection id."""
     scheme, separator, rest = reference.partition(":")
     if separator and scheme.isidentifier() and rest and not rest.startswith("//"):
         return scheme, rest
@@ -62,10 +62,10 @@ def _from_file(path: str) -> str:
 
 
 class Resolver:
-    """Turns references into their content.
+    """Resolves references to their content.
 
-    :param handlers: more schemes, for instance ``airflow`` (given by the Airflow layer).
-    :param renewals: for schemes behind which credentials may be temporary.
+    :param handlers: additional schemes, for instance ``airflow`` (from the Airflow layer).
+    :param renewals: for schemes whose credentials may be temporary.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class Resolver:
         self._renewals = dict(renewals or {})
 
     def renewal(self, reference: str) -> Callable[[], Any] | None:
-        """A function that returns the keys that hold now, for credentials that end and are replaced; else None.
+        """Return a function that returns the current keys, for credentials that expire and are replaced; else None.
 
-        :raises ConnectionInvalid: there is no such connection.
+        :raises ConnectionInvalid: the connection does not exist.
         """
         scheme, rest = split_reference(reference)
         renewal = self._renewals.get(scheme)
         return renewal(rest) if renewal else None
 
     def text(self, reference: str) -> str:
-        """The content behind a reference.
+        """Return the content behind a reference.
 
         :raises ConnectionInvalid: unknown scheme, missing variable, unreadable or world-readable file.
         """
@@ -94,18 +94,18 @@ class Resolver:
         if handler is None:
             known = ", ".join(sorted(self._handlers))
             raise ConnectionInvalid(
-                f"no way to resolve a reference of the kind {scheme!r}",
+                f"references of the kind {scheme!r} cannot be resolved",
                 where=Where(path=reference),
-                next_step=f"use one of: {known}; outside of Airflow connections are env:NAME or file:PATH",
+                next_step=f"use one of: {known}; without Airflow, give connections as env:NAME or file:PATH",
             )
         return handler(rest)
 
     def mapping(self, reference: str) -> dict[str, Any]:
-        """The content behind a reference as a JSON object: librdkafka keys, or S3 settings."""
+        """Return the content behind a reference as a JSON object: librdkafka keys, or S3 settings."""
         try:
             value = json.loads(self.text(reference))
         except json.JSONDecodeError:
-            # The text may hold a secret, so it is never quoted.
+            # The text may hold a secret, so the error never quotes it.
             raise ConnectionInvalid(
                 "the content is not a JSON object",
                 where=Where(path=reference),

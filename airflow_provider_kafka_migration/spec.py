@@ -1,4 +1,4 @@
-"""What the user writes: one migration as YAML or DAG Params. All mistakes come in one error."""
+"""The spec of one migration, as YAML or DAG Params. One error reports all its mistakes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _SIZE = re.compile(r"^\s*(\d+)\s*([A-Za-z]*)\s*$")
 
 
 def parse_duration(value: Any) -> timedelta:
-    """``30s``, ``5m``, ``2h``, ``7d``, ``7y`` or a number of seconds."""
+    """Parse ``30s``, ``5m``, ``2h``, ``7d``, ``7y`` or a number of seconds."""
     if isinstance(value, timedelta):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
@@ -64,11 +64,11 @@ def _seconds(value: float) -> timedelta:
     try:
         return timedelta(seconds=value)
     except OverflowError:
-        raise ValueError("a duration of that length cannot be handled") from None
+        raise ValueError("this duration is too long") from None
 
 
 def format_duration(value: timedelta) -> str:
-    """The shortest text that :func:`parse_duration` reads back as the same value."""
+    """Return the shortest text that :func:`parse_duration` reads back as the same value."""
     seconds = value.total_seconds()
     for unit in ("y", "w", "d", "h", "m"):
         if seconds and seconds % _UNIT_SECONDS[unit] == 0:
@@ -77,7 +77,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def parse_bytes(value: Any) -> int:
-    """``32MiB``, ``1GB``, or a number of bytes."""
+    """Parse ``32MiB``, ``1GB`` or a number of bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     match = _SIZE.match(value) if isinstance(value, str) else None
@@ -87,7 +87,7 @@ def parse_bytes(value: Any) -> int:
 
 
 def check_regex(value: str) -> str:
-    """A regular expression that compiles."""
+    """Check that a regular expression compiles."""
     try:
         re.compile(value)
     except re.error as error:
@@ -96,7 +96,7 @@ def check_regex(value: str) -> str:
 
 
 def check_location(value: str) -> str:
-    """``s3://bucket/prefix`` or ``file:///folder``, without a slash at the end."""
+    """Check for ``s3://bucket/prefix`` or ``file:///folder``, and strip trailing slashes."""
     if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]+(/.*)?|file:///.+", value):
         raise ValueError("a location is s3://bucket/prefix or file:///folder")
     return value.rstrip("/")
@@ -119,13 +119,13 @@ Location = Annotated[str, AfterValidator(check_location)]
 
 # -- spec conflicts ---------------------------------------------------------------------------------------------------
 #
-# Mistakes that two keys of a spec make together: each key alone is fine. Pure; paths as people write them.
+# Conflicts between two keys of a spec, each of which is valid alone. Pure functions; paths as people write them.
 #
-# Looked for in all keys that are valid by themselves, also beside wrong ones in the same section, so that they are
-# told together with all other mistakes.
+# They check all keys that are valid by themselves, even next to wrong keys in the same section, so that one error
+# reports these conflicts together with all other mistakes.
 
 
-#: What brokers take as a topic's name (``org.apache.kafka.common.internals.Topic``).
+#: Topic names that brokers accept (``org.apache.kafka.common.internals.Topic``).
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 #: (path in the spec, reason)
@@ -133,14 +133,14 @@ Mistake = tuple[str, str]
 
 
 class KeyUnknownError(Exception):
-    """A rule asks for a key that is a mistake itself, so it can say nothing."""
+    """A rule needs a key that is itself wrong, so it cannot be checked."""
 
 
 class ValidKeys:
-    """The valid keys of a section that has wrong ones, too.
+    """The valid keys of a section that also has wrong keys.
 
-    :param section: a section in which the wrong keys have their defaults.
-    :param wrong: paths of the wrong keys inside of the section, dots between their parts.
+    :param section: the section, with its wrong keys replaced by their defaults.
+    :param wrong: dotted paths of the wrong keys inside the section.
     """
 
     def __init__(self, section: Any, wrong: Collection[str]) -> None:
@@ -156,19 +156,18 @@ class ValidKeys:
 
 
 def conflicts(sections: Mapping[str, Any], *, recorded: bool = False) -> list[Mistake]:
-    """All of them, in the order of the spec.
+    """Return all conflicts, in the order of the spec.
 
-    :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name; those of which nothing is
-        known are left out.
-    :param recorded: the spec is one that an earlier version has accepted, and nobody can correct it: plain secrets
-        are no mistakes.
+    :param sections: sections (models of :mod:`~.spec`, or :class:`ValidKeys`) by name, without unreadable sections.
+    :param recorded: the spec was accepted by an earlier version and can no longer be corrected: plain-text secrets
+        are not mistakes.
     """
     found: list[Mistake] = []
     rules = (_connections, _selection, _renames, _grants_without_acls, _grants_with_iam, _users, _webhook)
     for rule in (*rules, *(() if recorded else (_webhook_secret, _spark_secrets, _notifier_secrets))):
         with contextlib.suppress(KeyUnknownError):
             for mistake in rule(sections):
-                found.append(mistake)  # noqa: PERF402 - what was found before the unknown key counts
+                found.append(mistake)  # noqa: PERF402 - keep the mistakes found before the unknown key
     return found
 
 
@@ -179,29 +178,29 @@ def _section(sections: Mapping[str, Any], name: str) -> Any:
 
 
 def _connections(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """One cluster for both roles."""
+    """Find one connection used for both roles."""
     if _section(sections, "source").conn_id == _section(sections, "target").conn_id:
         yield "target.conn_id", "source and target use the same connection"
 
 
 def _selection(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """An exclude list that takes everything away again."""
+    """Find an exclude list that removes everything that is included."""
     topics = _section(sections, "topics")
     if ".*" in topics.exclude:
         yield f"topics.exclude[{topics.exclude.index('.*')}]", "'.*' excludes every topic: nothing is left to migrate"
     elif set(topics.include) <= set(topics.exclude):
-        yield "topics.exclude", "it has all that topics.include has: nothing is left to migrate"
+        yield "topics.exclude", "it contains everything in topics.include: nothing is left to migrate"
 
 
 def _renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Names that brokers refuse, names for two topics, renames of topics that are not selected."""
+    """Find names that brokers refuse, one name for two topics, and renames of topics that are not selected."""
     topics = _section(sections, "topics")
     sources: dict[str, list[str]] = defaultdict(list)
     for source, target in sorted(topics.rename.topics.items()):
         path = f"topics.rename.topics.{source}"
         sources[target].append(source)
         if not TOPIC_NAME.fullmatch(target) or target in (".", ".."):
-            yield path, f"{target!r} is no name of a topic: at most 249 letters, digits and . _ -"
+            yield path, f"{target!r} is not a valid topic name: at most 249 letters, digits and . _ -"
         if not topics.selects(source):
             yield path, "this topic is not selected by topics.include and topics.exclude"
     for target, names in sorted(sources.items()):
@@ -210,33 +209,33 @@ def _renames(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _grants_without_acls(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """A policy that leaves the other one nothing to do."""
+    """Find a write_grants policy that has no ACLs to hold back."""
     acls = _section(sections, "acls")
     if acls.write_grants == "at_cutover" and acls.policy == "skip":
-        yield "acls.write_grants", "at_cutover holds back copied ACLs, and acls.policy: skip copies none"
+        yield "acls.write_grants", "at_cutover holds back copied ACLs, but acls.policy: skip copies none"
 
 
 def _grants_with_iam(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """A policy that a person would have to keep."""
+    """Find a write_grants policy that only a person could enforce."""
     acls = _section(sections, "acls")
     if acls.write_grants == "at_cutover" and acls.target_auth == "iam":
         yield "acls.write_grants", "at_cutover cannot hold back what acls.target_auth: iam leaves to a person"
 
 
 def _users(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Secrets in place of references."""
+    """Find texts that are not secret references."""
     for user, reference in sorted(_section(sections, "acls").users.items()):
         scheme, separator, rest = reference.partition(":")
         if not separator or not scheme.isidentifier() or not rest:
-            # Whoever wrote it may have written the secret itself: it is not repeated.
+            # The value may be the secret itself, so the message does not repeat it.
             yield f"acls.users.{user}", "not a secret reference: write env:NAME, file:PATH or airflow:CONN_ID"
 
 
 def _webhook(sections: Mapping[str, Any]) -> Iterator[Mistake]:
-    """A freeze by a webhook that has no address."""
+    """Find a webhook freeze without an address."""
     cutover = _section(sections, "cutover")
     if cutover.freeze == "webhook" and not cutover.producer_freeze_webhook:
-        yield "cutover.producer_freeze_webhook", "freeze: webhook needs the address that is called"
+        yield "cutover.producer_freeze_webhook", "freeze: webhook needs the address to call"
 
 
 def _webhook_secret(sections: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -257,7 +256,7 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 
-#: Seed 004 and MirrorMaker 2: configs that belong to a cluster, not to a topic's meaning.
+#: Seed 004 and MirrorMaker 2: configs that belong to a cluster rather than to a topic's meaning.
 DEFAULT_CONFIG_EXCLUDE = (
     r"follower\.replication\.throttled\.replicas",
     r"leader\.replication\.throttled\.replicas",
@@ -265,13 +264,13 @@ DEFAULT_CONFIG_EXCLUDE = (
 
 
 class Section(BaseModel):
-    """A part of the spec: unknown keys are mistakes."""
+    """A part of the spec. Unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 def _why_not_selected(section: str, name: str, include: list[str], exclude: list[str]) -> str:
-    """Which rule leaves a name out; empty if none does."""
+    """Return the rule that leaves a name out; empty if none does."""
     for pattern in exclude:
         if re.fullmatch(pattern, name):
             return f"{section}.exclude: {pattern}"
@@ -285,39 +284,39 @@ class ClusterSection(Section):
 
     conn_id: str = Field(
         min_length=1,
-        description="Airflow connection of type kafka (its extra holds librdkafka keys), or env:NAME / file:PATH "
-        "with the same JSON for use without Airflow.",
+        description="Airflow connection of type kafka (its extra holds librdkafka keys); without Airflow, env:NAME "
+        "or file:PATH with the same JSON.",
     )
-    name: str | None = Field(None, description="Name shown to people; the connection's id if not given.")
+    name: str | None = Field(None, description="Name shown to people; default: the connection's id.")
 
 
 class StorageSection(Section):
-    """Where journal, archive and evidence live."""
+    """Where the journal, archive and evidence are stored."""
 
     conn_id: str | None = Field(
         None, description="Airflow aws connection, or env:NAME / file:PATH; empty: the machine's own AWS identity."
     )
     journal: Location = Field(description="Journal, plan and jobs: s3://bucket/prefix (or file:///folder for trials).")
-    archive: Location | None = Field(None, description="Seed segments; the journal's location + /archive if not given.")
+    archive: Location | None = Field(None, description="Seed segments; default: the journal's location + /archive.")
     evidence: Location | None = Field(
-        None, description="Evidence and offset map, best a bucket with Object Lock; journal + /evidence if not given."
+        None, description="Evidence and offset map, ideally in a bucket with Object Lock; default: journal + /evidence."
     )
 
     @property
     def archive_location(self) -> str:
-        """Location of the archive, default applied."""
+        """Location of the archive, with the default applied."""
         return self.archive or f"{self.journal}/archive"
 
     @property
     def evidence_location(self) -> str:
-        """Location of the evidence, default applied."""
+        """Location of the evidence, with the default applied."""
         return self.evidence or f"{self.journal}/evidence"
 
 
 class RenameSection(Section):
     """Names of the topics on the target. Default: unchanged."""
 
-    prefix: str = Field("", pattern=r"^[a-zA-Z0-9._-]*$", description="Put before each topic name.")
+    prefix: str = Field("", pattern=r"^[a-zA-Z0-9._-]*$", description="Prepended to each topic name.")
     topics: dict[str, str] = Field(default_factory=dict, description="Exact renames, source name to target name.")
 
 
@@ -328,7 +327,7 @@ class TopicsSection(Section):
         [".*"],
         min_length=1,
         description="Names or regular expressions, full match. Internal topics (`__*`, `*.replica` and others) need a "
-        "pattern that names them, for instance `__debezium-heartbeat.*`; those of the brokers never match.",
+        "pattern that names them, for instance `__debezium-heartbeat.*`; the brokers' own topics never match.",
     )
     exclude: list[Regex] = Field(default_factory=list, description="Names or regular expressions; exclude wins.")
     rename: RenameSection = Field(default_factory=lambda: RenameSection())
@@ -338,13 +337,13 @@ class TopicsSection(Section):
         return not self.why_left_out(topic)
 
     def why_left_out(self, topic: str) -> str:
-        """Why a source topic is not part of the migration; empty if it is."""
+        """Return why a source topic is not part of the migration; empty if it is."""
         if why := why_internal(topic, self.include):
             return why
         return _why_not_selected("topics", topic, self.include, self.exclude)
 
     def target_name(self, topic: str) -> str:
-        """Name of a source topic on the target."""
+        """Return the name of a source topic on the target."""
         return self.rename.topics.get(topic, f"{self.rename.prefix}{topic}")
 
 
@@ -352,33 +351,34 @@ class TopologySection(Section):
     """How topics and their configs are created."""
 
     replication_factor: Literal["source", "target_default"] | Annotated[int, Field(ge=1)] = Field(
-        "source", description="source, target_default or a number; capped by the target's brokers with a finding."
+        "source", description="source, target_default or a number; capped at the target's broker count, with a finding."
     )
     config_exclude: list[Regex] = Field(
         list(DEFAULT_CONFIG_EXCLUDE), description="Topic configs that are not copied (full match)."
     )
     use_defaults_from: Literal["source", "target"] = Field(
-        "target", description="For configs that the source has at its default: leave the target's, or set the source's."
+        "target", description="Configs at their default on the source: keep the target's default, or set the source's."
     )
     on_config_drift: Literal["overwrite_with_source", "keep_target", "refuse"] = Field(
-        "overwrite_with_source", description="When a target topic exists with other configs."
+        "overwrite_with_source", description="What happens when a target topic exists with different configs."
     )
     follow_new: bool = Field(
         True,
-        description="Take up what appears on the source after the plan: partitions before topology_copy (false: they "
-        "are an error), selected topics and partitions while the tail runs.",
+        description="Include what appears on the source after the plan: partitions before topology_copy (false: they "
+        "are an error), and selected topics and partitions while the tail runs.",
     )
     on_source_drift: Literal["follow", "refuse", "ignore"] = Field(
         "follow",
         description="Topic configs, ACLs, SCRAM users and quotas that change on the source after the plan: the tail "
-        "takes them over; or they stop the cutover; or they are only named (approval, validation, evidence).",
+        "applies them to the target, or they stop the cutover, or they are only reported (approval, validation, "
+        "evidence).",
     )
     on_topic_deleted: Literal["fail", "drop"] = Field(
         "fail",
-        description="A topic that is deleted, or created again, on the source while the tail runs: stop before the "
-        "cutover, or go on without it (its copy stays; named in the evidence).",
+        description="A topic that is deleted or recreated on the source while the tail runs: stop before the "
+        "cutover, or continue without it (its copy stays; the evidence names it).",
     )
-    refresh_interval: Duration = Field("30s", description="How often the tail looks for new topics and partitions.")  # type: ignore[assignment]
+    refresh_interval: Duration = Field("30s", description="How often the tail checks for new topics and partitions.")  # type: ignore[assignment]
 
 
 class AclsSection(Section):
@@ -387,10 +387,10 @@ class AclsSection(Section):
     policy: Literal["merge", "replace", "refuse", "skip"] = Field(
         "merge",
         description="merge creates what is missing; replace also reports what only the target has; refuse stops at any "
-        "difference; skip copies none and says so in the evidence.",
+        "difference; skip copies none and records that in the evidence.",
     )
     write_grants: Literal["at_once", "at_cutover"] = Field(
-        "at_once", description="When producers get WRITE on the target: at once, or when clients may switch."
+        "at_once", description="When producers get WRITE on the target: immediately, or when clients may switch."
     )
     exclude_principals: list[Regex] = Field(["User:ANONYMOUS"], description="Principals that are not copied.")
     target_auth: Literal["kafka", "iam"] = Field("kafka", description="iam writes access-map.json instead of ACLs.")
@@ -406,12 +406,12 @@ class AclsSection(Section):
 
 
 class EstimateSection(Section):
-    """What plan's estimates of time and cost assume. Nothing else depends on it."""
+    """Assumptions of the plan's time and cost estimates. Nothing else depends on them."""
 
     measure: bool = Field(
         False,
-        description="Read from the source for some seconds at plan time, and estimate with that rate where it is "
-        "lower; written beside the plan, never into it.",
+        description="Read from the source for a few seconds at plan time, and estimate with that rate where it is "
+        "lower; stored next to the plan, never in it.",
     )
     copy_bytes_per_second: ByteSize = Field("100MB", ge=1, description="Rate of the copy, all lanes together.")  # type: ignore[assignment]
     usd_per_gb_transfer: float = Field(0.02, ge=0, description="Network transfer between source, workers and target.")
@@ -427,10 +427,10 @@ class GroupsSection(Section):
     include: list[Regex] = Field([".*"], description="Group ids or regular expressions, full match.")
     exclude: list[Regex] = Field(
         ["console-consumer-.*", "__.*"],
-        description="Exclude wins. Every group that is left out is listed with its reason.",
+        description="Exclude wins. Every excluded group is listed with its reason.",
     )
     on_active_source: Literal["warn", "wait", "fail"] = Field(
-        "warn", description="Groups that still have members on the source when the client switch is acknowledged."
+        "warn", description="Groups that still have members on the source at the acknowledgement of the client switch."
     )
     sync_interval: Duration = Field("5s", description="How often translations are refreshed until the switch.")  # type: ignore[assignment]
 
@@ -439,7 +439,7 @@ class GroupsSection(Section):
         return not self.why_left_out(group)
 
     def why_left_out(self, group: str) -> str:
-        """Why a group is not part of the migration; empty if it is."""
+        """Return why a group is not part of the migration; empty if it is."""
         return _why_not_selected("groups", group, self.include, self.exclude)
 
 
@@ -447,10 +447,10 @@ OffsetsMode = Literal["auto", "equal", "shifted", "mapped", "transactional"]
 
 
 class TopicOffsetsSection(Section):
-    """Another offsets mode for some topics."""
+    """A different offsets mode for some topics."""
 
     topics: list[Regex] = Field(min_length=1, description="Names or regular expressions of source topics, full match.")
-    mode: OffsetsMode = Field(description="As offsets.mode, for these topics.")
+    mode: OffsetsMode = Field(description="Like offsets.mode, for these topics.")
 
 
 class OffsetsSection(Section):
@@ -458,62 +458,62 @@ class OffsetsSection(Section):
 
     mode: OffsetsMode = Field(
         "auto",
-        description="auto decides per partition by budget, and takes transactional where the target does not compare "
-        "sequences; equal fails where the budget is not enough; shifted never fills a log start; mapped never fills "
+        description="auto decides per partition by budget, and uses transactional where the target does not compare "
+        "sequences; equal fails where the budget is too small; shifted never fills a log start; mapped never fills "
         "holes; transactional copies all partitions in transactions.",
     )
     by_topic: list[TopicOffsetsSection] = Field(
         default_factory=list,
-        description="Other modes for some topics; the first entry that matches a topic counts. For instance mapped for "
-        "a topic whose holes should not become control markers.",
+        description="Different modes for some topics; the first entry that matches a topic applies. For instance "
+        "mapped for a topic whose holes should not become control markers.",
     )
     on_mismatch: Literal["mapped", "fail"] = Field(
-        "mapped", description="When a hole was filled twice: go on as mapped, or fail the partition."
+        "mapped", description="When a hole was filled twice: continue as mapped, or fail the partition."
     )
     max_filler_offsets: int = Field(
         1_000_000_000, ge=0, description="Largest log start that is filled; beyond it the partition is shifted."
     )
     max_markers_per_record: float = Field(
-        10.0, ge=0, description="Holes per record of a partition that are filled; beyond it the partition is mapped."
+        10.0, ge=0, description="Most holes filled per record of a partition; beyond it the partition is mapped."
     )
-    max_markers: int = Field(50_000_000, ge=0, description="Holes per partition that are filled.")
+    max_markers: int = Field(50_000_000, ge=0, description="Most holes filled per partition.")
     max_fill_time: Duration = Field(  # type: ignore[assignment]
         "1h",
-        description="Longest time for filling the holes of a partition: if the rest of them would take longer, as "
-        "estimated by the plan or measured while copying, the partition is mapped from there on.",
+        description="Longest time for filling the holes of a partition: if the remaining holes would take longer "
+        "(estimated by the plan or measured while copying), the partition is mapped from there on.",
     )
     on_foreign_writer: Literal["fail", "transactional"] = Field(
         "fail",
-        description="A target topic that holds data of others, or has a foreign producer: fail, or copy into it in "
-        "transactions beside them (planned; a foreign producer that turns up while copying stops the partition).",
+        description="A target topic that holds foreign data or has a foreign producer: fail, or copy into it in "
+        "transactions alongside (planned; a foreign producer that appears while copying stops the partition).",
     )
     on_source_gap: Literal["fail", "record"] = Field(
-        "fail", description="Source retention overtook the copy: fail, or record the gap (named in the evidence)."
+        "fail", description="When source retention overtook the copy: fail, or record the gap (the evidence names it)."
     )
     on_overtaken_tombstones: Literal["fail", "warn", "recopy"] = Field(
         "fail",
-        description="A compacted partition was read so late (delete.retention.ms) that tombstones may have gone "
-        "before, and deleted keys may live on on the target: fail the partition; or go on, name it in approvals and "
-        "evidence, and compare all of it again; or fail it, and copy its topic again at the next run of the task.",
+        description="A compacted partition was read so late (delete.retention.ms) that tombstones may already be "
+        "removed, and deleted keys may survive on the target: fail the partition; or continue, name it in approvals "
+        "and evidence, and compare all of it again; or fail it, and copy its topic again at the task's next run.",
     )
     on_source_truncation: Literal["fail", "recopy"] = Field(
         "fail",
-        description="The source has lost records that were copied already (unclean election): fail the partition; or "
-        "fail it, and copy its topic again at the next run of the task (the target topic is deleted and made again).",
+        description="The source has lost records that were already copied (unclean election): fail the partition; or "
+        "fail it, and copy its topic again at the task's next run (the target topic is deleted and recreated).",
     )
     timestamps: Literal["visible", "raw"] = Field(
         "visible", description="LogAppendTime topics: keep the time that consumers see, or the producer's."
     )
 
     def mode_of(self, topic: str) -> OffsetsMode:
-        """The mode of a source topic."""
+        """Return the mode of a source topic."""
         for item in self.by_topic:
             if any(re.fullmatch(pattern, topic) for pattern in item.topics):
                 return item.mode
         return self.mode
 
     def on_mismatch_of(self, topic: str) -> Literal["mapped", "fail"]:
-        """What a topic's partitions do where their offsets cannot be kept; ``equal`` never changes the verdict."""
+        """Return what a topic's partitions do when their offsets cannot be kept; ``equal`` always fails."""
         return "fail" if self.mode_of(topic) == "equal" else self.on_mismatch
 
 
@@ -522,28 +522,28 @@ class SeedSection(Section):
 
     via: Literal["s3", "direct", "split"] = Field(
         "s3",
-        description="s3: each segment is durable in S3 before the target sees it; direct: not through S3; split: seed "
+        description="s3: each segment is durable in S3 before the target sees it; direct: no S3; split: seed "
         "and tail through S3, by copiers that know only the source or only the target.",
     )
     max_concurrent_partitions: int = Field(
-        4, ge=1, description="Partitions that one lane copies at the same time; seed.lanes times as many in all."
+        4, ge=1, description="Partitions that one lane copies at the same time; in total, times seed.lanes."
     )
     segment_max_bytes: ByteSize = Field("32MiB", ge=1024, description="Largest segment object.")  # type: ignore[assignment]
-    lanes: int = Field(4, ge=1, description="Units of parallel work; a Spark task drives one lane.")
-    slice_seconds: int = Field(60, ge=5, description="Longest time a copier owns a lane without asking again.")
+    lanes: int = Field(4, ge=1, description="Units of parallel work; one Spark task drives one lane.")
+    slice_seconds: int = Field(60, ge=5, description="Longest time a copier owns a lane before it must ask again.")
     max_bytes_per_second: ByteSize | None = Field(None, description="Limit per lane; empty: none.")
 
 
 class TailSection(Section):
     """The bridge from the seed to the cutover."""
 
-    drain_max_partition_lag: int = Field(100, ge=0, description="Records; drain_ready when all are at or below it.")
-    drain_stable_window: Duration = Field("30s", description="For how long all lags must stay there.")  # type: ignore[assignment]
+    drain_max_partition_lag: int = Field(100, ge=0, description="Records; ready when all lags are at or below it.")
+    drain_stable_window: Duration = Field("30s", description="How long all lags must stay there.")  # type: ignore[assignment]
     drain_ready_timeout: Duration = Field("7d", description="The drain sensor gives up after this time.")  # type: ignore[assignment]
-    slice_seconds: int = Field(20, ge=2, description="Length of a slice; the seam between two is what p99 pays.")
+    slice_seconds: int = Field(20, ge=2, description="Length of a slice; p99 pays for the seam between two.")
     max_bytes_per_second: ByteSize | None = Field(None, description="Limit per lane; empty: none.")
     segment_linger: Duration = Field(  # type: ignore[assignment]
-        "1s", description="A backup that follows the source gathers for so long before it writes a small segment."
+        "1s", description="How long a backup that follows the source gathers records before it writes a small segment."
     )
 
 
@@ -554,38 +554,38 @@ class CutoverSection(Section):
     producer_freeze_webhook: str | None = Field(
         None,
         pattern=r"^(https?://|((env|airflow):[^\s/]|file:/?[^\s/])\S*$)",
-        description="POSTed at the freeze and at the unfreeze (freeze: webhook): a plain address, or env:NAME, "
-        "file:PATH or airflow:CONN_ID where the address holds a secret (login, query, fragment, a token in its path).",
+        description="Receives a POST at the freeze and at the unfreeze (freeze: webhook): a plain address, or "
+        "env:NAME, file:PATH or airflow:CONN_ID if it holds a secret (login, query, fragment, a token in its path).",
     )
     webhook_secret: str | None = Field(None, description="Secret reference; signs the webhook's body (HMAC-SHA256).")
-    max_producer_freeze: Duration = Field("60s", description="Beyond it the freeze is lifted.")  # type: ignore[assignment]
-    freeze_stable_window: Duration = Field("2s", description="End offsets must stand still for so long.")  # type: ignore[assignment]
+    max_producer_freeze: Duration = Field("60s", description="A longer freeze is lifted.")  # type: ignore[assignment]
+    freeze_stable_window: Duration = Field("2s", description="How long end offsets must not move.")  # type: ignore[assignment]
     drain_timeout: Duration = Field("30m", description="Longest wait for the final drain.")  # type: ignore[assignment]
     sentinel: Literal["record", "end_offsets"] = Field(
         "record", description="record writes a sentinel record to each source partition; end_offsets writes nothing."
     )
     on_bypass: Literal["fail", "wait", "continue"] = Field(
-        "fail", description="A producer that goes on writing after the freeze, until clients have switched."
+        "fail", description="A producer that continues to write after the freeze, until clients have switched."
     )
-    max_open_transaction_wait: Duration = Field("30s", description="How long open transactions are waited for.")  # type: ignore[assignment]
+    max_open_transaction_wait: Duration = Field("30s", description="Longest wait for open transactions.")  # type: ignore[assignment]
     in_one_task: bool = Field(
         False,
-        description="The task cutover.freeze runs all steps of the cutover in its own process: for executors that take "
-        "long to start a task (a pod each), while producers wait. The other tasks of the group confirm what it did.",
+        description="The task cutover.freeze runs all steps of the cutover in its own process: for executors that "
+        "start a task slowly (one pod each) while producers wait. The other tasks of the group confirm its work.",
     )
     fence_copiers: bool = Field(
         True,
         description="Before clients switch, a control marker on each target partition fences the migration's producer: "
-        "no frozen copier can write behind what applications have written. It takes one offset per partition.",
+        "no stalled copier can write after the applications' records. It takes one offset per partition.",
     )
 
 
 class ApprovalsSection(Section):
-    """Who may approve, and for how long an approval is good."""
+    """Who may approve, and how long an approval is valid."""
 
     assigned_users: list[str] = Field(default_factory=list, description="Auth manager user ids; empty: anyone allowed.")
     second_users: list[str] = Field(
-        default_factory=list, description="With users here each approval asks two different people."
+        default_factory=list, description="If set, each approval asks two different people."
     )
     response_timeout: Duration | None = Field(None, description="The approval fails after this time without an answer.")
     max_age: Duration = Field("15m", description="An answer older than this is refused at the cutover.")  # type: ignore[assignment]
@@ -595,15 +595,15 @@ class ValidationSection(Section):
     """The checks at the end."""
 
     content: Literal["all"] = Field("all", description="All records of all partitions are compared.")
-    count_tolerance: int = Field(0, ge=0, description="Records; 0 since the offset map knows all holes.")
+    count_tolerance: int = Field(0, ge=0, description="Records; 0 because the offset map knows all holes.")
     before_cutover: bool = Field(
         True,
-        description="From the tail on, what is copied is compared in the background, beside the copy; the approval of "
-        "the cutover shows how much is proven equal. Not for seed.via: split and transactional partitions: these are "
-        "compared by validate.",
+        description="From the tail on, copied records are compared in the background during the copy; the approval of "
+        "the cutover shows how much is proven equal. Not for seed.via: split and transactional partitions: validate "
+        "compares those.",
     )
     on_difference: Literal["block", "warn"] = Field(
-        "block", description="A difference that was found before the cutover: its approval is refused, or shows it."
+        "block", description="A difference found before the cutover: the approval is refused, or only shows it."
     )
     max_bytes_per_second: ByteSize | None = Field(
         "32MiB",  # type: ignore[assignment]
@@ -611,7 +611,7 @@ class ValidationSection(Section):
     )
     on_late_writes: Literal["fail", "warn"] = Field(
         "fail",
-        description="Records that were written to the source after the cutover are not on the target: the validation "
+        description="Records written to the source after the cutover are not on the target: the validation "
         "fails, or warns and names them. With cutover.on_bypass: continue it always warns.",
     )
 
@@ -619,12 +619,12 @@ class ValidationSection(Section):
 class EvidenceSection(Section):
     """The signed proof."""
 
-    retention: Duration = Field("7y", description="COMPLIANCE Object Lock, where the bucket has it.")  # type: ignore[assignment]
+    retention: Duration = Field("7y", description="COMPLIANCE Object Lock, if the bucket supports it.")  # type: ignore[assignment]
     signing_key: str | None = Field(
         None, description="Secret reference to an Ed25519 seed (64 hex digits or base64); required to sign."
     )
     public_key: str | None = Field(
-        None, description="Expected public key (64 hex digits): refuses to sign with any other key."
+        None, description="Expected public key (64 hex digits): signing with any other key is refused."
     )
 
 
@@ -632,16 +632,16 @@ class SparkSection(Section):
     """How the data plane's Spark jobs are submitted."""
 
     conn_id: str = Field("spark_default", description="Airflow connection of type spark.")
-    conf: dict[str, str] = Field(default_factory=dict, description="More Spark conf; secrets are refused.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Additional Spark conf; secrets are refused.")
     executor_references: Literal["file", "env", "airflow"] = Field(
         "file",
-        description="How Spark gets connections: a file of mode 0600 beside the driver (local and standalone on one "
+        description="How Spark gets connections: a file of mode 0600 next to the driver (local, or standalone on one "
         "machine), or env / airflow references that each executor resolves itself.",
     )
 
 
 class NotificationsSection(Section):
-    """Airflow notifiers by dotted path with their arguments, run at events of the migration."""
+    """An Airflow notifier, by dotted path with its arguments, that runs at events of the migration."""
 
     notifier: str | None = Field(None, description="Dotted path of a notifier class.")
     kwargs: dict[str, Any] = Field(
@@ -650,7 +650,7 @@ class NotificationsSection(Section):
     )
     events: list[Literal["drain_ready", "approval_wanted", "trouble", "failed", "finalized"]] = Field(
         ["drain_ready", "approval_wanted", "trouble", "failed", "finalized"],
-        description="When it is called. trouble: seed or tail cannot copy some partitions.",
+        description="When the notifier is called. trouble: seed or tail cannot copy some partitions.",
     )
 
 
@@ -681,7 +681,7 @@ class MigrationSpec(Section):
     notifications: NotificationsSection = Field(default_factory=lambda: NotificationsSection())
     waive: list[str] | dict[str, str] = Field(
         default_factory=list,
-        description="Codes of precheck warnings that are accepted; or code to the reason, which is journaled.",
+        description="Codes of accepted precheck warnings; or a mapping of code to reason, which is journaled.",
     )
 
     @model_validator(mode="after")
@@ -697,7 +697,7 @@ class MigrationSpec(Section):
 
 
 class _ConflictsError(ValueError):
-    """Several mistakes in one of pydantic's errors; :func:`parse_spec` takes them apart again."""
+    """Several mistakes in one pydantic error; :func:`parse_spec` separates them again."""
 
     def __init__(self, found: list[Mistake]) -> None:
         super().__init__("; ".join(f"{path}: {reason}" for path, reason in found))
@@ -711,10 +711,10 @@ def _mistake_path(location: tuple[int | str, ...]) -> str:
 
 
 def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) -> MigrationSpec:
-    """The spec in a mapping, all defaults applied.
+    """Parse the spec in a mapping and apply all defaults.
 
-    :param recorded: it was accepted before, by an earlier version perhaps: secrets in plain text, which are mistakes
-        in a spec that somebody gives now, are left alone.
+    :param recorded: the spec was accepted before, perhaps by an earlier version: secrets in plain text, which are
+        mistakes in a new spec, are tolerated.
     :raises SpecInvalid: with every mistake as ``{"path", "reason", "value"}`` in ``details["mistakes"]``.
     """
     where = Where(path=path)
@@ -733,13 +733,13 @@ def parse_spec(data: Any, *, path: str | None = None, recorded: bool = False) ->
         raise SpecInvalid(
             f"{len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''} in the spec: {listing}",
             where=where,
-            next_step="correct all of them; `kafka-migration validate FILE` checks a file",
+            next_step="correct all of them; `kafka-migration validate FILE` checks a spec file",
             details={"mistakes": mistakes},
         ) from None
 
 
 def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -> list[dict[str, str]]:
-    """What pydantic has found, and what the valid keys get wrong together."""
+    """Collect the mistakes that pydantic found, and the conflicts between valid keys."""
     mistakes = [
         {"path": _mistake_path(item["loc"]), "reason": item["msg"].removeprefix("Value error, ")}
         for item in error.errors(include_url=False, include_input=False)
@@ -751,7 +751,7 @@ def _mistakes(error: ValidationError, data: dict[str, Any], *, recorded: bool) -
 
 
 def _valid_sections(data: Mapping[str, Any]) -> dict[str, Section | ValidKeys]:
-    """All sections, or of a section with mistakes the valid keys; without those that say nothing at all."""
+    """Return all sections, with only the valid keys of a section with mistakes; leave out unreadable sections."""
     sections: dict[str, Section | ValidKeys] = {}
     for name, field in MigrationSpec.model_fields.items():
         kind = field.annotation
@@ -772,7 +772,7 @@ def _valid_keys(kind: type[Section], content: Mapping[str, Any]) -> Section | Va
 
 
 def _take_out(content: dict[str, Any], location: tuple[int | str, ...]) -> str:
-    """Take a wrong key out of a section, or the list that has a wrong item; its path."""
+    """Remove a wrong key, or the list that has a wrong item, from a section, and return its path."""
     path: list[str] = []
     place: Any = content
     for part in location:
@@ -785,7 +785,7 @@ def _take_out(content: dict[str, Any], location: tuple[int | str, ...]) -> str:
 
 
 def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
-    """The spec in a YAML (or JSON) file.
+    """Load the spec from a YAML (or JSON) file.
 
     :param recorded: as in :func:`parse_spec`.
     :raises SpecInvalid: unreadable file, bad YAML, duplicate keys, or mistakes in the spec.
@@ -799,7 +799,7 @@ def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
         ) from None
     except UnicodeDecodeError:
         raise SpecInvalid(
-            "the file is not UTF-8 text", where=Where(path=str(file)), next_step="name a YAML or JSON file"
+            "the file is not UTF-8 text", where=Where(path=str(file)), next_step="give the path of a YAML or JSON file"
         ) from None
     except RecursionError:
         raise SpecInvalid(
@@ -813,7 +813,7 @@ def load_spec(path: str | Path, *, recorded: bool = False) -> MigrationSpec:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML takes the last of two equal keys silently; a spec must not."""
+    """Refuses duplicate keys: plain YAML silently keeps the last one, a spec must not."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -830,7 +830,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON schema of the spec, for editors."""
+    """Return the JSON schema of the spec, for editors."""
     schema = MigrationSpec.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return schema

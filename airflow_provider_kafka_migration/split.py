@@ -1,6 +1,6 @@
 """Backup and restore: the two halves of a migration between clusters that cannot see each other.
 
-Each half opens only what it may know: a backup the source and the storage, a restore the storage and the target.
+Each half opens only what it may know: a backup opens the source and the storage, a restore the storage and the target.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Side = Literal["source", "target"]
 
 
 class AbsentCluster:
-    """Stands for the cluster that this half must not know; any use of it is a mistake of ours, and said."""
+    """Placeholder for the cluster that this half must not know; any use of it is a bug in this package and raises."""
 
-    #: there is no connection to name a principal of
+    #: There is no connection whose principal could be named.
     config = None
 
     def __init__(self, side: Side) -> None:
@@ -40,17 +40,17 @@ class AbsentCluster:
         if name.startswith("__"):
             raise AttributeError(name)
         raise Terminal(
-            f"this job must do without the {self._side} cluster, and asked for its {name}",
+            f"this job must not use the {self._side} cluster, but asked for its {name}",
             where=Where(cluster=self._side),
-            next_step="report this",
+            next_step="report this as a bug",
         )
 
 
 class SplitJob:
     """One half of a split migration. Close it, or use it as a context manager.
 
-    :param side: the only cluster that is known.
-    :param owner: who holds the migration on the target; not needed for a backup.
+    :param side: the only cluster that this half knows.
+    :param owner: the owner that holds the migration on the target; a backup does not use it.
     """
 
     def __init__(
@@ -123,8 +123,7 @@ class SplitJob:
             raise Transient(
                 "there is no backup to restore",
                 where=Where(migration_id=self.spec.migration_id, path=context.archive_store.uri),
-                next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try "
-                "again",
+                next_step="run `kafka-migration backup` on the source side with the same storage, then try again",
             )
         storage = self.spec.storage
         fingerprint = Fingerprint.of_locations(

@@ -1,6 +1,6 @@
-"""The 12 states of a migration, the transitions between them, and the rule of resuming. No I/O.
+"""The 12 states of a migration, the transitions between them, and the rule for resuming. No I/O.
 
-Why they are these: docs/decisions/0014. A *history* is the sequence of states
+docs/decisions/0014 explains the choice of states. A *history* is the sequence of states
 that a journal went through, one element per transition; steps inside a state do not appear in it.
 """
 
@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.errors import IllegalTransition, Where
 
 
 class State(StrEnum):
-    """Where a migration is. The values are what the journal stores."""
+    """Where a migration is. The journal stores these values."""
 
     PLANNED = "planned"
     PRECHECK = "precheck"
@@ -31,7 +31,7 @@ class State(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Nothing follows: finalized and rolled_back."""
+        """No state follows: finalized and rolled_back."""
         return self in TERMINAL
 
 
@@ -49,7 +49,7 @@ FORWARD: tuple[State, ...] = (
     State.FINALIZED,
 )
 
-#: States that nothing follows.
+#: States that no other state follows.
 TERMINAL: frozenset[State] = frozenset({State.FINALIZED, State.ROLLED_BACK})
 
 #: States in which the migration waits for a person (CLI exit code 10).
@@ -58,15 +58,15 @@ WAITING: frozenset[State] = frozenset({State.DRAIN_READY, State.AWAITING_CLIENT_
 #: States from which a migration can be rolled back: the six before the cutover.
 ROLLBACK_FROM: tuple[State, ...] = FORWARD[:6]
 
-#: Deliberate ways back: "not yet" at the approval, and a freeze that lasted too long and was lifted.
+#: Deliberate backward transitions: "not yet" at the approval, and a freeze that lasted too long and was lifted.
 BACKWARD: frozenset[tuple[State, State]] = frozenset({(State.DRAIN_READY, State.TAIL), (State.CUTOVER, State.TAIL)})
 
-#: How far resuming walks back over ``failed`` (so that it cannot go back and forth for ever).
+#: How far resuming walks back over ``failed`` (so that it cannot go back and forth forever).
 MAX_HOPS = 4
 
 
 class ResumeAction(StrEnum):
-    """What resuming a migration means."""
+    """What to do when resuming a migration."""
 
     REENTER = "reenter"
     WAIT = "wait"
@@ -75,10 +75,10 @@ class ResumeAction(StrEnum):
 
 @dataclass(frozen=True)
 class Resume:
-    """What to do with a migration that is found in some state.
+    """What to do with a migration in a given state.
 
-    :param action: enter ``state`` again, wait for a person, or do nothing.
-    :param state: the state to enter again; for the other actions the state the migration is in.
+    :param action: re-enter ``state``, wait for a person, or do nothing.
+    :param state: the state to re-enter; for the other actions the state that the migration is in.
     :param reason: one sentence for people.
     """
 
@@ -88,7 +88,7 @@ class Resume:
 
     @property
     def reenters(self) -> bool:
-        """``state`` is to be entered again."""
+        """``state`` has to be entered again."""
         return self.action is ResumeAction.REENTER
 
     @property
@@ -103,22 +103,22 @@ class Resume:
 
 
 def position(state: State) -> int | None:
-    """The index of a state on the forward path, or ``None`` for failed and rolled_back."""
+    """Return the index of a state on the forward path, or ``None`` for failed and rolled_back."""
     return FORWARD.index(state) if state in FORWARD else None
 
 
 def following(state: State) -> State | None:
-    """The next state of the forward path, or ``None`` at its end and beside it."""
+    """Return the next state of the forward path, or ``None`` at its end and for states off the path."""
     index = position(state)
     return FORWARD[index + 1] if index is not None and index + 1 < len(FORWARD) else None
 
 
 def allowed(source: State, to: State, *, failed_in: State | None = None) -> bool:
-    """Whether an entry ``source -> to`` may be written.
+    """Return whether an entry ``source -> to`` may be written.
 
     ``source == to`` is a step inside a state: allowed everywhere except in a terminal state.
 
-    :param failed_in: for ``source == failed``: the state that failed, as :func:`walk_back` finds it.
+    :param failed_in: for ``source == failed``: the state that failed, as :func:`walk_back` returns it.
         Without it only steps may follow ``failed``.
     """
     if source in TERMINAL:
@@ -135,7 +135,7 @@ def allowed(source: State, to: State, *, failed_in: State | None = None) -> bool
 def check_transition(
     source: State, to: State, *, failed_in: State | None = None, migration_id: str | None = None
 ) -> None:
-    """Raise :class:`IllegalTransition`, saying why, unless ``source -> to`` is :func:`allowed`."""
+    """Raise :class:`IllegalTransition` with the reason, unless ``source -> to`` is :func:`allowed`."""
     if allowed(source, to, failed_in=failed_in):
         return
     raise IllegalTransition(
@@ -153,19 +153,19 @@ def _why_not(source: State, to: State, failed_in: State | None) -> str:
         place = failed_in if source is State.FAILED else source
         last = ROLLBACK_FROM[-1]
         return (
-            f"rolling back is possible up to {last}, this migration is at {place or source}; "
+            f"a rollback is possible up to {last}, but this migration is at {place or source}; "
             "go forward, or lift the freeze so that it returns to tail"
         )
     if source is State.FAILED:
-        return f"resume enters {failed_in} again" if failed_in else "look at the failures in the journal"
+        return f"resume enters {failed_in} again" if failed_in else "inspect the failures in the journal"
     step = following(source)
     return f"the next state is {step}" if step else "resume the migration"
 
 
 def walk_back(history: Sequence[State]) -> State | None:
-    """The last state that is not ``failed``, at most :data:`MAX_HOPS` before the tip; else ``None``.
+    """Return the last state that is not ``failed``, at most :data:`MAX_HOPS` before the tip.
 
-    ``None`` too for an empty history and when the whole window is ``failed``.
+    ``None`` for an empty history, and when the whole window is ``failed``.
     """
     for state in reversed(history[-(MAX_HOPS + 1) :]):
         if state is not State.FAILED:
@@ -174,12 +174,12 @@ def walk_back(history: Sequence[State]) -> State | None:
 
 
 def resume_state(history: Sequence[State]) -> Resume:
-    """What resuming means for a migration with this history.
+    """Return what to do when a migration with this history is resumed.
 
     planned..tail, cutover and validating are entered again; drain_ready and awaiting_client_switch wait
     for a person; finalized and rolled_back are no-ops; failed walks back at most 4 hops to the last
-    state that isn't failed and enters that again. (A waiting state that failed is entered again too, and
-    waits once it is entered.)
+    state that isn't failed and re-enters it. (A waiting state that failed is also entered again, and
+    then waits.)
     """
     if not history:
         return Resume(ResumeAction.REENTER, State.PLANNED, "nothing was written yet")
@@ -193,6 +193,6 @@ def resume_state(history: Sequence[State]) -> Resume:
     last = walk_back(history)
     if last is None:
         return Resume(
-            ResumeAction.WAIT, State.FAILED, f"failed more than {MAX_HOPS} times in a row: a person has to look"
+            ResumeAction.WAIT, State.FAILED, f"failed more than {MAX_HOPS} times in a row: a person has to investigate"
         )
     return Resume(ResumeAction.REENTER, last, f"{last} failed and is entered again")

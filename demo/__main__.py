@@ -1,6 +1,6 @@
-"""``python -m demo``: exit status 0 when everything is as it should be.
+"""``python -m demo``: exit status 0 when the migration was correct.
 
-Environment: ``APPROVE=manual`` leaves the two approvals to a person; ``KEEP=1`` leaves all running until Ctrl-C.
+Environment: ``APPROVE=manual`` leaves the two approvals to a person; ``KEEP=1`` leaves everything running until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Demo:
         self.world: World | None = None
 
     def run(self) -> Verdict:
-        """Everything; all that was started is stopped when it returns or raises."""
+        """Run the demo; all processes are stopped when it returns or raises."""
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True)
         with ExitStack() as stack:
@@ -55,7 +55,7 @@ class Demo:
             self.say("Starting Airflow; meanwhile the source gets its topics, records and consumer groups ...")
             self._make_life(stack, world)
             world.wait_airflow()
-            self.say(f"Airflow: {world.airflow.url} (no log-in is needed: everybody is admin)")
+            self.say(f"Airflow: {world.airflow.url} (no login is needed: everyone is admin)")
             with Screen(self._console) as screen:
                 self._screen = screen
                 Run(world.airflow, screen, by_hand=self._by_hand, before_switch=self._switch_clients).run(world.spec())
@@ -70,7 +70,7 @@ class Demo:
             return verdict
 
     def say(self, text: str) -> None:
-        """A line with the time since the beginning."""
+        """Print a line with the time since the start."""
         self._console.print(f"[dim]{time.monotonic() - self._begun:5.0f} s[/]  {text}", highlight=False, soft_wrap=True)
 
     def _make_life(self, stack: ExitStack, world: World) -> None:
@@ -85,10 +85,10 @@ class Demo:
         stack.callback(self._groups.stop)
         world.start_producer()
         names = ", ".join(topic.name for topic in world.topics)
-        self.say(f"The source lives: {names}; a producer writes, three groups stand at different places, one reads on")
+        self.say(f"The source has {names}; a producer writes, three groups have different offsets, one keeps reading")
 
     def _switch_clients(self) -> None:
-        """READY_FOR_CLIENT_SWITCH: consumers stop, their offsets follow within a moment, they go on on the target."""
+        """READY_FOR_CLIENT_SWITCH: consumers stop, their offsets soon follow, they continue on the target."""
         groups = self._groups
         groups.leave_source()
         source = groups.committed(groups.source)
@@ -102,7 +102,7 @@ class Demo:
         self._screen.say("The consumers have left the source and read on the target, up to its end")
 
     def _write_on_the_target(self, world: World, verdict: Verdict) -> None:
-        """The producer's own principal may write there: its ACLs came along."""
+        """Check that the producer's own principal may write there, because its ACLs were copied."""
         topic = f"{access.PREFIX}orders"
         producer = LiveProducer(world.client(world.target, access.PRODUCER), {topic: range(4)})
         with producer:
@@ -112,7 +112,7 @@ class Demo:
             verdict.problems.append(f"the producer cannot write on the target: {producer.failed[0][2]}")
 
     def _stay(self, world: World) -> None:
-        self.say(f"KEEP=1: everything runs on. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}")
+        self.say(f"KEEP=1: everything keeps running. Airflow: {world.airflow.url}   S3: {world.s3.endpoint_url}")
         self.say(f"source: {world.source.bootstrap}   target: {world.target.bootstrap}   Ctrl-C ends all")
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()

@@ -1,4 +1,4 @@
-"""Who may do what on the two clusters: the least that the migration and the applications need."""
+"""Permissions on the two clusters: the least that the migration and the applications need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.brokers import KafkaCluster
 
 #: The migration's own principal, on both sides.
 MIGRATOR = "migrator"
-#: The applications' principals. What they may do on the source is copied to the target by the migration.
+#: The applications' principals. The migration copies their permissions from the source to the target.
 PRODUCER = "shop"
 CONSUMER = "backoffice"
 
@@ -18,12 +18,12 @@ _CLUSTER = "kafka-cluster"
 
 
 def users() -> dict[str, str]:
-    """Name -> password, for both clusters: SASL users are not moved by a migration without their passwords."""
+    """Name -> password, for both clusters: a migration does not copy SASL users without their passwords."""
     return {name: secrets.token_urlsafe(18) for name in (MIGRATOR, PRODUCER, CONSUMER)}
 
 
 def grant_on_source(source: KafkaCluster) -> None:
-    """The applications' own rights, and what the migration needs to read the source and to mark its end."""
+    """The applications' permissions, and those that the migration needs to read the source and mark its end."""
     source.allow(PRODUCER, "topic", PREFIX, ["write", "describe"], prefixed=True)
     source.allow(CONSUMER, "topic", PREFIX, ["read", "describe"], prefixed=True)
     source.allow(CONSUMER, "group", GROUP_PREFIX, ["read", "describe"], prefixed=True)
@@ -35,7 +35,7 @@ def grant_on_source(source: KafkaCluster) -> None:
 
 
 def grant_on_target(target: KafkaCluster) -> None:
-    """What the migration needs to make topics, ACLs, offsets and data on the target."""
+    """The permissions that the migration needs to write topics, ACLs, offsets and data on the target."""
     target.allow(
         MIGRATOR,
         "broker",

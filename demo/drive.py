@@ -17,19 +17,19 @@ CUTOVER = "approve_cutover"
 SWITCH = "approve_client_switch"
 
 _CODE = re.compile(r"type this code: \*\*`([0-9a-f]{8})`\*\*")
-# How Airflow logs an exception: a list of dictionaries as Python prints them; the first one is the error itself.
+# Airflow logs an exception as a list of dictionaries in Python syntax; the first one is the error itself.
 _ERROR = re.compile(r"error_detail=\[\{'exc_type': '(\w+)', 'exc_value': (['\"])(.*?)\2, 'exc_notes'")
 _LINES = 15
 _LINE_CHARACTERS = 300
 _POLL_SECONDS = 1.0
-#: A person would need some seconds, too; the harness also waits for Airflow to be ready for an answer.
+#: As long as a person would need; the harness also waits until Airflow is ready for an answer.
 _THINK_SECONDS = 3.0
 _RUN_SECONDS = 30 * 60.0
 _ANSWER_SECONDS = 60.0
 
 
 def params(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The Params of the generic DAG for a spec: the form's required fields, the rest as it is."""
+    """The Params of the generic DAG for a spec: the form's required fields, and the rest unchanged."""
     return {
         "migration_id": spec["migration_id"],
         "source": spec["source"]["conn_id"],
@@ -42,7 +42,7 @@ def params(spec: Mapping[str, Any]) -> dict[str, Any]:
 def code_in(body: str) -> str:
     """The code that an approval's text shows.
 
-    :raises HarnessError: it shows none.
+    :raises HarnessError: the text shows no code.
     """
     found = _CODE.search(body)
     if found is None:
@@ -54,7 +54,7 @@ class Run:
     """A run of the migration's DAG.
 
     :param by_hand: leave the approvals to a person.
-    :param before_switch: called once when the client switch is asked for, before it is approved: the clients move.
+    :param before_switch: called once when the client switch waits for its approval, to move the clients.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Run:
         self.run_id = ""
 
     def run(self, spec: Mapping[str, Any]) -> None:
-        """Trigger and follow the run until it has ended well.
+        """Trigger and follow the run until it has succeeded.
 
-        :raises HarnessError: it failed, or took too long; says which task and shows the end of its log.
+        :raises HarnessError: it failed, or took too long; names the task and shows the end of its log.
         """
         self.run_id = self._airflow.trigger(DAG_ID, params(spec), f"demo-{int(time.time())}")
         self._screen.say(f"Run {self.run_id} of DAG {DAG_ID}: {self.address}")
@@ -113,7 +113,7 @@ class Run:
                 self._before_switch()
             if self._by_hand:
                 self._screen.say(
-                    f"{task_id} waits for you: {self.address} (tab Required Actions; no log-in is needed, everybody is "
+                    f"{task_id} waits for you: {self.address} (tab Required Actions; no login is needed, everyone is "
                     "admin). Read the text, type its code, choose Approve."
                 )
         if self._by_hand or time.monotonic() - self._asked[task_id] < _THINK_SECONDS:
@@ -144,7 +144,7 @@ class Run:
 
 
 def log_story(task_id: str, log: str) -> str:
-    """What a failed task's log says: its error in full, then its last lines, cut."""
+    """From a failed task's log: its error in full, then its last lines, cut."""
     error = _ERROR.search(log)
     text = f"\n{error[3]}" if error else ""
     lines = [line[:_LINE_CHARACTERS] for line in log.splitlines()[-_LINES:]]

@@ -1,4 +1,4 @@
-"""Three consumer groups at different places, their switch to the target, and what it did to them."""
+"""Three consumer groups with different offsets, their switch to the target, and its effect on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Offsets = dict[TopicPartitionKey, int]
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """A group: its topics, where it stands (0 log start, 1 end), and a partition it has never committed."""
+    """A group: its topics, its position (0 log start, 1 end), and a partition it has never committed."""
 
     name: str
     topics: tuple[str, ...]
@@ -28,7 +28,7 @@ class GroupPlan:
     never: TopicPartitionKey | None = None
 
 
-#: At the end, and goes on consuming on the source until it is switched.
+#: At the end; keeps consuming on the source until it is switched.
 LIVE = GroupPlan(f"{GROUP_PREFIX}billing", (f"{PREFIX}orders", f"{PREFIX}payments"), 1.0)
 #: In the middle.
 HALFWAY = GroupPlan(f"{GROUP_PREFIX}reports", (f"{PREFIX}customers", f"{PREFIX}clicks", f"{PREFIX}orders"), 0.5)
@@ -40,7 +40,7 @@ GROUPS = (LIVE, HALFWAY, PARTLY)
 
 @dataclass
 class Switched:
-    """What the switch did to one group. ``reread`` and ``skipped`` count records and should be 0."""
+    """The effect of the switch on one group. ``reread`` and ``skipped`` count records and should be 0."""
 
     group: str
     reread: int
@@ -65,14 +65,14 @@ class Groups:
     _live: GroupReader | None = None
 
     def settle(self) -> None:
-        """Commit each group's place on the source, and let the live one consume."""
+        """Commit each group's position on the source, and start the live one."""
         for plan in GROUPS:
             offsets = positions(self.source, plan.topics, plan.fraction)
             if plan.never is not None:
                 del offsets[plan.never]
             commit_offsets(self.on_source, plan.name, offsets)
             self._started_at[plan.name] = offsets
-        # Slower than the producer: it is switched with records ahead of it, wherever it has got to by then.
+        # Slower than the producer, so that unread records are left when it is switched, at any position.
         self._live = GroupReader(
             self.on_source, LIVE.name, LIVE.topics, records_per_second=_LIVE_RECORDS_PER_SECOND
         ).start()
@@ -82,7 +82,7 @@ class Groups:
         return self._live.count() if self._live is not None else 0
 
     def leave_source(self) -> None:
-        """The live group's member commits and leaves: the first half of its switch."""
+        """Let the live group's member commit and leave: the first half of its switch."""
         if self._live is not None:
             self._live.stop()
 
@@ -91,7 +91,7 @@ class Groups:
         return {plan.name: committed_offsets(config, plan.name, plan.topics) for plan in GROUPS}
 
     def switch(self) -> list[Switched]:
-        """All groups go on on the target until its end; what each of them got twice or never."""
+        """Let all groups continue on the target up to its end; return what each of them got twice or never."""
         return [self._switch(plan) for plan in GROUPS]
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees: one live line per phase on a terminal, plain lines elsewhere."""
+"""The display of a run: one live line per phase on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ORDER = (
 
 
 def progress_text(progress: Any) -> str:
-    """A line from what a task has put into its state store."""
+    """A line from the content of a task's state store."""
     if not isinstance(progress, Mapping):
         return str(progress or "")
     parts = [str(progress.get("message", ""))]
@@ -65,7 +65,7 @@ def progress_text(progress: Any) -> str:
 
 
 class Screen:
-    """Shows the phases while a run goes on."""
+    """Shows the phases during a run."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -86,11 +86,11 @@ class Screen:
             self._live.stop()
 
     def say(self, text: str) -> None:
-        """A line above the phases."""
+        """Print a line above the phases."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def show(self, states: Mapping[str, str | None], progress: Mapping[str, str]) -> None:
-        """The present state of all phases."""
+        """Show the current state of all phases."""
         names = [name for name in ORDER if name in states] + sorted(set(states) - set(ORDER))
         now = time.monotonic()
         for name in names:

@@ -1,4 +1,4 @@
-"""What came of it: both clusters compared independently, the evidence verified, the summary."""
+"""The result: an independent comparison of both clusters, the verified evidence, the summary."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINAL_STATE = "finalized"
 
 @dataclass
 class Verdict:
-    """All that the summary says. ``problems`` is empty when everything is as it should be."""
+    """The content of the summary. ``problems`` is empty when the migration was correct."""
 
     states: list[str]
     comparison: Comparison
@@ -96,21 +96,21 @@ def judge(world: World, groups: Sequence[Switched]) -> Verdict:
 
 
 def _fetch(world: World, bucket: str, key: str, name: str) -> Path:
-    """Copy an object beside the summary: S3 is gone when the demo has ended."""
+    """Copy an object next to the summary, because S3 ends with the demo."""
     path = FOLDER / name
     path.write_bytes(world.s3.client().get_object(Bucket=bucket, Key=key)["Body"].read())
     return path
 
 
 def _verify(evidence: Path, key: Path) -> tuple[bool, str]:
-    """What ``kafka-migration verify-evidence`` says, with the key from outside of the evidence."""
+    """The result of ``kafka-migration verify-evidence`` with the key from outside the evidence."""
     command = [str(Path(sys.executable).with_name("kafka-migration")), "verify-evidence", str(evidence)]
     done = subprocess.run([*command, "--public-key", str(key)], capture_output=True, text=True, timeout=_VERIFY_SECONDS)
     return done.returncode == 0, (done.stdout + done.stderr).strip()
 
 
 def _states(journal: Path) -> list[str]:
-    """The states gone through, in order."""
+    """The states of the migration, in order."""
     states: list[str] = []
     for line in journal.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
@@ -148,7 +148,7 @@ def _problems(verdict: Verdict, world: World) -> list[str]:
 
 
 def show(console: Console, verdict: Verdict) -> None:
-    """The summary for people."""
+    """Print the summary."""
     topics = Table("topic", "records", "on the target", "MB", "on the target", "content", "offsets", box=None)
     for column in topics.columns[1:5]:
         column.justify = "right"

@@ -1,4 +1,4 @@
-"""Everything that has to run: two clusters, S3, Airflow, a producer and its freeze webhook. All on loopback."""
+"""All running parts: two clusters, S3, Airflow, a producer and its freeze webhook. All on loopback."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TARGET_VERSION = "4.1.1"
 MIGRATION_ID = "demo"
 _MECHANISM = "SCRAM-SHA-512"
 _SIGNATURE = "x-kafka-migration-signature"
-#: A little more than what is left after heads are deleted and logs are cleaned.
+#: A little more than what remains after heads are deleted and logs are cleaned.
 _RECORDS = 240_000
 _BYTES = 120_000_000
 
-#: Written to while the migration runs; the others only have what they had.
+#: Written to while the migration runs; the other topics do not change.
 _LIVE_TOPICS = {f"{access.PREFIX}orders": range(4), f"{access.PREFIX}customers": range(3)}
 
 _LIVE_RECORDS_PER_SECOND = 150
@@ -58,17 +58,17 @@ class Keys:
 
     @classmethod
     def make(cls) -> Keys:
-        """New ones."""
+        """Make new secrets."""
         return cls(secrets.token_urlsafe(24), SigningKey.generate())
 
     @property
     def public_hex(self) -> str:
-        """The key that the evidence is checked against, kept outside of it."""
+        """The public key for checking the evidence, kept outside of it."""
         return bytes(self.signing.verify_key).hex()
 
 
 class World:
-    """The running parts. Whatever was started is stopped when the stack closes, the last one first."""
+    """The running parts. When the stack closes, they are stopped in reverse order of their start."""
 
     def __init__(self, stack: ExitStack, say: Say) -> None:
         users = access.users()
@@ -84,9 +84,9 @@ class World:
         self.airflow: AirflowStandalone
 
     def start_services(self) -> None:
-        """Clusters and S3 at the same time; rights; then Airflow's start goes on in the background.
+        """Start clusters and S3 in parallel, grant permissions, then start Airflow in the background.
 
-        :raises HarnessError: one did not start.
+        :raises HarnessError: one of them did not start.
         """
         for version in (SOURCE_VERSION, TARGET_VERSION):
             self._say(f"Kafka {version}: {kafka_jars.ensure(version)}")
@@ -114,7 +114,7 @@ class World:
         self._starting.result()
 
     def start_producer(self) -> None:
-        """Let it write."""
+        """Start the live producer."""
         self.producer.start()
         self._stack.callback(self.producer.stop)
 
@@ -140,7 +140,7 @@ class World:
         }
 
     def spec(self) -> dict[str, Any]:
-        """The migration, as a user would write it."""
+        """The migration's spec, as a user would write it."""
         return {
             "migration_id": MIGRATION_ID,
             "description": "Kafka 3.9 in ZooKeeper mode to Kafka 4.1 in KRaft mode",
@@ -155,7 +155,7 @@ class World:
             "topics": {"include": [r"shop\..*"]},
             "groups": {"include": ["shop-.*"], "sync_interval": "2s"},
             "acls": {"exclude_principals": ["User:ANONYMOUS", f"User:{access.MIGRATOR}"]},
-            # The lag grows for a moment at the seam between two slices: seconds, where cores are few and busy.
+            # The lag grows briefly in the gap between two slices: for seconds, where cores are few and busy.
             "tail": {"drain_stable_window": "5s", "drain_max_partition_lag": 500},
             "cutover": {
                 "freeze": "webhook",
@@ -172,7 +172,7 @@ class World:
         }
 
     def logs(self) -> list[Path]:
-        """Where to look when something went wrong."""
+        """The logs to check after a failure."""
         return [
             self.airflow.log if hasattr(self, "airflow") else FOLDER / "airflow",
             FOLDER / "airflow" / "logs",
@@ -184,14 +184,14 @@ class World:
     def _airflow_env(self) -> dict[str, str]:
         return {
             "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "2",
-            # Producers stand still while five tasks start one after the other: docs/airflow.md.
+            # Producers are stopped while five tasks start one after the other: docs/airflow.md.
             "AIRFLOW__KAFKA_MIGRATION__PRELOAD": "True",
             "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
     def _answer_webhook(self, call: Call) -> tuple[int, Any]:
-        """What a company's switch would do: check the signature, act, repeat what was asked."""
+        """Act as a company's switch: check the signature, act, repeat the request's fields."""
         expected = "sha256=" + hmac.new(self.keys.webhook.encode(), call.raw, hashlib.sha256).hexdigest()
         if not hmac.compare_digest(expected, call.headers.get(_SIGNATURE, "")):
             return 403, {"error": "the signature is wrong"}
@@ -205,7 +205,7 @@ class World:
 
 
 class _Background:
-    """A call in a thread; its error comes out of :meth:`result`."""
+    """A call in a thread; :meth:`result` raises its error."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._call = call
@@ -220,7 +220,7 @@ class _Background:
             self._error = error
 
     def result(self) -> None:
-        """Wait for it."""
+        """Wait for the call."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
 """Real parts for tests, the demo and benchmarks: brokers, S3, Airflow, load and an independent comparison.
 
-Not part of the wheel, and it uses no product code, so that what it finds is independent of what it checks.
+It is not part of the wheel, and it uses no product code, so that its results are independent of the code it checks.
 """

@@ -1,4 +1,4 @@
-"""A whole Airflow (``airflow standalone``: scheduler, triggerer, DAG processor, API) on loopback, driven over REST."""
+"""A complete Airflow (``airflow standalone``: scheduler, triggerer, DAG processor, API) on loopback, used over REST."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READY_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _MIGRATE_SECONDS = 300.0
 _REQUEST_SECONDS = 30.0
-#: Longest wait for the executor's word that a parked task has ended (see :meth:`AirflowStandalone.answer`).
+#: Longest wait for the executor to report that a parked task has ended (see :meth:`AirflowStandalone.answer`).
 _PARKED_SECONDS = 20.0
 _RUN_ENDS = frozenset({"success", "failed"})
 _TASK_ENDS = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
@@ -45,14 +45,14 @@ class AirflowApiError(HarnessError):
 
 
 class AirflowStandalone:
-    """Airflow from ``start()`` (or ``with``) to ``stop()``; on stop all that it started ends, task processes too.
+    """Airflow from ``start()`` (or ``with``) to ``stop()``; ``stop()`` also ends the task processes.
 
-    LocalExecutor, SQLite, everybody is admin, no examples, new DAGs are not paused.
+    It has LocalExecutor, SQLite, admin rights for everyone, no examples; new DAGs are not paused.
 
-    :param home: AIRFLOW_HOME; an existing one is used again.
+    :param home: AIRFLOW_HOME; an existing one is reused.
     :param dags_folder: DAG files.
     :param connections: connection id -> fields (``conn_type``, ``host``, ``login``, ``password``, ``extra``, ...).
-    :param env: more environment for all components and tasks; wins over the harness's own.
+    :param env: additional environment for all components and tasks; overrides the harness's own.
     :param parallelism: task slots.
     """
 
@@ -86,9 +86,9 @@ class AirflowStandalone:
         self.stop()
 
     def start(self) -> None:
-        """Make or take the database, start all components, wait until scheduler, triggerer and DAG processor live.
+        """Create or reuse the database, start all components, wait until scheduler, triggerer and DAG processor run.
 
-        :raises HarnessError: not in time, or it ended; nothing is left running then.
+        :raises HarnessError: Airflow did not start in time, or ended; no process is left running then.
         """
         self.home.mkdir(parents=True, exist_ok=True)
         self._ports = [free_port() for _ in range(3)]
@@ -96,7 +96,7 @@ class AirflowStandalone:
             self._make_database()
             airflow = str(Path(sys.executable).with_name("airflow"))
             command = [sys.executable, str(Path(__file__).with_name("reaper.py")), airflow, "standalone"]
-            # With SIGTERM the reaper still ends everything when we are killed.
+            # On SIGTERM the reaper still ends all descendants when this process is killed.
             self._process = start(
                 "Airflow", command, self.log, env=self.environment(), cwd=self.home, death_signal=signal.SIGTERM
             )
@@ -109,7 +109,7 @@ class AirflowStandalone:
             raise
 
     def stop(self) -> None:
-        """End all components and tasks; does nothing when it does not run. The home stays."""
+        """End all components and tasks; do nothing if Airflow does not run. The home folder is kept."""
         if self._process is not None:
             self._process.stop(_STOP_SECONDS)
             self._process = None
@@ -118,17 +118,17 @@ class AirflowStandalone:
 
     @property
     def url(self) -> str:
-        """Address of UI and API. Who opens it is logged in as admin."""
+        """Address of UI and API. A visitor is logged in as admin."""
         return f"http://127.0.0.1:{self._ports[0]}"
 
     @property
     def log(self) -> Path:
-        """What all components print."""
+        """Log file with the output of all components."""
         return self.home / "standalone.log"
 
     @property
     def pid(self) -> int:
-        """The process below which everything runs (see :func:`harness.reaper.descendants`)."""
+        """Process id of the ancestor of all processes (see :func:`harness.reaper.descendants`)."""
         if self._process is None:
             raise HarnessError("Airflow does not run")
         return self._process.pid
@@ -154,7 +154,7 @@ class AirflowStandalone:
             "API__SECRET_KEY": secret,
             "API_AUTH__JWT_SECRET": secret * 2,
             "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self._database}",
-            # New files are seen soon; parsing the same ones again and again would eat a core.
+            # New files are found soon; parsing the same files again and again would occupy a core.
             "DAG_PROCESSOR__REFRESH_INTERVAL": "5",
             "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
             "LOGGING__WORKER_LOG_SERVER_PORT": str(log_server),
@@ -168,7 +168,7 @@ class AirflowStandalone:
             "AIRFLOW_HOME": str(self.home),
             **{f"AIRFLOW__{name}": value for name, value in settings.items()},
             **{f"AIRFLOW_CONN_{name.upper()}": json.dumps(dict(c)) for name, c in sorted(self._connections.items())},
-            # `airflow`, `spark-submit` and the executors' Python are those of this environment.
+            # Use `airflow`, `spark-submit` and the executors' Python of this environment.
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{own.get('PATH', os.defpath)}",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
@@ -182,9 +182,9 @@ class AirflowStandalone:
     def request(
         self, method: str, path: str, body: Any = None, *, root: str = "/api/v2", **query: str | int | bool
     ) -> Any:
-        """One call of the REST API; ``path`` below ``/api/v2``. Returns the decoded JSON, None without one.
+        """Call the REST API; ``path`` is below ``/api/v2``. Returns the decoded JSON, or None without a body.
 
-        :raises AirflowApiError: an answer of 400 or more.
+        :raises AirflowApiError: the status is 400 or more.
         """
         text = urllib.parse.urlencode({name: str(value) for name, value in query.items()})
         url = f"{self.url}{root}{path}{'?' + text if text else ''}"
@@ -203,9 +203,9 @@ class AirflowStandalone:
         return json.loads(answer) if answer else None
 
     def wait_dag(self, dag_id: str, timeout_seconds: float = 120) -> None:
-        """Wait until the DAG processor has taken a DAG in.
+        """Wait until the DAG processor has loaded a DAG.
 
-        :raises HarnessError: not in time; shows import errors.
+        :raises HarnessError: the DAG was not loaded in time; shows import errors.
         """
 
         def known() -> bool:
@@ -230,7 +230,7 @@ class AirflowStandalone:
         return {str(item["filename"]): str(item["stack_trace"]) for item in found}
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> str:
-        """Start a run (waits for the DAG to be known); returns its id."""
+        """Start a run, after waiting for the DAG to be loaded; return its id."""
         self.wait_dag(dag_id)
         body: dict[str, Any] = {"logical_date": None, "conf": dict(conf or {})}
         if run_id is not None:
@@ -242,17 +242,17 @@ class AirflowStandalone:
         return str(self.request("GET", _run(dag_id, run_id))["state"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """Task id -> state; None: not scheduled yet."""
+        """Task id -> state; None means that the task is not scheduled yet."""
         found = self.request("GET", f"{_run(dag_id, run_id)}/taskInstances", limit=500)["task_instances"]
         return {item["task_id"]: item["state"] for item in sorted(found, key=lambda item: str(item["task_id"]))}
 
     def task(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
-        """One task instance as the API has it."""
+        """One task instance as the API returns it."""
         found: dict[str, Any] = self.request("GET", _task(dag_id, run_id, task_id))
         return found
 
     def hitl(self, dag_id: str, run_id: str, task_id: str) -> dict[str, Any] | None:
-        """What an approval asks (subject, body, options, params, the answer); None before it asks."""
+        """The request of an approval (subject, body, options, params, the answer); None before it asks."""
         try:
             found: dict[str, Any] = self.request("GET", f"{_task(dag_id, run_id, task_id)}/-1/hitlDetails")
         except AirflowApiError as error:
@@ -272,12 +272,13 @@ class AirflowStandalone:
     ) -> dict[str, Any]:
         """Wait until an approval asks, then answer it.
 
-        An answer that comes before the scheduler has seen the parked task's process end fails the task (Airflow 3.3.2:
-        the late event meets the task queued anew), so this waits for the scheduler to say so in its log.
+        An answer that comes before the scheduler has noticed the end of the parked task's process fails the task
+        (Airflow 3.3.2: the late event meets the task when it is queued again), so this waits for that event in the
+        scheduler's log.
         """
         self.wait_for(dag_id, run_id, task_id, ["awaiting_input"], timeout_seconds)
         number = self.task(dag_id, run_id, task_id)["try_number"]
-        # A task that asks again parks again under the same number: each answer waits for one event more.
+        # A task that asks again parks again with the same try number, so each answer waits for one more event.
         attempt = (dag_id, run_id, task_id, number)
         before = self._events_answered.get(attempt, 0)
         with contextlib.suppress(HarnessError):
@@ -290,7 +291,7 @@ class AirflowStandalone:
     def clear(
         self, dag_id: str, run_id: str, task_ids: Sequence[str], *, downstream: bool = False
     ) -> list[tuple[str, str | None]]:
-        """Clear tasks whatever their state; returns (task id, former state) of each one cleared."""
+        """Clear tasks in any state; return (task id, former state) of each cleared one."""
         body = {
             "dry_run": False,
             "only_failed": False,
@@ -307,8 +308,8 @@ class AirflowStandalone:
         self.request("PATCH", _task(dag_id, run_id, task_id), {"new_state": state})
 
     def delete_run(self, dag_id: str, run_id: str, timeout_seconds: float = 120) -> None:
-        """Delete a run as an operator does: Airflow refuses to delete one that is running (409), so it is marked
-        failed first, which ends its tasks; its rows go when the last task's process has ended.
+        """Delete a run as an operator does: Airflow refuses to delete an active run (409), so mark it failed first,
+        which ends its tasks, and delete its rows when the last task's process has ended.
 
         :raises HarnessError: a process of one of its tasks did not end in time.
         """
@@ -336,7 +337,7 @@ class AirflowStandalone:
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """An XCom value, decoded.
 
-        :raises AirflowApiError: status 404: there is none.
+        :raises AirflowApiError: there is no such value (status 404).
         """
         path = f"{_task(dag_id, run_id, task_id)}/xcomEntries/{_quoted(key)}"
         return self.request("GET", path, deserialize=False, stringify=False)["value"]
@@ -354,9 +355,10 @@ class AirflowStandalone:
         states: Collection[str],
         timeout_seconds: float = 300,
     ) -> str:
-        """Wait until a task (None: the run) is in one of ``states``; returns which.
+        """Wait until a task (None: the run) is in one of ``states``; return that state.
 
-        :raises HarnessError: not in time, or it (or the run) ended in another state; shows states and the task's log.
+        :raises HarnessError: the time is over, or the task (or the run) ended in another state; shows states and the
+            task's log.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -375,7 +377,7 @@ class AirflowStandalone:
     def _story(
         self, dag_id: str, run_id: str, task_id: str | None, states: Collection[str], timeout_seconds: float
     ) -> str:
-        """Why a wait was given up, with all states and the end of the log that matters."""
+        """Why a wait was given up, with all states and the end of the relevant log."""
         all_states = self.task_states(dag_id, run_id)
         wanted = "run" if task_id is None else f"task {task_id}"
         text = f"{wanted} of {dag_id} {run_id} is not {'/'.join(states)}, waited up to {timeout_seconds:g} s; states: "
@@ -420,7 +422,7 @@ class AirflowStandalone:
         return path.read_text(encoding="utf-8")
 
     def _make_database(self) -> None:
-        """Migrating an empty database takes ten seconds and always gives the same: keep one per set of versions."""
+        """Use a cached database per set of versions: migrating an empty one takes ten seconds with the same result."""
         if self._database.exists():
             return
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -450,7 +452,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def _airflow_versions() -> str:
-    """Digest of the versions of Airflow and its providers, which may bring tables of their own."""
+    """Digest of the versions of Airflow and its providers, which may add their own tables."""
     found = {
         f"{distribution.name}=={distribution.version}"
         for distribution in importlib.metadata.distributions()
@@ -478,7 +480,7 @@ def _task(dag_id: str, run_id: str, task_id: str) -> str:
     return f"{_run(dag_id, run_id)}/taskInstances/{_quoted(task_id)}"
 
 
-#: What every event of a task's log repeats.
+#: Fields that every event of a task's log repeats.
 _LOG_CONTEXT = frozenset(
     {"timestamp", "level", "event", "logger", "filename", "lineno"}
     | {"ti_id", "dag_id", "run_id", "task_id", "map_index", "try_number"}
@@ -486,7 +488,7 @@ _LOG_CONTEXT = frozenset(
 
 
 def _log_line(item: Any) -> str:
-    """A structured log event as a line: time, level, text, then what else it has."""
+    """A structured log event as a line: time, level, text, then its other fields."""
     if not isinstance(item, Mapping):
         return str(item)
     head = [str(item[name]) for name in ("timestamp", "level", "event") if item.get(name) is not None]

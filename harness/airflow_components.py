@@ -1,4 +1,4 @@
-"""One component of a running Airflow dies without a word, and another one takes its place."""
+"""Kills one component of a running Airflow with SIGKILL and replaces it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _STOP_SECONDS = 20.0
 
 
 def component_processes(airflow: AirflowStandalone, name: Component) -> list[int]:
-    """Process ids of a component and everything below it; for the scheduler with a LocalExecutor its tasks, too.
+    """Process ids of a component and its descendants; for the scheduler with a LocalExecutor also its tasks.
 
-    :raises HarnessError: it does not run.
+    :raises HarnessError: the component does not run.
     """
     for pid in descendants(airflow.pid):
         with suppress(psutil.NoSuchProcess):
@@ -35,9 +35,10 @@ def component_processes(airflow: AirflowStandalone, name: Component) -> list[int
 
 @contextmanager
 def replaced_component(airflow: AirflowStandalone, name: Component) -> Iterator[list[int]]:
-    """SIGKILL for a component and all below it, as when its container dies; another one runs in the block.
+    """Kill a component and its descendants, as when its container dies; a replacement runs within the block.
 
-    ``airflow standalone`` starts none itself, so afterwards it is started anew as a whole. Yields who was killed.
+    ``airflow standalone`` starts no replacement itself, so afterwards all of Airflow is restarted. Yields the killed
+    process ids.
     """
     killed = component_processes(airflow, name)
     for pid in killed:

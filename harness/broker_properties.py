@@ -8,20 +8,20 @@ from pathlib import Path
 
 from harness.certificates import Authority
 
-#: ZooKeeper forgets a killed broker after this time; one that comes back earlier ends itself and is started again.
+#: ZooKeeper forgets a killed broker after this time; one that restarts earlier ends itself and is started again.
 _ZOOKEEPER_SESSION_MS = 4000
 SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a broker lives and what it offers.
+    """Ports, users and certificates of a cluster's brokers.
 
     :param ports: listener name -> port of each broker.
     :param zookeeper_port: None: KRaft mode.
     :param users: name -> password of SASL/PLAIN; None: no SASL.
     :param authority: None: no TLS.
-    :param advertised: listener name -> port that clients are told for each broker, where it is another one.
+    :param advertised: listener name -> advertised port of each broker, where it differs from the listener's port.
     """
 
     node_id: int
@@ -40,7 +40,7 @@ class Layout:
 
 
 def broker_properties(layout: Layout, config: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """All properties of one broker; ``config`` wins."""
+    """All properties of one broker; ``config`` overrides the defaults."""
     return {
         **_base(layout),
         **_listeners(layout),
@@ -106,7 +106,7 @@ def _kraft(layout: Layout) -> dict[str, str]:
         "node.id": str(layout.node_id),
         "controller.quorum.voters": ",".join(voters),
         "controller.listener.names": "CONTROLLER",
-        # A killed broker may come back when its former life has timed out.
+        # A killed broker can register again when its former registration has timed out.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
     }
@@ -117,7 +117,7 @@ def _authorizer(layout: Layout) -> dict[str, str]:
     in_kraft = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     return {
         "authorizer.class.name": in_kraft if layout.zookeeper_port is None else in_zookeeper,
-        # ANONYMOUS is everybody on the plaintext listener, the brokers among them.
+        # ANONYMOUS is every client of the plaintext listener, including the brokers.
         "super.users": "User:ANONYMOUS;User:admin",
         "allow.everyone.if.no.acl.found": "false",
     }

@@ -1,7 +1,7 @@
 """Real Kafka clusters on loopback: one JVM per broker, ready in a few seconds, thrown away afterwards.
 
 ZooKeeper mode (3.x) or KRaft mode; 1 or 3 brokers; ACLs enforced; listeners PLAINTEXT (super user ``ANONYMOUS``),
-SASL_PLAINTEXT and, on wish, SSL with client certificates and SASL_SSL.
+SASL_PLAINTEXT and, optionally, SSL with client certificates and SASL_SSL.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from harness.proxy import ClusterProxy
 Mode = Literal["zookeeper", "kraft"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"]
 
-#: Small heaps and the client compiler: brokers of tests live for seconds. Benchmarks pass their own.
+#: Small heaps and the client compiler, because brokers of tests run for seconds. Benchmarks pass their own options.
 SMALL_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _ZOOKEEPER_JVM = ("-Xms32m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _READY_SECONDS = 60.0
@@ -54,14 +54,14 @@ _SCRAM = {"SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256, "SCRAM-SHA-512": ScramM
 class KafkaCluster(ClusterAdmin):
     """A cluster that runs from ``start()`` (or ``with``) to ``stop()``.
 
-    :param folder: its own folder: configuration, logs, data. Must not hold another cluster's data.
-    :param version: jars to run, see :mod:`harness.kafka_jars`.
-    :param mode: ``zookeeper`` or ``kraft``; None: ``zookeeper`` below 4.0, else ``kraft``.
+    :param folder: for configuration, logs and data. It must not hold another cluster's data.
+    :param version: of the jars to run, see :mod:`harness.kafka_jars`.
+    :param mode: ``zookeeper`` or ``kraft``; None: ``zookeeper`` below 4.0, otherwise ``kraft``.
     :param brokers: 1 or 3. Three KRaft brokers are a controller quorum, too.
-    :param config: broker properties, laid over the defaults.
+    :param config: broker properties that override the defaults.
     :param authorizer: enforce ACLs; ``ANONYMOUS`` (plaintext listener) and ``admin`` are super users.
     :param sasl: have a SASL_PLAINTEXT listener with PLAIN and SCRAM.
-    :param tls: have an SSL listener that demands client certificates, and (with ``sasl``) a SASL_SSL listener.
+    :param tls: have an SSL listener that requires client certificates, and (with ``sasl``) a SASL_SSL listener.
     :param users: name -> password, for all SASL mechanisms; ``admin`` is added when it is missing.
     :param jvm: JVM options of the brokers.
     :param features: KRaft only: feature levels to format with, for instance ``{"share.version": 1}``.
@@ -117,9 +117,9 @@ class KafkaCluster(ClusterAdmin):
         self.stop(graceful=False)
 
     def start(self) -> None:
-        """Start all and wait until the cluster answers and the users exist.
+        """Start all processes and wait until the cluster answers and the users exist.
 
-        :raises HarnessError: not in time, or a process ended; nothing is left running then.
+        :raises HarnessError: the cluster did not start in time, or a process ended; no process is left running then.
         """
         try:
             self._prepare()
@@ -137,7 +137,7 @@ class KafkaCluster(ClusterAdmin):
             raise
 
     def stop(self, graceful: bool = True) -> None:
-        """Stop all; with ``graceful=False`` by SIGKILL at once. The folder stays. Can be called at any time."""
+        """Stop all; with ``graceful=False`` immediately by SIGKILL. Keeps the folder. Can be called at any time."""
         running = [process for process in self._processes if process is not None]
         if graceful:
             stop_all(running, _STOP_SECONDS)
@@ -161,11 +161,11 @@ class KafkaCluster(ClusterAdmin):
             shutil.rmtree(self.folder)
 
     def kill(self, broker_index: int) -> None:
-        """SIGKILL a broker. Its data and ports stay for :meth:`restart`."""
+        """Kill a broker with SIGKILL. Its data and ports are kept for :meth:`restart`."""
         self._process(broker_index).kill()
 
     def is_running(self, broker_index: int) -> bool:
-        """Whether a broker's process lives; stopped ones do."""
+        """Whether a broker's process exists; a stopped (SIGSTOP) one does."""
         process = self._processes[broker_index]
         return process is not None and process.running
 
@@ -174,17 +174,17 @@ class KafkaCluster(ClusterAdmin):
         self._process(broker_index).stop(_STOP_SECONDS)
 
     def pause(self, broker_index: int | None = None) -> None:
-        """SIGSTOP one broker, or all: it keeps its connections and answers nobody."""
+        """Stop one broker, or all, with SIGSTOP: it keeps its connections and answers no request."""
         for index in self._indexes(broker_index):
             self._process(index).signal(signal.SIGSTOP)
 
     def resume(self, broker_index: int | None = None) -> None:
-        """SIGCONT one broker, or all."""
+        """Continue one broker, or all, with SIGCONT."""
         for index in self._indexes(broker_index):
             self._process(index).signal(signal.SIGCONT)
 
     def restart(self, broker_index: int, config: Mapping[str, str | int | bool] | None = None) -> None:
-        """Start a stopped or killed broker again (a running one is killed first) and wait for it.
+        """Restart a stopped or killed broker (a running one is killed first) and wait for it.
 
         :param config: properties that change for all brokers from their next start on.
         """
@@ -197,7 +197,7 @@ class KafkaCluster(ClusterAdmin):
     def wait_ready(self, timeout_seconds: float = _READY_SECONDS) -> None:
         """Wait until all running brokers are members of the cluster.
 
-        :raises HarnessError: not in time, or a broker ended by itself.
+        :raises HarnessError: a broker did not join in time, or ended by itself.
         """
         live = [index for index, process in enumerate(self._processes) if process is not None and process.running]
         expected = {self.node_id(index) for index in live}
@@ -224,7 +224,7 @@ class KafkaCluster(ClusterAdmin):
 
     @property
     def proxy(self) -> ClusterProxy:
-        """What stands before the brokers of :attr:`proxied_bootstrap`."""
+        """The proxy in front of the brokers of :attr:`proxied_bootstrap`."""
         if self._proxy is None:
             raise HarnessError("this cluster does not run or was made without proxied=True")
         return self._proxy
@@ -241,7 +241,7 @@ class KafkaCluster(ClusterAdmin):
 
     @property
     def ssl_bootstrap(self) -> str:
-        """Addresses of the SSL listeners, which demand a client certificate."""
+        """Addresses of the SSL listeners, which require a client certificate."""
         return self._addresses("SSL")
 
     @property
@@ -260,7 +260,7 @@ class KafkaCluster(ClusterAdmin):
         """librdkafka keys for a client.
 
         :param user: authenticate by SASL as one of ``users``; None: the plaintext listener.
-        :param tls: with ``user``: SASL_SSL in place of SASL_PLAINTEXT.
+        :param tls: with ``user``: SASL_SSL instead of SASL_PLAINTEXT.
         :param certificate: authenticate by a client certificate made for this user (SSL listener).
         """
         if certificate is not None:
@@ -292,14 +292,14 @@ class KafkaCluster(ClusterAdmin):
         return self.folder / f"data-{self.node_id(broker_index)}"
 
     def broker_log(self, broker_index: int) -> Path:
-        """What a broker logged, over all its lives."""
+        """A broker's log, across all its restarts."""
         return self.folder / f"broker-{self.node_id(broker_index)}.log"
 
     def broker_pid(self, broker_index: int) -> int:
         return self._process(broker_index).pid
 
     def dump_log(self, topic: str, broker_index: int = 0) -> dict[int, list[dict[str, str]]]:
-        """The record batches of a topic as they lie in a broker's files, by Kafka's own DumpLogSegments.
+        """The record batches of a topic in a broker's files, as Kafka's own DumpLogSegments shows them.
 
         :returns: partition -> one dict per batch: ``baseOffset``, ``lastOffset``, ``count``, ``isControl``,
             ``isTransactional``, ``compresscodec``, ... as text.
@@ -326,10 +326,10 @@ class KafkaCluster(ClusterAdmin):
         return batches
 
     def tool(self, main: str, *arguments: str, timeout_seconds: float = _READY_SECONDS) -> str:
-        """What one of Kafka's own command line tools prints, for instance
-        ``org.apache.kafka.tools.consumer.ConsoleConsumer``. ``--bootstrap-server`` is given.
+        """Return the output of one of Kafka's own command line tools, for instance
+        ``org.apache.kafka.tools.consumer.ConsoleConsumer``. ``--bootstrap-server`` is added.
 
-        :raises HarnessError: it fails; with what it printed.
+        :raises HarnessError: the tool fails; shows its output.
         """
         command = self._java(SMALL_JVM, main, "--bootstrap-server", self.bootstrap, *arguments)
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds)
@@ -418,14 +418,14 @@ class KafkaCluster(ClusterAdmin):
         wait_for("ZooKeeper's port", answers, _READY_SECONDS)
 
     def _format(self) -> None:
-        """Format the log folders of all brokers for one new cluster id, side by side: each one costs a JVM's start."""
+        """Format the log folders of all brokers for one new cluster id, in parallel: each needs the start of a JVM."""
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         formatting = []
         for index in range(self.brokers):
             if (self.data_folder(index) / "meta.properties").exists():
                 continue
             properties = str(self._properties_path(index))
-            # With "=": an id may begin with a dash.
+            # Use "=", because an id may begin with a dash.
             command = self._java(
                 SMALL_JVM,
                 "kafka.tools.StorageTool",
@@ -454,7 +454,7 @@ class KafkaCluster(ClusterAdmin):
         wait_for(f"port of broker {self.node_id(index)}", listens, timeout_seconds)
 
     def _check_broker(self, index: int) -> None:
-        """:raises HarnessError: a broker has ended, and not because its former life was still registered."""
+        """:raises HarnessError: a broker has ended for another reason than its former registration."""
         process = self._process(index)
         if not process.running and self._is_still_registered(index):
             process.kill()
@@ -462,12 +462,12 @@ class KafkaCluster(ClusterAdmin):
         self._process(index).check_running()
 
     def _is_still_registered(self, index: int) -> bool:
-        """ZooKeeper mode: the killed former life of a broker still counts, so the new one has given up."""
+        """ZooKeeper mode: the killed broker is still registered, so its successor has given up."""
         return self.mode == "zookeeper" and "NodeExistsException" in tail_of(self.broker_log(index), 60)
 
     def _create_scram_users(self) -> None:
         admin = self.admin()
-        # One request per mechanism: KRaft controllers refuse a user who is named twice in one.
+        # One request per mechanism: KRaft controllers refuse a request that names a user twice.
         for mechanism in _SCRAM.values():
             upsertions = [
                 UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, 4096), password.encode())

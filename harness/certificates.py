@@ -17,7 +17,7 @@ _LIFETIME = datetime.timedelta(days=30)
 
 @dataclass(frozen=True)
 class Pair:
-    """Files of one identity; ``both`` holds key and certificates, as a broker's PEM key store wants them."""
+    """Files of one identity; ``both`` holds key and certificates, as a broker's PEM key store needs them."""
 
     certificate: Path
     key: Path
@@ -34,7 +34,7 @@ class Authority:
         self._own: x509.Certificate | None = None
 
     def create(self) -> None:
-        """Make the authority; does nothing when this object has made it before."""
+        """Create the authority; do nothing if this object has already created it."""
         if self._own is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The users of a cluster that is being migrated: a producer that writes on, consumer groups, one that reads on.
+"""Clients of a cluster that is being migrated: a live producer, consumer groups, and a live consumer.
 
-They remember what they were told (acknowledged offsets, records handed out), so that afterwards it can be counted what
-was lost, re-read or skipped.
+They remember acknowledged offsets and consumed records, so that lost, re-read and skipped records can be counted
+afterwards.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from harness.compare import PartitionContent, Record, TopicPartitionKey, bounds,
 from harness.processes import HarnessError
 
 _JOIN_SECONDS = 30.0
-#: Records that a producer has on their way at most; librdkafka's own queue is larger.
+#: Maximum number of records in flight of a producer; librdkafka's own queue is larger.
 _MAX_WAITING = 10_000
 
 
 class _Worker:
-    """A thread with an orderly end; an error of the thread comes out of :meth:`stop`."""
+    """A thread with an orderly end; :meth:`stop` raises the thread's error."""
 
     def __init__(self, name: str) -> None:
         self._stopping = threading.Event()
@@ -45,17 +45,17 @@ class _Worker:
         self.stop()
 
     def start(self) -> Self:
-        """Start, or go on after :meth:`stop`."""
+        """Start, or continue after :meth:`stop`."""
         self._stopping.clear()
         self._thread = threading.Thread(target=self._guarded, name=self._name, daemon=True)
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End the thread and wait for it; does nothing when it does not run.
+        """End the thread and wait for it; do nothing if it does not run.
 
-        :raises HarnessError: it does not end.
-        :raises BaseException: what ended the thread.
+        :raises HarnessError: the thread does not end.
+        :raises BaseException: the error that ended the thread.
         """
         self._stopping.set()
         if self._thread is not None:
@@ -95,9 +95,9 @@ class LiveProducer(_Worker):
         seed: int = 1,
     ) -> None:
         super().__init__("live-producer")
-        #: What the cluster acknowledged, in order: (topic, partition) -> records with their offsets.
+        #: Acknowledged records, in order: (topic, partition) -> records with their offsets.
         self.acknowledged: dict[TopicPartitionKey, list[Record]] = defaultdict(list)
-        #: Records that were not acknowledged although they were sent: (topic, partition, error).
+        #: Records that were sent but not acknowledged: (topic, partition, error).
         self.failed: list[tuple[str, int, KafkaError]] = []
         self._places = [(topic, partition) for topic, partitions in sorted(topics.items()) for partition in partitions]
         self._config = dict(config)
@@ -115,7 +115,7 @@ class LiveProducer(_Worker):
         return self._frozen.is_set()
 
     def freeze(self) -> None:
-        """Stop writing. When it returns, every record sent is acknowledged or failed.
+        """Stop writing. On return, every record sent is acknowledged or failed.
 
         :raises HarnessError: records are still waiting for an answer after 30 s.
         """
@@ -185,7 +185,7 @@ def lost_records(
     acknowledged: Mapping[TopicPartitionKey, Sequence[Record]],
     shifts: Mapping[TopicPartitionKey, int] | None = None,
 ) -> list[tuple[str, int, Record]]:
-    """Acknowledged records that a cluster does not have at their offset (less the shift), content and all."""
+    """Acknowledged records that a cluster does not have, with equal content, at their offset (minus the shift)."""
     contents = read(config, {topic for topic, _ in acknowledged})
     lost = []
     for (topic, partition), records in sorted(acknowledged.items()):
@@ -203,9 +203,9 @@ def lost_records(
 
 
 def commit_offsets(config: Mapping[str, Any], group: str, offsets: Mapping[TopicPartitionKey, int]) -> None:
-    """Commit offsets for a group that nobody is a member of.
+    """Commit offsets for a group without members.
 
-    :raises KafkaException: refused.
+    :raises KafkaException: the commit is refused.
     """
     consumer = _group_consumer(config, group)
     try:
@@ -218,7 +218,7 @@ def commit_offsets(config: Mapping[str, Any], group: str, offsets: Mapping[Topic
 
 
 def committed_offsets(config: Mapping[str, Any], group: str, topics: Iterable[str]) -> dict[TopicPartitionKey, int]:
-    """What a group has committed; partitions without a commit are left out."""
+    """A group's committed offsets, without partitions that have none."""
     known = AdminClient({"log_level": 2, **config}).list_topics(timeout=10).topics
     places = [TopicPartition(topic, number) for topic in sorted(topics) for number in sorted(known[topic].partitions)]
     consumer = _group_consumer(config, group)
@@ -241,7 +241,7 @@ def positions(config: Mapping[str, Any], topics: Iterable[str], fraction: float)
 class GroupReader(_Worker):
     """A member of a consumer group; commits after each batch it has handled, and when it stops.
 
-    :param records_per_second: reads no faster than that, about.
+    :param records_per_second: approximate limit of its reading rate.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class GroupReader(_Worker):
         **settings: Any,
     ) -> None:
         super().__init__(f"group-reader-{group}")
-        #: What was handed out, in order: (topic, partition) -> (offset, digest).
+        #: Consumed records, in order: (topic, partition) -> (offset, digest).
         self.seen: dict[TopicPartitionKey, list[tuple[int, bytes]]] = defaultdict(list)
         self.group = group
         self.topics = list(topics)
@@ -263,11 +263,11 @@ class GroupReader(_Worker):
         self._settings = settings
 
     def count(self) -> int:
-        """Records seen so far."""
+        """Records consumed so far."""
         return sum(len(records) for records in list(self.seen.values()))
 
     def caught_up(self) -> bool:
-        """Whether the group's committed offsets have reached the ends of its topics as they are now."""
+        """Whether the group's committed offsets have reached the current ends of its topics."""
         committed = committed_offsets(self._config, self.group, self.topics)
         return all(
             content.log_start == content.end or committed.get((topic, number), -1) >= content.end
@@ -308,7 +308,7 @@ _PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIM
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What a group went through over the switch: records it got twice, records it never got."""
+    """Effects of the switch on a group: records it got twice, records it never got."""
 
     group: str
     seen: int
@@ -324,9 +324,9 @@ def judge_group(
     """Count re-read and skipped records of one group that has read to the end.
 
     :param readers: its readers in order, first those on the source.
-    :param started_at: where the group stood before, in offsets of ``content``; partitions without an entry count from
+    :param started_at: the group's former position, in offsets of ``content``; partitions without an entry count from
         their log start.
-    :param content: what there is to read at the end: ``read(target, topics)``.
+    :param content: all that can be read at the end: ``read(target, topics)``.
     """
     seen: Counter[tuple[TopicPartitionKey, bytes]] = Counter()
     for reader in readers:

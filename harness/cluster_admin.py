@@ -1,4 +1,4 @@
-"""What tests do to a cluster as its super user: topics, configs, ACLs."""
+"""Administration of a test cluster as its super user: topics, configs, ACLs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.processes import wait_for
 
 
 class ClusterAdmin:
-    """Helpers of :class:`harness.brokers.KafkaCluster`; all return when their effect can be seen."""
+    """Helpers of :class:`harness.brokers.KafkaCluster`; all return when their effect is visible."""
 
     brokers: int
 
@@ -36,7 +36,7 @@ class ClusterAdmin:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
 
     def cluster_id(self) -> str:
-        """The id that DescribeCluster answers; differs from cluster to cluster."""
+        """The cluster id that DescribeCluster returns; it differs from cluster to cluster."""
         admin = self.admin()  # must outlive the call
         answer = admin.describe_cluster(request_timeout=10).result()
         return str(answer.cluster_id)
@@ -76,7 +76,7 @@ class ClusterAdmin:
         wait_for(f"leaders of {sorted(topics)}", led, 20)
 
     def alter_topic_configs(self, configs: Mapping[str, Mapping[str, str]]) -> None:
-        """Set some configs of topics (name -> configs); the others stay."""
+        """Set some configs of topics (name -> configs) and keep the others."""
         resources = [
             ConfigResource(
                 ResourceType.TOPIC,
@@ -92,27 +92,27 @@ class ClusterAdmin:
             future.result()
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete topics; those that are not there are ignored."""
+        """Delete topics; ignore missing ones."""
         admin = self.admin()
         present = [name for name in names if name in admin.list_topics(timeout=5).topics]
         for future in admin.delete_topics(present, operation_timeout=20).values() if present else []:
             future.result()
 
     def allow(self, user: str, resource: str, name: str, operations: Sequence[str], *, prefixed: bool = False) -> None:
-        """Let a user do something, e.g. ``allow("alice", "topic", "orders", ["read", "describe"])``.
+        """Allow a user some operations, e.g. ``allow("alice", "topic", "orders", ["read", "describe"])``.
 
         :param resource: ``topic``, ``group``, ``transactional_id`` or ``broker`` (the cluster; its name is
             ``kafka-cluster``).
-        :param operations: names of :class:`AclOperation`, in small letters.
+        :param operations: names of :class:`AclOperation`, in lower case.
         """
         self._add_acls(AclPermissionType.ALLOW, user, resource, name, operations, prefixed)
 
     def deny(self, user: str, resource: str, name: str, operations: Sequence[str], *, prefixed: bool = False) -> None:
-        """Forbid a user something; takes the same as :meth:`allow` and beats it."""
+        """Deny a user some operations; takes the same arguments as :meth:`allow` and overrides it."""
         self._add_acls(AclPermissionType.DENY, user, resource, name, operations, prefixed)
 
     def forget_rights(self, user: str) -> None:
-        """Take all rights of a user back: what earlier users of the cluster gave or forbade counts no more."""
+        """Remove all ACLs of a user, including those that earlier tests on the cluster left."""
         admin = self.admin()
         every = AclBindingFilter(
             ResourceType.ANY,
@@ -146,5 +146,5 @@ class ClusterAdmin:
         for future in admin.create_acls(wanted, request_timeout=20).values():
             future.result()
         ours = AclBindingFilter(kind, name, pattern, f"User:{user}", None, AclOperation.ANY, permission)
-        # Brokers learn of it a moment later.
+        # Brokers apply it a moment later.
         wait_for(f"ACLs of {user} on {name}", lambda: set(wanted) <= set(admin.describe_acls(ours).result()), 20)

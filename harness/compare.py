@@ -61,14 +61,14 @@ class Record:
         return cls(message.offset(), timestamp_of(message), message.key(), message.value(), headers)
 
     def short(self) -> str:
-        """For people: long keys and values are cut."""
+        """Readable text; long keys and values are cut."""
         parts = [_cut(self.key), _cut(self.value)]
         return f"timestamp {self.timestamp} key {parts[0]} value {parts[1]} headers {list(self.headers)}"
 
 
 @dataclass
 class PartitionContent:
-    """What one partition holds for a read_committed consumer.
+    """The content of one partition for a read_committed consumer.
 
     ``end`` is the last stable offset when reading began; ``size_bytes`` counts keys and values.
     """
@@ -77,7 +77,7 @@ class PartitionContent:
     end: int
     offsets: array[int] = field(default_factory=lambda: array("q"))
     digests: bytearray = field(default_factory=bytearray)
-    #: Only for topics whose keys were asked for: digest of each record's key; null keys have zeroes.
+    #: Digest of each record's key, only for topics whose keys were requested; null keys have zeroes.
     keys: bytearray = field(default_factory=bytearray)
     size_bytes: int = 0
 
@@ -90,7 +90,7 @@ class PartitionContent:
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same. Offsets are each side's own."""
+    """One difference. Offsets are those of the respective side."""
 
     topic: str
     partition: int
@@ -111,7 +111,7 @@ class Difference:
 
 @dataclass
 class TopicResult:
-    """Sums of one topic. ``tolerated`` records are on one side only and were allowed to be."""
+    """Sums of one topic. ``tolerated`` records are on one side only, and are allowed to be."""
 
     name: str
     source_records: int = 0
@@ -125,7 +125,7 @@ class TopicResult:
 
 @dataclass
 class Comparison:
-    """Result of :func:`compare`. ``differences`` holds the first ones of each partition, ``difference_count`` all."""
+    """Result of :func:`compare`. ``differences`` has the first ones per partition, ``difference_count`` counts all."""
 
     topics: dict[str, TopicResult] = field(default_factory=dict)
     differences: list[Difference] = field(default_factory=list)
@@ -133,11 +133,11 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Same records at the same offsets (less the shift), same log starts and ends."""
+        """Whether records, offsets (minus the shift), log starts and log ends are equal."""
         return self.difference_count == 0
 
     def check(self) -> None:
-        """:raises AssertionError: not equal; shows the first differences."""
+        """:raises AssertionError: the clusters are not equal; shows the first differences."""
         shown = "\n".join(f"  {difference}" for difference in self.differences[:20])
         assert self.equal, f"{self.difference_count} differences:\n{shown}"
 
@@ -159,11 +159,11 @@ def compare(
     :param source: librdkafka keys of the source; ``target`` likewise.
     :param topics: names, or source name -> target name.
     :param shifts: (source topic, partition) -> shift; target offset = source offset - shift. Default 0.
-    :param until: (source topic, partition) -> source offset: compare only below it, and leave the log ends alone.
+    :param until: (source topic, partition) -> source offset: compare only below it, and ignore the log ends.
     :param compacted: source names of topics where a record may be on one side only if the other side has a later one
-        with its key: both clusters go on compacting.
-    :param source_may_delete: the source's retention goes on: what lies below its present log start may be extra.
-    :param fenced: the cutover is over: on the target one control marker more may follow on the last record.
+        with its key: both clusters keep compacting.
+    :param source_may_delete: the source's retention is active: records below its present log start may be extra.
+    :param fenced: the cutover is over: on the target one more control marker may follow the last record.
     :param limit: differences to show (and to read again) per partition.
     """
     names = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
@@ -206,7 +206,7 @@ def read(
     """Read topics from log start to last stable offset (or ``until``): topic -> partition -> content.
 
     :raises HarnessError: unknown topic, or no progress for a minute.
-    :raises KafkaException: what the consumer reports as an error.
+    :raises KafkaException: the consumer reports an error.
     """
     contents = bounds(config, topics)
     for (topic, number), end in (until or {}).items():
@@ -237,7 +237,7 @@ def read_records(config: Mapping[str, Any], topic: str) -> dict[int, list[Record
 def bounds(config: Mapping[str, Any], topics: Iterable[str]) -> dict[str, dict[int, PartitionContent]]:
     """Log starts and last stable offsets of all partitions, as contents without records.
 
-    :raises HarnessError: a topic is not there.
+    :raises HarnessError: a topic does not exist.
     """
     admin = AdminClient(_client(config))
     known = admin.list_topics(timeout=10).topics
@@ -268,7 +268,7 @@ class _Pair:
     fenced: bool
 
     def differences(self, result: TopicResult) -> list[Difference]:
-        """All differences of this partition; adds to the sums of its topic."""
+        """All differences of this partition; also adds to the sums of its topic."""
         result.source_records += len(self.source.offsets) if self.source else 0
         result.target_records += len(self.target.offsets) if self.target else 0
         result.source_bytes += self.source.size_bytes if self.source else 0
@@ -340,7 +340,7 @@ class _Pair:
     def _named(
         self, source: PartitionContent, target: PartitionContent, only_source: list[int], only_target: list[int]
     ) -> list[Difference]:
-        """Say what happened: the same record elsewhere is `moved`, two records at one offset are `changed`."""
+        """Classify differences: the same record elsewhere is `moved`, two records at one offset are `changed`."""
         elsewhere: dict[bytes, list[int]] = defaultdict(list)
         for j in reversed(only_target):
             elsewhere[target.digest(j)].append(j)
@@ -381,7 +381,7 @@ def _superseded(
     other_shift: int,
     taken: set[int],
 ) -> set[int]:
-    """Those of ``indexes`` whose key the other side has at a later offset. Two records at one offset are never fine."""
+    """Those of ``indexes`` whose key the other side has at a later offset. Two records at one offset always differ."""
     last = {other.key_digest(j): offset + other_shift for j, offset in enumerate(other.offsets)}
     null_key = bytes(_DIGEST_BYTES)
     return {
@@ -444,7 +444,7 @@ def _consumer(config: Mapping[str, Any]) -> Iterator[Consumer]:
     consumer = Consumer(
         {
             **_client(config),
-            "group.id": "harness-compare",  # demanded by librdkafka; never joined, nothing is committed
+            "group.id": "harness-compare",  # librdkafka requires a group; it is never joined, and nothing is committed
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "isolation.level": "read_committed",
@@ -489,12 +489,12 @@ def _consume(
                 place = (message.topic(), message.partition())
                 error = message.error()
                 if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                    continue  # librdkafka looks for the coordinator of the group that we do not use
+                    continue  # librdkafka looks for the coordinator of the unused group
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 if place in open_ones and error is None and message.offset() < ends[place]:
                     add(message)
-                # Trailing markers and aborted records are no messages: the end-of-partition event tells of them.
+                # Trailing markers and aborted records are not messages: only the end-of-partition event reports them.
                 if message.offset() >= ends[place] - (error is None):
                     open_ones.discard(place)
 

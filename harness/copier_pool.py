@@ -1,6 +1,6 @@
-"""Copier processes in a few milliseconds each: forks of one process that has imported everything already.
+"""Starts copier processes in a few milliseconds each, as forks of one process that has imported everything.
 
-``python -m harness.copier_pool SOCKET`` listens; :class:`CopierPool` starts it and asks it for copiers
+``python -m harness.copier_pool SOCKET`` listens; :class:`CopierPool` starts it and requests copiers from it
 (:mod:`harness.copy_worker`), which die with it.
 """
 
@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Copier:
-    """One copier process, a grandchild of ours."""
+    """One copier process, a grandchild of this process."""
 
     def __init__(self, pid: int, lane: int, output: Path) -> None:
         self.pid = pid
@@ -45,30 +45,30 @@ class Copier:
 
     @property
     def running(self) -> bool:
-        """It lives; stopped ones do."""
+        """Whether it exists; a stopped one does."""
         return self.state != ""
 
     @property
     def stopped(self) -> bool:
-        """It is stopped by a signal."""
+        """Whether a signal has stopped it."""
         return self.state == "T"
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with; None: it runs, or was killed."""
+        """Its exit code; None: it runs, or was killed."""
         try:
             return int(self.output.with_suffix(".rc").read_text())
         except (OSError, ValueError):
             return None
 
     def signal(self, number: int) -> None:
-        """Send a signal; none if it has ended."""
+        """Send a signal, unless it has ended."""
         if self.running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill it with SIGKILL and wait for its end."""
         self.signal(signal.SIGKILL)
         self.wait(20)
 
@@ -78,18 +78,18 @@ class Copier:
         return self.exit_code
 
     def text(self) -> str:
-        """What it has said."""
+        """Its output."""
         return self.output.read_text(errors="replace") if self.output.exists() else ""
 
     def results(self) -> list[PartitionResult]:
-        """Of its last slice."""
+        """Results of its last slice."""
         return results_of("\n".join(self.text().split("\n")[:-1]))
 
 
 class CopierPool:
     """Starts copiers.
 
-    :param folder: of the socket and of what the copiers say.
+    :param folder: for the socket and the output of the copiers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -120,7 +120,7 @@ class CopierPool:
             self._process.kill()
 
     def start(self, lane: int, arguments: Sequence[str]) -> Copier:
-        """A new copier; ``arguments`` as :mod:`harness.copy_worker` takes them."""
+        """Start a copier; ``arguments`` are those of :mod:`harness.copy_worker`."""
         self._number += 1
         output = self._folder / f"copier-{self._number:05d}.log"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -134,7 +134,7 @@ class CopierPool:
 
 
 def main(path: str) -> int:
-    """Fork a copier for each line that comes in; answers with its process id."""
+    """Fork a copier for each received line; answer with its process id."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path + ".new")

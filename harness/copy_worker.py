@@ -1,4 +1,4 @@
-"""A copier process of its own, to be killed: slices of one lane until its partitions are done.
+"""A separate copier process that tests can kill: runs slices of one lane until its partitions are done.
 
 ``python -m harness.copy_worker REFERENCES JOURNAL_LOCATION JOB_KEY LANE [--slice-seconds S] [--slices N]
 [--without NET,...] [--at ACTION:POINT:N]``; see :mod:`harness.nets` and :mod:`harness.fault_points`.
@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.lanes.slices import run_slice
 from harness.fault_points import FaultPoint
 from harness.nets import switch_off
 
-#: The first line on stderr: everything is imported, the copy begins.
+#: The first line on stderr: all imports are done, the copy begins.
 BEGUN = "copier begins"
 
 

@@ -1,4 +1,4 @@
-"""Copies topics between two test clusters with the data plane alone: jobs made by hand, no phases."""
+"""Copies topics between two test clusters with the data plane alone: hand-made jobs, no phases."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COPY_TIME_CONFIG = {
 
 
 class Worker(subprocess.Popen[str]):
-    """A copier process whose output goes to files: a pipe that nobody reads fills up, and the copier hangs."""
+    """A copier process whose output goes to files: a pipe without a reader fills up, and the copier hangs."""
 
     def __init__(self, arguments: list[str]) -> None:
         # Closed with the process object.
@@ -52,27 +52,27 @@ class Worker(subprocess.Popen[str]):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has imported everything and copies."""
+        """Whether it has done its imports and copies."""
         return copy_worker.BEGUN in _whole(self._err)
 
     def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for its end; what it has written to stdout and to stderr."""
+        """Wait for its end; return its output on stdout and on stderr."""
         self.wait(timeout)
         return _whole(self._out), _whole(self._err)
 
     def tail(self) -> str:
-        """The end of what it has written to stderr so far."""
+        """The last part of its output on stderr so far."""
         return _whole(self._err)[-3000:]
 
 
 def _whole(file: IO[bytes]) -> str:
-    # The process writes at the position of the description that both share, so this one reads without moving it.
+    # The process writes at the position of the file description that both share, so reading must not move it.
     return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 @dataclass
 class Copying:
-    """A copy of some topics: target topics, producer ids, a job document and those who run it."""
+    """A copy of some topics: target topics, producer ids, a job document and its copiers."""
 
     source: KafkaCluster
     target: KafkaCluster
@@ -82,12 +82,12 @@ class Copying:
     lanes: int = 1
     via: Literal["s3", "direct"] = "direct"
     target_config: dict[str, str] = field(default_factory=dict)
-    #: by topic, laid over ``target_config``
+    #: by topic; overrides ``target_config``
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     verdicts: dict[TopicPartition, Verdict] = field(default_factory=dict)
     job_fields: dict[str, Any] = field(default_factory=dict)
     references: dict[str, Any] | None = None
-    #: of journal and archive; a folder of its own if there is none
+    #: of journal and archive; a new folder if None
     location: str | None = None
     replication_factor: int = 1
 
@@ -149,7 +149,7 @@ class Copying:
             wire.delete_records(starts)
 
     def stable_ends(self) -> dict[TopicPartition, int]:
-        """The source's last stable offsets now."""
+        """The source's current last stable offsets."""
         return self.clients.wire("source").list_offsets(list(self.partitions), "stable")
 
     def write_job(
@@ -159,7 +159,7 @@ class Copying:
         until: Mapping[TopicPartition, int] | None = None,
         **fields: Any,
     ) -> CopyJob:
-        """Write the job document, up to ``until`` or the source's present ends (seed), or without an end (tail)."""
+        """Write the job document, up to ``until`` or the source's current ends (seed), or without an end (tail)."""
         ends = until or (self.stable_ends() if name == "seed" else {})
         specs = [
             item.model_copy(update={"until_offset": ends.get(key)}) for key, item in sorted(self.partitions.items())
@@ -195,20 +195,20 @@ class Copying:
         return f"{self.migration_id}/jobs/{name}.json"
 
     def run(self, **fields: Any) -> dict[str, Any]:
-        """Copy up to the present ends in this process; the progress document."""
+        """Copy up to the current ends in this process; return the progress document."""
         return LocalRunner(Clients(self.references or {}), threads=self.lanes).run(self.write_job(**fields))
 
     def one_sided(self, side: Literal["source", "target"]) -> dict[str, Any]:
-        """References of a process that knows only one of the clusters, and the storage."""
+        """References for a process with access to only one of the clusters, and to the storage."""
         references = self.references or {}
         return {side: references[side], "storage": references["storage"]}
 
     def worker(
         self, lane: int = 0, name: str = "seed", *options: str, side: Literal["source", "target"] | None = None
     ) -> Worker:
-        """A copier process of its own.
+        """Start a separate copier process.
 
-        :param side: the only cluster that it knows.
+        :param side: the only cluster that it can access.
         """
         file = self.references_file
         if side is not None:
@@ -228,7 +228,7 @@ class Copying:
 
 
 def wait_begun(worker: Worker) -> None:
-    """Wait until a worker copies: the second before, it only imports, and a fault would hit nothing."""
+    """Wait until a worker copies: before that it only imports for about a second, and a fault would hit nothing."""
 
     def has_begun() -> bool:
         ended = worker.poll() is not None

@@ -1,4 +1,4 @@
-"""Counts damage after a run of faults: what plain consumers read on both sides, and what the offset map says of it."""
+"""Counts damage after a run of faults: compares what plain consumers read on both sides with the offset map."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.copying import Copying
 
 @dataclass
 class Damage:
-    """What differs. Records that the source has compacted away since are no damage.
+    """Differences after a run. Records that the source has since compacted away are not damage.
 
-    ``downgraded``: partitions that are ``mapped`` though they were to be equal: reported, and their map is exact,
+    ``downgraded``: partitions that are ``mapped`` instead of equal: reported, and their map is exact,
     unless ``wrong_offsets`` says otherwise. ``named``: errors that stopped partitions.
     """
 
@@ -36,12 +36,12 @@ class Damage:
 
     @property
     def silent(self) -> bool:
-        """Content or offsets are not what they are said to be."""
+        """Whether content or offsets differ from what the copy reports."""
         return bool(self.lost or self.duplicated or self.reordered or self.wrong_offsets)
 
     @property
     def found(self) -> bool:
-        """Anything at all has happened that nets are there to prevent."""
+        """Whether anything has happened that the nets should prevent."""
         return bool(self.silent or self.downgraded or self.named)
 
     def add(self, other: Damage) -> None:
@@ -53,7 +53,7 @@ class Damage:
 def judge(copy: Copying, compacted: Collection[str] = ()) -> Damage:
     """Compare all partitions of a copy.
 
-    :param compacted: topics that the source goes on compacting.
+    :param compacted: topics that the source keeps compacting.
     """
     source = read({"bootstrap.servers": copy.source.bootstrap}, copy.topics, with_keys=compacted)
     target = read({"bootstrap.servers": copy.target.bootstrap}, copy.topics, with_keys=compacted)
@@ -84,7 +84,7 @@ def _is_shared(spec: CopyPartition) -> bool:
 
 
 def _map_of(copy: Copying, key: TopicPartition, source_end_offset: int, target: PartitionContent) -> PartitionMap:
-    """The map of a partition that is copied in transactions, as the target and its pages tell it.
+    """The map of a partition that is copied in transactions, read from the target's commit and the map's pages.
 
     :raises MigrationError: there is no position, or the map is broken.
     """
@@ -123,7 +123,7 @@ def _judge_partition(
         seen.add(digest)
         known = source_offset.get(digest)
         if known is None:
-            # Compacted away on the source since: fine if a later record there has its key.
+            # The source has since compacted it away: correct if a later record there has its key.
             if latest.get(target.key_digest(index) if compacted else b"", -1) <= offset_map.source_of(offset):
                 damage.duplicated += 1
             continue

@@ -1,4 +1,4 @@
-"""The faults: each one hurts a run in its own way, and is over (or goes on by itself) when its function returns."""
+"""The faults: each disturbs a run in its own way, and is over (or continues by itself) when its function returns."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _PREFERRED = 0
 
 
 class Run(Protocol):
-    """What faults see of a run."""
+    """The part of a run that faults can use."""
 
     lab: FaultLab
     rng: random.Random
 
     def copiers(self) -> list[Copier]:
-        """Those that are at work."""
+        """The working copiers."""
 
     def freeze(self, copier: Copier) -> None:
-        """Stop one; it is woken when its successor is far ahead."""
+        """Register a stopped copier; the run wakes it when its successor is far ahead."""
 
     def target_partitions(self) -> list[tuple[str, int]]:
-        """All of them."""
+        """All partitions."""
 
 
-#: Does it; False: there was nothing to hurt.
+#: Causes the fault; returns False if it could affect nothing.
 Fault = Callable[[Run], bool]
 
 
@@ -52,7 +52,7 @@ def kill_copier(run: Run) -> bool:
 
 
 def freeze_copier(run: Run) -> bool:
-    """SIGSTOP; a successor takes over and goes far ahead; SIGCONT."""
+    """SIGSTOP; a successor takes over and gets far ahead; SIGCONT."""
     found = run.copiers()
     if found:
         copier = run.rng.choice(found)
@@ -72,19 +72,19 @@ def drop_target(run: Run) -> bool:
 
 
 def lose_source_answers(run: Run) -> bool:
-    """The source gets requests, its answers are lost; then all connections are reset."""
+    """The source gets requests, but its responses are lost; then all connections are reset."""
     run.lab.source.proxy.lose_answers(run.rng.uniform(0.05, 0.5))
     return True
 
 
 def lose_target_answers(run: Run) -> bool:
-    """The target does what it is asked for, and nobody learns of it."""
+    """The target executes requests, but its responses are lost; then all connections are reset."""
     run.lab.target.proxy.lose_answers(run.rng.uniform(0.05, 0.5))
     return True
 
 
 def late_request(run: Run) -> bool:
-    """An append or markers are caught on their way, their sender is killed, and they arrive later."""
+    """An append or a marker request is held back, its sender is killed, and the request arrives later."""
     key = run.rng.choice([PRODUCE, WRITE_TXN_MARKERS])
     held = run.lab.target.proxy.hold([key], skip=run.rng.randrange(5))(1.5)
     if held is None:
@@ -107,17 +107,17 @@ def _restart(run: Run, cluster: KafkaCluster) -> bool:
 
 
 def kill_source_broker(run: Run) -> bool:
-    """SIGKILL a broker of the source, and start it again."""
+    """Kill a broker of the source with SIGKILL, and restart it."""
     return _restart(run, run.lab.source)
 
 
 def kill_target_broker(run: Run) -> bool:
-    """SIGKILL a broker of the target, and start it again."""
+    """Kill a broker of the target with SIGKILL, and restart it."""
     return _restart(run, run.lab.target)
 
 
 def stop_target_broker(run: Run) -> bool:
-    """Stop a broker of the target in order, and start it again."""
+    """Stop a broker of the target in order, and restart it."""
     cluster = run.lab.target
     index = run.rng.randrange(cluster.brokers)
     cluster.stop_broker(index)
@@ -139,7 +139,7 @@ def freeze_source_broker(run: Run) -> bool:
 
 
 def freeze_target_broker(run: Run) -> bool:
-    """SIGSTOP a broker of the target for some seconds: it still gets requests, and does them later."""
+    """SIGSTOP a broker of the target for some seconds: it still gets requests, and executes them later."""
     return _pause(run, run.lab.target)
 
 
@@ -156,20 +156,20 @@ def move_leaders(run: Run) -> bool:
 
 
 def reassign(cluster: KafkaCluster, replicas: Mapping[tuple[str, int], list[int]]) -> None:
-    """Give partitions other replicas, or another order of them; does not wait."""
+    """Assign other replicas, or another order of replicas, to partitions, without waiting."""
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
         admin.alter_partition_reassignments(
             {TopicPartition(*key): brokers for key, brokers in replicas.items()}, timeout_ms=10_000
         )
     except KafkaError:
-        pass  # an earlier one is on its way, or the controller moves
+        pass  # an earlier reassignment is in progress, or the controller moves
     finally:
         admin.close()
 
 
 def elect_preferred(cluster: KafkaCluster, partitions: list[tuple[str, int]]) -> None:
-    """Let the first replicas lead; those that lead already are no error."""
+    """Elect the first replicas as leaders; ignore those that already lead."""
     topics: dict[str, list[int]] = {}
     for topic, number in partitions:
         topics.setdefault(topic, []).append(number)
@@ -182,7 +182,7 @@ def elect_preferred(cluster: KafkaCluster, partitions: list[tuple[str, int]]) ->
         admin.close()
 
 
-#: name -> (fault, weight, what it keeps busy)
+#: name -> (fault, weight, the part that it occupies)
 KINDS: Mapping[str, tuple[Fault, float, str]] = {
     "kill_copier": (kill_copier, 5.0, ""),
     "freeze_copier": (freeze_copier, 2.0, ""),
@@ -201,7 +201,7 @@ KINDS: Mapping[str, tuple[Fault, float, str]] = {
 
 
 class FaultMaker:
-    """Makes random faults; long ones in the background, one at a time for each thing they keep busy.
+    """Causes random faults; long ones in the background, one at a time for each part that they occupy.
 
     :param kinds: names of :data:`KINDS` to choose from; None: all.
     """
@@ -216,7 +216,7 @@ class FaultMaker:
         self.made: dict[str, int] = {}
 
     def make(self) -> str | None:
-        """Begin a random fault; its name, or None if what it hurts is busy."""
+        """Begin a random fault; return its name, or None if the part that it needs is occupied."""
         name = self._run.rng.choices(self._names, [KINDS[item][1] for item in self._names])[0]
         fault, _, resource = KINDS[name]
         if resource and (resource in self._busy and not self._busy[resource].done()):
@@ -236,14 +236,14 @@ class FaultMaker:
 
     @property
     def count(self) -> int:
-        """Faults that are over and have hurt something."""
+        """Faults that are over and had an effect."""
         with self._lock:
             return sum(self.made.values())
 
     def finish(self) -> None:
-        """Wait for all.
+        """Wait for all faults.
 
-        :raises Exception: what went wrong with one of them, which is the harness's own fault.
+        :raises Exception: one of them failed, which is an error of the harness itself.
         """
         for _, future in self._futures:
             future.result(120)

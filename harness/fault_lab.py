@@ -1,4 +1,4 @@
-"""Two clusters behind proxies, and copiers that are started in a moment: where faults are made."""
+"""Two clusters behind proxies, and copiers that start quickly: the environment of the faults."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.brokers import KafkaCluster
 from harness.copier_pool import Copier, CopierPool
 from harness.copying import Copying
 
-#: Kafka ends a dead writer's transaction soon, and the source's own DeleteRecords outlives a crash.
+#: Kafka soon ends a dead writer's transaction, and DeleteRecords on the source survives a crash.
 _SOURCE_CONFIG = {
     "log.flush.start.offset.checkpoint.interval.ms": "500",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
@@ -27,7 +27,7 @@ _SOURCE_CONFIG = {
 
 
 class TargetEnds:
-    """Where partitions end now, or where they ended when somebody last answered; never waits long."""
+    """The partitions' log ends, now or when a broker last answered; never waits long."""
 
     def __init__(self, bootstrap: str) -> None:
         config = ClientConfig.from_librdkafka({"bootstrap.servers": bootstrap}, "target")
@@ -44,7 +44,7 @@ class TargetEnds:
 
 
 class FaultLab:
-    """What a fault run needs; the clusters are its own.
+    """The parts of a fault run, with its own clusters.
 
     :param brokers: of the target, 1 or 3 (then replication factor 3 and min.insync.replicas 2).
     :param target_config: broker properties of the target.
@@ -84,12 +84,12 @@ class FaultLab:
         self._stack.__exit__(*details)
 
     def name(self, stem: str) -> str:
-        """A name that nobody had yet."""
+        """A new, unused name."""
         self._numbers += 1
         return f"{stem}-{self._numbers}"
 
     def copying(self, topics: list[str], **options: Any) -> Copying:
-        """A copy whose copiers go through the proxies; this process does not."""
+        """A copy whose copiers connect through the proxies, while this process does not."""
         name = self.name("m")
         copy = Copying(
             self.source,
@@ -120,12 +120,12 @@ class FaultLab:
         return self.pool.start(lane, [str(copy.references_file), copy.journal, copy.job_key(job), str(lane), *options])
 
     def target_ends(self) -> TargetEnds:
-        """Looks at the target's ends."""
+        """Reads the target's log ends."""
         return TargetEnds(self.target.bootstrap)
 
     @contextlib.contextmanager
     def healthy(self) -> Iterator[None]:
-        """At the end all brokers run, whatever happened."""
+        """Ensure that all brokers run at the end."""
         try:
             yield
         finally:

@@ -1,6 +1,6 @@
-"""Exact moments in a copier's life at which it kills or stops itself: what random signals hit once in a thousand times.
+"""Exact moments at which a copier kills or stops itself: random signals hit them once in a thousand times.
 
-``ACTION:POINT:N``: at the N-th time (from 1) that POINT is reached, ``kill`` (SIGKILL) or ``stop`` (SIGSTOP).
+``ACTION:POINT:N``: when POINT is reached for the N-th time (from 1), ``kill`` (SIGKILL) or ``stop`` (SIGSTOP).
 
 ==================  ==============================================================================================
 append, markers     before such a request is queued; the deadline is checked after that
@@ -8,9 +8,9 @@ append-gap,         between the check of the deadline and the send: the gap that
 markers-gap
 append-sent,        sent, not answered
 markers-sent
-append-answered,    answered, and nobody has looked at the answer yet
+append-answered,    answered, but the response has not been read yet
 markers-answered
-ends                the ends of the target's logs were read, and are believed from now on
+ends                the ends of the target's logs were read, and are trusted from now on
 runs, runs-written  before and after runs of the offset map are made durable
 lease               just after a lease was taken
 ==================  ==============================================================================================
@@ -31,7 +31,7 @@ from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 from harness.proxy import PRODUCE, WRITE_TXN_MARKERS
 
 _REQUESTS = {PRODUCE: "append", WRITE_TXN_MARKERS: "markers"}
-#: A copier says so before it acts.
+#: A copier logs this before it acts.
 REACHED = "fault point reached:"
 POINTS = (
     "append",
@@ -61,14 +61,14 @@ class FaultPoint:
         self._seen: Counter[str] = Counter()
 
     def reach(self, point: str) -> None:
-        """Say that a point is reached; may not return for a while, or ever."""
+        """Count a reached point; if it is the chosen one, act, and return late or never."""
         self._seen[point] += 1
         if point == self._point and self._seen[point] == self._number:
             os.write(2, f"{REACHED} {point}\n".encode())
             os.kill(os.getpid(), self._signal)
 
     def install(self) -> None:
-        """Put the points into this process."""
+        """Install the points in this process."""
         self._into_requests()
         self._into_sends()
         self._around(resume, "read_ends", after="ends")

@@ -1,7 +1,7 @@
-"""Live writers of a source that is being hurt: plain, transactional and compacted topics, records of any age.
+"""Live writers of a source during faults: plain, transactional and compacted topics, records of any age.
 
-They go on through killed brokers; what was not acknowledged may or may not be there, both is fine. Each record has a
-number of its own, so that no two records of a partition are the same.
+They continue when brokers are killed; the log may or may not contain records that were not acknowledged. Each record
+has a unique number, so that no two records of a partition are the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.processes import HarnessError
 THREE_YEARS_SECONDS = 3 * 365 * 86_400.0
 PARTITIONS = 2
 _PATIENCE_SECONDS = 20.0
-#: The compacted topic's segments roll by record time, so that its cleaner has something to do all the time.
+#: The compacted topic's segments roll by record time, so that its cleaner always has work.
 _SEGMENT_MS = 60_000
 _STEP_MS = 100
 
@@ -50,7 +50,7 @@ class Writers:
         ]
 
     def create_topics(self) -> None:
-        """Make the topics: nothing of them is ever deleted by age."""
+        """Create the topics, without retention by age."""
         keep = {"retention.ms": "-1"}
         cleaned = {
             "cleanup.policy": "compact",
@@ -67,9 +67,9 @@ class Writers:
             thread.start()
 
     def wait_for_records(self, count: int, seconds: float = 30) -> None:
-        """Until each writer has written so many.
+        """Wait until each writer has written this many records.
 
-        :raises HarnessError: not in time.
+        :raises HarnessError: the writers were too slow.
         """
         deadline = time.monotonic() + seconds
         while min(self._counts.values()) < count:
@@ -78,9 +78,9 @@ class Writers:
             time.sleep(0.02)
 
     def stop(self) -> dict[str, int]:
-        """End all, open transactions too; how many records were written by kind.
+        """End all writers and open transactions; return the number of written records by kind.
 
-        :raises HarnessError: one does not end.
+        :raises HarnessError: a writer does not end.
         """
         self._stop.set()
         for thread in self._threads:
@@ -94,7 +94,7 @@ class Writers:
     def _forever(self, kind: str, work: Callable[[random.Random], None]) -> None:
         rng = random.Random(f"{self._seed}/{kind}")
         while not self._stop.is_set():
-            # Brokers are killed: a transaction may be lost, a producer fenced. Begin anew.
+            # Brokers are killed: a transaction may be lost, a producer fenced. Begin again.
             with contextlib.suppress(KafkaException, BufferError):
                 work(rng)
 
@@ -151,7 +151,7 @@ class Writers:
 
     def _compacted(self, rng: random.Random) -> None:
         producer = self._producer()
-        # The past is before the age, so that segments can roll by record time without records of the future.
+        # Times count up from before that age, so that segments roll by record time without future timestamps.
         base = self._timestamp() - 86_400_000
         while not self._stop.is_set():
             for _ in range(rng.randrange(1, 30)):

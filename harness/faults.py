@@ -1,7 +1,7 @@
-"""Runs copiers with live writers, hurts all parts at random moments, and judges what came of it.
+"""Runs copiers with live writers, disturbs all parts at random moments, and judges the result.
 
 ``FaultRun(lab, seed, faults).run()``; the command line is :mod:`harness.soak`. All random choices come from the seed;
-when they hit is up to the machine.
+their timing depends on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.processes import wait_for
 
 LANES = 3
 SLICE_SECONDS = 2
-#: A zombie is woken when its partitions have grown so much since, or after so many seconds.
+#: A zombie is woken when its partitions have grown by this many offsets, or after this many seconds.
 _FAR_OFFSETS = 300
 _FREEZE_SECONDS = 6.0
 _FINISH_SECONDS = 240.0
@@ -34,7 +34,7 @@ _FINISH_SECONDS = 240.0
 
 @dataclass
 class FaultResult:
-    """What a run has brought."""
+    """The result of a run."""
 
     seed: int
     faults: int = 0
@@ -44,7 +44,7 @@ class FaultResult:
     went_back: int = 0
 
     def line(self) -> str:
-        """One line for people."""
+        """A one-line summary."""
         found = self.damage
         return (
             f"seed {self.seed}: {self.faults} faults in {self.seconds:.0f} s, {found.records} records, "
@@ -62,14 +62,14 @@ class _Zombie:
 
 
 class FaultRun:
-    """One copy, hurt until enough faults are made; then healed, finished and judged.
+    """One copy that is disturbed until there were enough faults; then repaired, finished and judged.
 
     :param age_seconds: how far before now the live writers' records are.
     :param kinds: faults to choose from; None: all.
-    :param points: let some copiers kill or stop themselves at exact moments, too.
+    :param points: also let some copiers kill or stop themselves at exact moments.
     :param without: nets that are off in every copier.
     :param in_transactions: all partitions have the verdict ``transactional``.
-    :param with_topics: all kinds of logs that lie there already, beside those that are written to.
+    :param with_topics: also copy existing topics with all kinds of logs.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class FaultRun:
     # -- what faults see -----------------------------------------------------------------------------------------------
 
     def copiers(self) -> list[Copier]:
-        """Those that run, and are not stopped."""
+        """The copiers that run and are not stopped."""
         return [item for items in self._at_work.values() for item in items if item.state not in ("", "T")]
 
     def freeze(self, copier: Copier) -> None:
-        """It is stopped now; it will be woken."""
+        """Register a stopped copier, to wake it later."""
         self._zombies.append(_Zombie(copier, time.monotonic(), self._ends(copier.lane)))
 
     def target_partitions(self) -> list[tuple[str, int]]:
@@ -141,7 +141,7 @@ class FaultRun:
     # -- the run -------------------------------------------------------------------------------------------------------
 
     def run(self) -> FaultResult:
-        """Hurt, heal, finish, judge."""
+        """Disturb, repair, finish and judge the copy."""
         began = time.monotonic()
         result = FaultResult(self.seed)
         maker = FaultMaker(self, self._kinds)
@@ -175,7 +175,7 @@ class FaultRun:
             time.sleep(0.02)
 
     def _tend(self) -> None:
-        """Each lane has somebody at work; who stopped by himself is known; zombies are woken in time."""
+        """Keep a copier working on each lane, notice those that stopped themselves, wake zombies in time."""
         for lane, items in self._at_work.items():
             for copier in list(items):
                 self._look_at(copier, items)
@@ -215,7 +215,7 @@ class FaultRun:
         return copier
 
     def _ends(self, lane: int) -> int:
-        """Sum of the target's ends of a lane; the last known one while nobody answers."""
+        """Sum of the target's ends of a lane; the last known sum while no broker answers."""
         return self._target_ends.ends([item.key for item in self._tail.lanes[lane].partitions])
 
     def _stop_all(self) -> None:
@@ -225,10 +225,10 @@ class FaultRun:
             items.clear()
 
     def _finish(self) -> list[PartitionResult]:
-        """Healthy copiers copy what is left, up to the source's ends."""
+        """Copy the rest, up to the source's ends, with undisturbed copiers."""
         wire = self.copy.clients.wire("source")
         keys = list(self.copy.partitions)
-        # A transaction that a writer has lost ends by its timeout.
+        # A lost transaction of a writer ends by its timeout.
         wait_for(
             "open transactions end",
             lambda: wire.list_offsets(keys, "stable") == wire.list_offsets(keys, "latest"),

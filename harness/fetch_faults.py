@@ -1,8 +1,8 @@
-"""Faults of single fetch answers, as brokers with remote storage, quotas and replica selectors give them.
+"""Faults of single fetch responses, as brokers with remote storage, quotas and replica selectors send them.
 
 A broker may answer NONE with no bytes and a high last stable offset: a read of remote storage timed out, the quota of
-such reads is used up, or it names another replica to read from. These answers are made here, in front of a real broker,
-for as long as a test likes. Independent of the product's codec.
+such reads is used up, or it names another replica to read from. This module makes such responses in front of a real
+broker, for as long as a test needs them, independently of the product's codec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIST_OFFSETS = 2
 API_VERSIONS = 18
 _EARLIEST_LOCAL = -4
 _BATCH_OVERHEAD = 12
-#: First version of a fetch whose answer can name another replica.
+#: First fetch version whose response can name another replica.
 REDIRECTS_FROM = 11
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """One partition of a fetch answer, as far as faults care."""
+    """One partition of a fetch response, as far as faults need it."""
 
     error_code: int
     last_stable_offset: int
@@ -44,12 +44,12 @@ class Answered(NamedTuple):
     preferred_read_replica: int = -1
 
 
-#: (what was asked, what the broker has answered) -> what the client gets
+#: (requested partition, the broker's response) -> the response that the client gets
 Fault = Callable[[Asked, Answered], Answered]
 
 
 def empty(_asked: Asked, answered: Answered) -> Answered:
-    """No bytes, and the ends as they are."""
+    """No bytes, but the true ends."""
     return answered._replace(records=b"")
 
 
@@ -62,7 +62,7 @@ def cut_short(_asked: Asked, answered: Answered) -> Answered:
 
 
 def torn(_asked: Asked, answered: Answered) -> Answered:
-    """The last batch is cut, the others are whole; a single one stays whole."""
+    """The last batch is cut, the others are whole; a single batch is not cut."""
     ends, position = [], 0
     while position + _BATCH_OVERHEAD <= len(answered.records):
         position += _BATCH_OVERHEAD + struct.unpack_from(">i", answered.records, position + 8)[0]
@@ -73,21 +73,20 @@ def torn(_asked: Asked, answered: Answered) -> Answered:
 
 
 def redirected(_asked: Asked, answered: Answered) -> Answered:
-    """No bytes: another broker is named to read from."""
+    """No bytes, and another broker to read from."""
     return answered._replace(records=b"", preferred_read_replica=4711)
 
 
 @dataclass
 class FetchFaults:
-    """Changes fetch answers of one topic in a range of offsets, until it is lifted.
+    """Changes fetch responses of one topic in a range of offsets, until it is lifted.
 
-    :param fault: what happens to an answer.
+    :param fault: the change of a response.
     :param above: fetches from here on are changed.
-    :param below: offsets from here on are read as ever. They are what the brokers have locally: ListOffsets says so,
-        too.
+    :param below: offsets from here on are read normally. They are the brokers' local offsets, also by ListOffsets.
     :param isolation: only fetches of this isolation level; None: all.
-    :param tells_local: whether brokers know the version of ListOffsets that tells what is local.
-    :param times: so many answers are changed; None: no end.
+    :param tells_local: whether brokers support the version of ListOffsets that returns the local log start.
+    :param times: number of responses to change; None: no limit.
     """
 
     topic: str
@@ -97,7 +96,7 @@ class FetchFaults:
     isolation: int | None = None
     tells_local: bool = True
     times: int | None = None
-    #: answers that were changed, of which had records before
+    #: changed responses, and how many of them had records before
     changed: int = 0
     #: versions of the fetch requests of this topic
     versions: frozenset[int] = frozenset()
@@ -153,7 +152,7 @@ class FetchFaults:
 
 
 def _offsets_body(found: ListOffsetsResponse) -> bytes:
-    """A ListOffsets answer of version 8 behind its correlation id; the lists are short."""
+    """A ListOffsets response of version 8 after its correlation id; the lists are short."""
     parts = [struct.pack(">biB", 0, found.throttle_time_ms, len(found.topics) + 1)]
     for topic in found.topics:
         name = topic.name.encode()
@@ -169,7 +168,7 @@ def _offsets_body(found: ListOffsetsResponse) -> bytes:
 
 
 def _without_local_offsets(version: int, answer: bytes) -> bytes:
-    """An ApiVersions answer whose ListOffsets goes up to version 7."""
+    """An ApiVersions response that limits ListOffsets to version 7."""
     flexible = version >= 3
     position = 6  # correlation id, error code
     count = answer[position] - 1 if flexible else struct.unpack_from(">i", answer, position)[0]
@@ -185,7 +184,7 @@ def _without_local_offsets(version: int, answer: bytes) -> bytes:
 
 
 def read_request(version: int, frame: bytes) -> dict[tuple[str, int], Asked]:
-    """What a fetch request of versions 4-11 asks for."""
+    """The partitions in a fetch request of versions 4-11."""
     (length,) = struct.unpack_from(">h", frame, 8)
     position = 10 + max(length, 0)
     (isolation,) = struct.unpack_from(">b", frame, position + 16)
@@ -206,7 +205,7 @@ def read_request(version: int, frame: bytes) -> dict[tuple[str, int], Asked]:
 
 
 def rewrite_answer(version: int, frame: bytes, change: Callable[[tuple[str, int], Answered], Answered]) -> bytes:
-    """A fetch answer of versions 4-11 with other contents."""
+    """A fetch response of versions 4-11 with other contents."""
     position = 8 + (6 if version >= 7 else 0)
     (topics,) = struct.unpack_from(">i", frame, position)
     position += 4

@@ -1,17 +1,17 @@
-"""Kafka's own jars, fetched once with the Ivy that pyspark brings, then used offline.
+"""Kafka's own jars, fetched once with the Ivy that pyspark contains, then used offline.
 
-A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``), ``VERSION-connect`` (Connect runtime
-and MirrorMaker 2, e.g. ``4.1.1-connect``) or ``VERSION-tiered`` (what a broker of that version needs to keep segments
-in Kafka's own ``LocalTieredStorage``, e.g. ``3.9.1-tiered``). It lives in
+A *set* is named ``VERSION`` (broker and command line tools, e.g. ``3.9.1``), ``VERSION-connect`` (Connect runtime and
+MirrorMaker 2, e.g. ``4.1.1-connect``) or ``VERSION-tiered`` (the jars with which a broker of that version keeps
+segments in Kafka's own ``LocalTieredStorage``, e.g. ``3.9.1-tiered``). It lives in
 ``$XDG_CACHE_HOME/kafka-migration/kafka/SET`` (``~/.cache`` without that variable) and holds exactly the jars of
 ``harness/checksums/SET.sha256``, a committed file of ``sha256sum`` format.
 
-Sets come into the cache whole: fetched and checked in a folder of their own, then renamed, under a file lock. A set
-with a missing, strange or changed file is thrown away and fetched again.
+Sets enter the cache as a whole: they are fetched and checked in a separate folder, then renamed, under a file lock. A
+set with a missing, unknown or changed file is deleted and fetched again.
 
 ``python -m harness.kafka_jars [SET...]`` fetches and checks; ``--record`` writes the checksum list of a new set.
-Environment: ``KAFKA_MIGRATION_MAVEN_REPOSITORY`` names a Maven repository to use in place of Maven Central; a proxy is
-given to Java by ``JAVA_TOOL_OPTIONS`` as usual.
+Environment: ``KAFKA_MIGRATION_MAVEN_REPOSITORY`` names a Maven repository to use instead of Maven Central; Java gets a
+proxy from ``JAVA_TOOL_OPTIONS`` as usual.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-#: What tests and the demo use: the source in ZooKeeper mode, the target in KRaft mode.
+#: The sets of tests and the demo: the source in ZooKeeper mode, the target in KRaft mode.
 DEFAULT_SETS = ("3.9.1", "4.1.1")
 
 _CHECKSUMS = Path(__file__).with_name("checksums")
@@ -41,17 +41,17 @@ _STAMP = "verified.json"
 _FETCH_ATTEMPTS = 3
 _FETCH_TIMEOUT_SECONDS = 600
 
-# (organisation, name, configuration): `master,runtime` is the artifact with what it needs, `master` the artifact alone.
+# (organisation, name, configuration): `master,runtime` is the artifact with its dependencies, `master` without them.
 _BROKER_MODULES = (
     ("org.apache.kafka", "kafka_2.13", "master,runtime"),
-    # The tools' other dependencies are Connect's web server and a second SLF4J binding: they work without.
+    # The tools' other dependencies are Connect's web server and a second SLF4J binding: the tools work without them.
     ("org.apache.kafka", "kafka-tools", "master"),
 )
 _CONNECT_MODULES = (
     ("org.apache.kafka", "connect-mirror", "master,runtime"),
     ("org.apache.kafka", "connect-runtime", "master,runtime"),
 )
-#: The artifacts with the classifier `test`: the storage manager itself, and what it needs of the clients' tests.
+#: The artifacts with the classifier `test`: the storage manager itself, and its dependencies from the clients' tests.
 _TIERED_MODULES = (
     ("org.apache.kafka", "kafka-storage", "master"),
     ("org.apache.kafka", "kafka-clients", "master"),
@@ -63,11 +63,11 @@ _FIXED_MODULES = (
 
 
 class JarsError(Exception):
-    """Jars cannot be had, or are not the ones that were recorded. The message says which and what to do."""
+    """Jars are not available, or are not the recorded ones. The message says which, and what to do."""
 
 
 def cache_folder() -> Path:
-    """Folder below which all sets live."""
+    """The parent folder of all sets."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kafka-migration" / "kafka"
 
@@ -75,7 +75,7 @@ def cache_folder() -> Path:
 def recorded_checksums(name: str) -> dict[str, str]:
     """The committed list of a set: jar name -> SHA-256 in hex.
 
-    :raises JarsError: no list for this set, or not a set's name.
+    :raises JarsError: there is no list for this set, or the name is not that of a set.
     """
     _parse(name)
     path = _CHECKSUMS / f"{name}.sha256"
@@ -89,9 +89,9 @@ def recorded_checksums(name: str) -> dict[str, str]:
 
 
 def ensure(name: str) -> Path:
-    """Folder of a set, complete and checked; fetches it when it is not there.
+    """Folder of a set, complete and checked; fetches a missing set.
 
-    The content is hashed once; later calls compare names, sizes and modification times with the stamp of then.
+    The content is hashed once; later calls compare names, sizes and modification times with the stamp of that time.
 
     :param name: ``VERSION``, ``VERSION-connect`` or ``VERSION-tiered``.
     :raises JarsError: unknown set, no network, or fetched jars that differ from the committed list.
@@ -109,14 +109,14 @@ def ensure(name: str) -> Path:
             if wrong is not None:
                 raise JarsError(
                     f"the jars fetched for Kafka {name} are not the recorded ones: {wrong}; "
-                    "look at the repository they came from before you record a new list"
+                    "check the repository they came from before you record a new list"
                 )
             _replace(folder, fetched, work)
     return folder
 
 
 def record(name: str) -> Path:
-    """Fetch a set and write its checksum list beside the others. For maintainers, when a new version is taken up."""
+    """Fetch a set and write its checksum list next to the others. For maintainers who add a version."""
     _parse(name)
     with _locked(name), _workspace() as work:
         fetched = _fetch(name, work)
@@ -134,9 +134,9 @@ def classpath(name: str) -> str:
 
 
 def java() -> str:
-    """The Java to start: ``$JAVA_HOME``'s, else the one on the path.
+    """The Java to start: from ``$JAVA_HOME``, otherwise from the path.
 
-    :raises JarsError: there is none.
+    :raises JarsError: there is no Java.
     """
     home = os.environ.get("JAVA_HOME")
     if home and (candidate := Path(home) / "bin" / "java").is_file():
@@ -175,7 +175,7 @@ def _states(folder: Path) -> dict[str, list[int]]:
 
 
 def _is_stamped(folder: Path, checksums: Mapping[str, str]) -> bool:
-    """Whether the folder was hashed before and nothing has touched it since."""
+    """Whether the folder was hashed before and has not changed since."""
     try:
         stamp = json.loads((folder / _STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -184,7 +184,7 @@ def _is_stamped(folder: Path, checksums: Mapping[str, str]) -> bool:
 
 
 def _verify_and_stamp(folder: Path, checksums: Mapping[str, str]) -> str | None:
-    """Hash all jars; writes the stamp and returns None when they are the recorded ones, else says what differs."""
+    """Hash all jars; write the stamp and return None if they are the recorded ones, otherwise return what differs."""
     present = {path.name for path in folder.glob("*.jar")}
     if missing := sorted(checksums.keys() - present):
         return f"missing: {', '.join(missing)}"
@@ -201,7 +201,7 @@ def _verify_and_stamp(folder: Path, checksums: Mapping[str, str]) -> str | None:
 
 @contextmanager
 def _locked(name: str) -> Iterator[None]:
-    """One process at a time works on a set; the lock goes with the process, however that ends."""
+    """One process at a time works on a set; the lock ends with the process, however that ends."""
     root = cache_folder()
     root.mkdir(parents=True, exist_ok=True)
     with (root / f".{name}.lock").open("w") as file:
@@ -248,7 +248,7 @@ def _write_ivy_files(name: str, work: Path) -> tuple[Path, Path]:
         encoding="utf-8",
     )
     dependencies = "".join(_dependencies(match))
-    # One SLF4J binding is enough, and which of several wins is left to chance.
+    # One SLF4J binding is enough; among several, the one in use would be random.
     excludes = "".join(
         f'<exclude org="{org}" module="{module}"/>'
         for org, module in (("org.slf4j", "slf4j-reload4j"), ("org.apache.logging.log4j", "log4j-slf4j-impl"))
@@ -319,10 +319,10 @@ def _fetch(name: str, work: Path) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line entrance; returns the exit code."""
+    """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m harness.kafka_jars", description="Fetch and check Kafka's jars.")
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"e.g. 4.1.1 or 4.1.1-connect; default: {DEFAULT_SETS}")
-    parser.add_argument("--record", action="store_true", help="fetch anew and write the checksum lists")
+    parser.add_argument("--record", action="store_true", help="fetch again and write the checksum lists")
     options = parser.parse_args(arguments)
     try:
         for name in options.sets or DEFAULT_SETS:

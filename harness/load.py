@@ -1,6 +1,6 @@
-"""Source topics as life makes them: every kind of log that a copier has to get right.
+"""Realistic source topics: every kind of log that a copier has to handle.
 
-The records are the same for the same seed and start time. Each one has a number of its own in its value or in its
+The records are the same for the same seed and start time. Each one has a unique number in its value or in its
 header ``n``, so that no two records of a partition are the same.
 """
 
@@ -30,13 +30,13 @@ _ABORT_EVERY = 5
 
 
 class Kind(StrEnum):
-    """What is special about a topic's log."""
+    """Special properties of a topic's log."""
 
     #: No keys, no headers.
     PLAIN = "plain"
     #: Keys, headers (also empty, null and repeated ones), some tombstones.
     KEYED = "keyed"
-    #: cleanup.policy=compact, and the cleaner has been through: batches with holes, batches gone.
+    #: cleanup.policy=compact, after the cleaner's pass: batches with holes, removed batches.
     COMPACTED = "compacted"
     #: Written in transactions, some aborted; ends with an aborted one.
     TRANSACTIONAL = "transactional"
@@ -50,7 +50,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class TopicLoad:
-    """One topic to make. ``records`` are those written, aborted and later cleaned ones among them."""
+    """One topic to create. ``records`` are those written, including aborted and later cleaned ones."""
 
     name: str
     kind: Kind
@@ -64,7 +64,7 @@ class TopicLoad:
 def standard_topics(
     prefix: str = "", records: int = 200_000, total_bytes: int = 100_000_000, *, log_append_time: bool = False
 ) -> list[TopicLoad]:
-    """The demo's topics: all kinds, all codecs; ``records`` and ``total_bytes`` are shared out over them."""
+    """The demo's topics: all kinds, all codecs; ``records`` and ``total_bytes`` are divided among them."""
     size = max(40, total_bytes // records)
     share = records // 20
     topics = [
@@ -88,11 +88,11 @@ def tiny_topics(prefix: str = "") -> list[TopicLoad]:
 def load(
     cluster: KafkaCluster, topics: Sequence[TopicLoad], *, seed: int = 1, start_timestamp: int | None = None
 ) -> None:
-    """Create the topics and fill them; when it returns, heads are deleted and compacted topics are cleaned.
+    """Create the topics and fill them; on return, heads are deleted and compacted topics are cleaned.
 
     :param start_timestamp: ms of the first record of each topic; default: six hours ago.
-    :raises KafkaException: the cluster refused something.
-    :raises HarnessError: the log cleaner did not get through in time.
+    :raises KafkaException: the cluster refused a request.
+    :raises HarnessError: the log cleaner did not finish in time.
     """
     start = start_timestamp or int(time.time() * 1000) - _DEFAULT_AGE_MS
     cluster.create_topics({topic.name: (topic.partitions, _configs(topic)) for topic in topics})
@@ -108,7 +108,7 @@ def load(
 
 
 def records_of(topic: TopicLoad, seed: int, start_timestamp: int) -> Iterator[tuple[int, Record]]:
-    """The records of a topic, as (partition, record) in the order of writing; their ``offset`` means nothing."""
+    """The records of a topic, as (partition, record) in the order of writing; their ``offset`` has no meaning."""
     rng = random.Random(f"{seed}/{topic.name}")
     pool = [_words(rng, topic.record_bytes) for _ in range(64)]
     hot_keys, cold_keys = max(10, topic.records // 200), max(50, topic.records)
@@ -133,9 +133,9 @@ def records_of(topic: TopicLoad, seed: int, start_timestamp: int) -> Iterator[tu
 
 
 def write(config: Mapping[str, Any], topic: str, records: Iterable[tuple[int, Record]], *, codec: str = "none") -> int:
-    """Write (partition, record) pairs, all or an error; returns how many.
+    """Write all (partition, record) pairs; return their number.
 
-    :raises KafkaException: one was refused.
+    :raises KafkaException: a record was refused.
     """
     producer = _Producer(config, codec)
     written = sum(producer.send(topic, partition, record) for partition, record in records)
@@ -144,7 +144,7 @@ def write(config: Mapping[str, Any], topic: str, records: Iterable[tuple[int, Re
 
 
 def delete_heads(cluster: KafkaCluster, topic: str, fraction: float = 0.4) -> dict[int, int]:
-    """Move each log start up by DeleteRecords; returns partition -> new log start."""
+    """Move each log start up by DeleteRecords; return partition -> new log start."""
     contents = bounds(cluster.client_config(), [topic])[topic]
     wanted = [
         TopicPartition(topic, number, content.log_start + int((content.end - content.log_start) * fraction) + 1)
@@ -158,11 +158,11 @@ def delete_heads(cluster: KafkaCluster, topic: str, fraction: float = 0.4) -> di
 
 
 def wait_cleaned(cluster: KafkaCluster, topics: Sequence[str]) -> None:
-    """Wait until the log cleaner has been through all but the active segment of each replica.
+    """Wait until the log cleaner has cleaned all but the active segment of each replica.
 
-    It looks into the brokers' folders, the one place that tells.
+    This reads the brokers' folders, the only place that shows it.
 
-    :raises HarnessError: not in time.
+    :raises HarnessError: the cleaner did not finish in time.
     """
     folders = [
         folder
@@ -179,7 +179,7 @@ def wait_cleaned(cluster: KafkaCluster, topics: Sequence[str]) -> None:
     )
 
 
-# Short segments by time, so that the cleaner has something to do; put back to `_CALM_CLEANER` afterwards.
+# Short segments by time, so that the cleaner has work; reset to `_CALM_CLEANER` afterwards.
 _SEGMENT_MS = 60_000
 _BUSY_CLEANER = {
     "cleanup.policy": "compact",
@@ -209,7 +209,7 @@ def _used_partitions(topic: TopicLoad) -> int:
 
 
 def _words(rng: random.Random, size: int) -> bytes:
-    """Text that compresses about as well as JSON does."""
+    """Text that compresses about as well as JSON."""
     words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 9))) for _ in range(40)]
     text = ""
     while len(text) < size - 24:
@@ -272,7 +272,7 @@ def _write_plain(cluster: KafkaCluster, topic: TopicLoad, records: Iterator[tupl
 
 
 def _write_in_segments(cluster: KafkaCluster, topic: TopicLoad, records: Iterator[tuple[int, Record]]) -> None:
-    """A segment rolls between batches only, so no batch may reach over the borders."""
+    """A segment rolls only between batches, so no batch may cross the borders."""
     for _, part in groupby(records, lambda pair: pair[1].timestamp // _SEGMENT_MS):
         write(cluster.client_config(), topic.name, part, codec=topic.codec)
 
@@ -288,7 +288,7 @@ def _write_transactions(cluster: KafkaCluster, topic: TopicLoad, records: Iterat
             producer.send(topic.name, *next(records))
         left = max(0, left - _TRANSACTION_RECORDS)
         if left == 0 or number % _ABORT_EVERY == _ABORT_EVERY - 1:
-            producer.flush()  # else librdkafka drops what it has not sent, and nothing aborted is in the log
+            producer.flush()  # otherwise librdkafka drops unsent records, and the log has no aborted ones
             producer.raw.abort_transaction(30)
         else:
             producer.raw.commit_transaction(30)

@@ -1,4 +1,4 @@
-"""For each net a situation in which it is the one that holds: run with it, and without it.
+"""For each net a situation in which only that net prevents or finds the damage: run with it, and without it.
 
 With all nets the result is exact, or the damage (which comes from outside) is named; without the net there is damage,
 and the harness finds it. The target's brokers must forget producers soon (:data:`SWEEPING`).
@@ -23,7 +23,7 @@ from harness.processes import HarnessError, wait_for
 from harness.proxy import PRODUCE, WRITE_TXN_MARKERS, HeldRequest
 from harness.raw_writer import RawTransactions, RawWriter, plain
 
-#: Target brokers look every fifth of a second for producers whose last record is older than a day.
+#: Every fifth of a second target brokers expire producers whose last record is older than a day.
 SWEEPING = {"producer.id.expiration.check.interval.ms": "200"}
 _SWEEP_SECONDS = 0.7
 _WAIT_SECONDS = 30.0
@@ -32,7 +32,7 @@ _HOLE_RECORDS = 300
 
 
 class Stage:
-    """One topic with one partition, its copy, and what happens to it.
+    """One topic with one partition, its copy, and the events of the scenario.
 
     :param without: nets that are off in all copiers.
     """
@@ -51,13 +51,13 @@ class Stage:
 
     @property
     def copy(self) -> Copying:
-        """Made when the first copier starts."""
+        """The copy, created when the first copier starts."""
         if self._copy is None:
             self._copy = self.lab.copying([self.topic], job_fields={"slice_seconds": _SLICE_SECONDS})
         return self._copy
 
     def batches(self, count: int, records: int = 20) -> Stage:
-        """Write batches of records to the source; of so many that the copier forwards each as it is."""
+        """Write batches to the source, with enough records that the copier forwards each batch as it is."""
         for _ in range(count):
             values = [b"%d" % (self._number + index) for index in range(records)]
             self._number += records
@@ -66,7 +66,7 @@ class Stage:
         return self
 
     def hole(self, records: int = _HOLE_RECORDS) -> Stage:
-        """An aborted transaction: a hole of so many offsets, and its marker."""
+        """Write an aborted transaction: a hole of ``records`` offsets, and its marker."""
         if self._transactions is None:
             self._transactions = RawTransactions(self.writer, f"stage-{self.topic}")
         values = [b"aborted-%d" % index for index in range(records)]
@@ -75,23 +75,23 @@ class Stage:
         return self
 
     def copier(self, *options: str) -> Copier:
-        """A copier for all that the source has now."""
+        """Start a copier for all current records of the source."""
         self.copy.write_job("seed")
         return self.lab.copier(self.copy, 0, "seed", *self._options, *options)
 
     def copied(self, *options: str) -> Stage:
-        """All that the source has now is copied, or there is a named error."""
+        """Copy all current records of the source, or record the named error."""
         return self.ended(self.copier(*options))
 
     def ended(self, copier: Copier) -> Stage:
-        """A copier has come to its end, or there is a named error."""
+        """Wait for the end of a copier; record a named error."""
         if copier.wait(90) != 0:
             errors = [item.error for item in copier.results() if item.error is not None]
             self._named.append(str(errors[0]["what"]) if errors else copier.text()[-1500:])
         return self
 
     def caught(self, api_key: int, skip: int) -> HeldRequest:
-        """A copier begins, its request is caught on the way, it dies."""
+        """Start a copier, hold back its request in transit, and kill it."""
         catch = self.lab.target.proxy.hold([api_key], skip)
         copier = self.copier()
         held = catch(_WAIT_SECONDS)
@@ -101,7 +101,7 @@ class Stage:
         return held
 
     def stopped(self, at: str) -> Copier:
-        """A copier begins, and stops itself at a point."""
+        """Start a copier that stops itself at a point."""
         copier = self.copier("--at", f"stop:{at}")
         wait_for(f"copier stops at {at}", lambda: copier.stopped or not copier.running, _WAIT_SECONDS)
         if not copier.running:
@@ -109,14 +109,14 @@ class Stage:
         return copier
 
     def deliver(self, held: HeldRequest) -> Stage:
-        """What was caught arrives."""
+        """Let the held request arrive."""
         held.deliver()
         if not held.answered.wait(_WAIT_SECONDS):
             raise HarnessError("a request that was caught is not answered")
         return self
 
     def wake(self, copier: Copier) -> Stage:
-        """It goes on, and has time to do what it was about to; then it is killed."""
+        """Continue a copier, give it time for its next action, then kill it."""
         copier.signal(signal.SIGCONT)
         end = time.monotonic() + 1.0
         while copier.running and time.monotonic() < end:
@@ -125,12 +125,12 @@ class Stage:
         return self
 
     def sweep(self) -> Stage:
-        """The target's brokers forget producers whose records are old."""
+        """Wait until the target's brokers have forgotten producers whose records are old."""
         time.sleep(_SWEEP_SECONDS)
         return self
 
     def judge(self) -> Damage:
-        """What came of it."""
+        """Judge the result."""
         self.writer.wire.close()
         damage = judge(self.copy)
         damage.named += self._named
@@ -152,7 +152,7 @@ def late_append_after_sweep(lab: FaultLab, without: list[str]) -> Damage:
 
 
 def late_markers(lab: FaultLab, without: list[str]) -> Damage:
-    """Markers of a dead copier arrive when its successor has filled the hole and gone on."""
+    """Markers of a dead copier arrive when its successor has filled the hole and continued."""
     stage = Stage(lab, without).batches(2).hole().batches(2).hole().batches(2)
     held = stage.caught(WRITE_TXN_MARKERS, 1)
     return stage.copied().deliver(held).batches(10).copied().judge()
@@ -166,7 +166,7 @@ def zombie_after_sweep(lab: FaultLab, without: list[str]) -> Damage:
 
 
 def two_fillers(lab: FaultLab, without: list[str]) -> Damage:
-    """A copier stops in the middle of a hole; the next one has looked at the log when the first one goes on."""
+    """A copier stops in the middle of a hole; the next one has read the log end when the first one continues."""
     stage = Stage(lab, without).batches(2).hole().batches(10)
     first = stage.stopped("markers:2")
     second = stage.stopped("markers-gap:1")
@@ -177,7 +177,7 @@ def two_fillers(lab: FaultLab, without: list[str]) -> Damage:
 
 
 def foreign_writer(lab: FaultLab, without: list[str]) -> Damage:
-    """Somebody else writes a record to a target partition while it is copied."""
+    """A foreign producer writes a record to a target partition while it is copied."""
     stage = Stage(lab, without).batches(40)
     catch = lab.target.proxy.hold([PRODUCE], 5)
     copier = stage.copier()
@@ -192,7 +192,7 @@ def foreign_writer(lab: FaultLab, without: list[str]) -> Damage:
 def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
     """A copier dies when its markers are on the leader alone; the next one comes before the followers have them."""
     stage = Stage(lab, without).batches(2).hole().batches(10)
-    # The first broker leads: it is the one that a newcomer asks everything.
+    # The first broker leads, because a newcomer sends it all requests.
     wire, key = stage.copy.clients.wire("target"), (stage.topic, 0)
     reassign(lab.target, {key: [1, 2, 3]})
     elect_preferred(lab.target, [key])
@@ -202,13 +202,13 @@ def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
     def ends(which: Literal["latest", "log_end"]) -> int:
         return wire.list_offsets([key], which)[key]
 
-    # Behind the check of its deadline: a slow machine may take longer than a slice to come here.
+    # After the check of its deadline, because a slow machine may take longer than a slice to get here.
     zombie = stage.stopped("markers-gap:2")
     for index in followers:
         lab.target.pause(index)
     try:
         zombie.signal(signal.SIGCONT)
-        # The markers are on the leader now, and nobody fetches them.
+        # The markers are on the leader now, and no follower fetches them.
         wait_for("markers on the leader", lambda: ends("log_end") > ends("latest") + 1, _WAIT_SECONDS, 0.01)
         zombie.kill()
         second = stage.copier()
@@ -221,7 +221,7 @@ def unreplicated_markers(lab: FaultLab, without: list[str]) -> Damage:
 
 
 def without_owner(lab: FaultLab, without: list[str]) -> Damage:
-    """Four copiers at once, with old records that brokers forget: what a race comes to when nothing holds."""
+    """Four copiers at the same time, with old records that brokers forget: the result of a race without any net."""
     rng = random.Random(lab.name("race"))
     stage = Stage(lab, without, age_seconds=THREE_YEARS_SECONDS)
     for _ in range(20):
@@ -244,5 +244,5 @@ SCENARIOS: Mapping[str, tuple[list[str], Scenario, int]] = {
     "high_watermark": (["high_watermark"], unreplicated_markers, 3),
     "all": (["lease", "deadline", "sequence", "resume_check", "marker_fence"], without_owner, 1),
 }
-#: With all nets these end with a named error: the damage comes from outside, and can only be found.
+#: With all nets these end with a named error: the damage comes from outside, so nets can only find it.
 NAMED_WITH_ALL_NETS = frozenset({"resume_check", "answer_check"})

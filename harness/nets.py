@@ -1,6 +1,6 @@
-"""Switches single nets of the data plane off, in a copier process: a harness that cannot fail proves nothing.
+"""Switches off single nets of the data plane in a copier process: a harness that cannot fail proves nothing.
 
-This is done to the process from outside of the product, which has no such switches.
+This module patches the process from outside the product, which has no such switches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARKER_PRODUCER_ID = 7_000_000_000
 
 
 class _AnyOffset(int):
-    """An offset that is always the expected one."""
+    """An offset that equals every expected one."""
 
     __hash__ = int.__hash__
 
@@ -37,12 +37,12 @@ class _AnyOffset(int):
 
 
 def _without_lease() -> None:
-    """Nobody waits for anybody."""
+    """No copier waits for another one."""
     LeaseKeeper._is_free = lambda *_: True  # type: ignore[method-assign]
 
 
 def _without_deadline() -> None:
-    """A slice never ends: whoever wakes up goes on sending."""
+    """A slice never ends: a copier that wakes up keeps sending."""
     acquire = LeaseKeeper.acquire
 
     def endless(self: LeaseKeeper, give_up: Callable[[], bool] = lambda: False) -> Lease | None:
@@ -53,7 +53,7 @@ def _without_deadline() -> None:
 
 
 def _without_sequence() -> None:
-    """Each copier has a producer id of its own: brokers compare it with nothing."""
+    """Each copier has its own producer id, so brokers do not compare its appends with those of others."""
     own_id = 8_000_000_000 + os.getpid() * 1_000 + time.monotonic_ns() % 1_000
 
     def patched(raw: Any, _producer_id: int, epoch: int, sequence: int, **options: Any) -> Any:
@@ -65,12 +65,12 @@ def _without_sequence() -> None:
 
 
 def _without_resume_check() -> None:
-    """The end of the target's log is believed."""
+    """The end of the target's log is trusted without a check."""
     resume.ResumeFinder._check = lambda *_: None  # type: ignore[method-assign]
 
 
 def _without_answer_check() -> None:
-    """Wherever an append was written is fine."""
+    """Every base offset of an append is accepted."""
     decode = produce.decode
 
     def believing(body: Any, version: int) -> Any:
@@ -82,13 +82,13 @@ def _without_answer_check() -> None:
 
 
 def _without_marker_fence() -> None:
-    """All incarnations of all lanes write markers as one and the same producer."""
+    """All incarnations of all lanes write markers as the same producer."""
     identity = appending.MarkerIdentity(_MARKER_PRODUCER_ID, 0)
     appending.Appender._marker_identity = lambda _: identity  # type: ignore[method-assign, assignment]
 
 
 def _without_high_watermark() -> None:
-    """What is replicated is taken for all that there is."""
+    """The high watermark is taken for the log end."""
 
     def hasty(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition, logs.LogEnds | MigrationError]:
         return {

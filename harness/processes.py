@@ -1,7 +1,7 @@
-"""Child processes that never outlive us, and loopback ports that no two helpers get at once.
+"""Child processes that never outlive this one, and loopback ports that no two helpers get at the same time.
 
-A child runs in a process group of its own (Ctrl-C in the terminal reaches only us, and we stop it in order), gets
-SIGKILL from the kernel when our process dies (Linux), and logs to a file.
+A child runs in its own process group (Ctrl-C in the terminal reaches only this process, which stops the child in
+order), gets SIGKILL from the kernel when this process dies (Linux), and logs to a file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _PORTS = range(20_000, 32_000)
 
 
 class HarnessError(Exception):
-    """A part of the harness did not do what it should in time; the message ends with the tail of its log."""
+    """A part of the harness failed or was too slow; the message ends with the tail of its log."""
 
 
 def wait_for(what: str, condition: Callable[[], T | None], timeout_seconds: float, every_seconds: float = 0.05) -> T:
-    """First truthy answer of ``condition``.
+    """Wait for the first truthy result of ``condition`` and return it.
 
-    :raises HarnessError: not in time; names ``what``.
+    :raises HarnessError: the time is over; names ``what``.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -59,7 +59,7 @@ def tail_of(path: Path, lines: int = 20) -> str:
 
 
 class PortLeases:
-    """Loopback ports held by a lock file each until they are released or this process ends."""
+    """Loopback ports, each held by a lock file until it is released or this process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,13 +67,13 @@ class PortLeases:
         self._folder = Path(tempfile.gettempdir()) / f"kafka-migration-ports-{os.getuid()}"
 
     def take(self) -> int:
-        """A port nobody listens on and nobody else of this user's harnesses has been given.
+        """Lease a port that is not in use and not leased by another harness of this user.
 
-        :raises HarnessError: all are taken.
+        :raises HarnessError: all ports are in use.
         """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         candidates = list(_PORTS)
-        random.shuffle(candidates)  # neighbours start at different places and rarely meet
+        random.shuffle(candidates)  # harnesses start at different ports and rarely collide
         with self._lock:
             for port in candidates:
                 if port in self._held or not _can_bind(port):
@@ -89,7 +89,7 @@ class PortLeases:
         raise HarnessError(f"no free loopback port in {_PORTS.start}..{_PORTS.stop - 1}")
 
     def release(self, ports: Iterable[int]) -> None:
-        """Give ports back. Unknown ones are ignored."""
+        """Release ports. Unknown ones are ignored."""
         with self._lock:
             for port in ports:
                 if (file := self._held.pop(port, None)) is not None:
@@ -115,12 +115,12 @@ def free_port() -> int:
 
 
 def release_ports(ports: Iterable[int]) -> None:
-    """Give leased ports back, after whatever listened there has ended."""
+    """Release leased ports, after their listeners have ended."""
     _ports.release(ports)
 
 
 def is_listening(port: int) -> bool:
-    """Whether something accepts connections on a loopback port."""
+    """Whether a process accepts connections on a loopback port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -129,7 +129,7 @@ def is_listening(port: int) -> bool:
 class _Spawner:
     """One thread that starts all children and lives as long as the process.
 
-    The kernel sends the parent-death signal when the *thread* that forked ends, so a child started from a passing
+    The kernel sends the parent-death signal when the *thread* that forked ends, so a child started from a short-lived
     worker thread would be killed with it.
     """
 
@@ -166,7 +166,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 def _get_spawner() -> _Spawner:
     global _spawner
     with _spawner_lock:
-        if _spawner is None or _spawner.pid != os.getpid():  # after a fork the thread is not there
+        if _spawner is None or _spawner.pid != os.getpid():  # after a fork the thread does not exist
             _spawner = _Spawner()
         return _spawner
 
@@ -175,7 +175,7 @@ def _die_with(parent: int, death_signal: int) -> Callable[[], None]:
     def in_child() -> None:
         if _libc is not None:
             _libc.prctl(_PR_SET_PDEATHSIG, death_signal, 0, 0, 0)
-            if os.getppid() != parent:  # it died before we asked
+            if os.getppid() != parent:  # the parent died before the request
                 os._exit(1)
 
     return in_child
@@ -184,7 +184,7 @@ def _die_with(parent: int, death_signal: int) -> Callable[[], None]:
 class Process:
     """A running child. Make one with :func:`start`.
 
-    It is not reaped before :meth:`kill` or :meth:`stop`: until then its id, and its group's, cannot go to a stranger.
+    It is not reaped before :meth:`kill` or :meth:`stop`: until then no other process can get its id or its group's.
     """
 
     def __init__(self, name: str, popen: subprocess.Popen[bytes], log: Path) -> None:
@@ -213,14 +213,14 @@ class Process:
         return self.returncode is None
 
     def check_running(self) -> None:
-        """:raises HarnessError: it has ended."""
+        """:raises HarnessError: the process has ended."""
         if (code := self.returncode) is not None:
             raise HarnessError(f"{self.name} ended with code {code}; its log {self.log} ends:\n{tail_of(self.log)}")
 
     def wait(self, timeout_seconds: float) -> int:
         """Exit code.
 
-        :raises HarnessError: it still runs.
+        :raises HarnessError: the process still runs.
         """
         wait_for(f"end of {self.name}", lambda: not self.running, timeout_seconds, 0.02)
         code = self.returncode
@@ -228,17 +228,17 @@ class Process:
         return code
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process itself; none if it has ended."""
+        """Send a signal to the process itself, unless it has ended."""
         if self.running:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Ask it to stop (SIGTERM), without waiting. A stopped (SIGSTOP) process is woken for it."""
+        """Ask the process to end (SIGTERM), without waiting. A stopped (SIGSTOP) process is woken first."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL to its whole process group, and reap it."""
+        """Kill its whole process group with SIGKILL, and reap it."""
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
@@ -246,7 +246,7 @@ class Process:
         _running.discard(self)
 
     def stop(self, timeout_seconds: float = 15) -> None:
-        """SIGTERM, then SIGKILL to the group after ``timeout_seconds``. Nothing happens if it was stopped before."""
+        """SIGTERM, then SIGKILL to the group after ``timeout_seconds``. Does nothing if it was stopped before."""
         if self._popen.returncode is None:
             self.terminate()
             with contextlib.suppress(HarnessError):
@@ -270,8 +270,8 @@ def start(
 
     :param name: for messages.
     :param log: file that gets its output, appended.
-    :param env: the whole environment; None: ours.
-    :param death_signal: what the child gets when our process dies (Linux).
+    :param env: the whole environment; None: that of this process.
+    :param death_signal: the signal that the child gets when this process dies (Linux).
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     parent = os.getpid()
@@ -306,7 +306,7 @@ def stop_all(processes: Iterable[Process], timeout_seconds: float = 15) -> None:
 
 @atexit.register
 def _stop_leftovers() -> None:
-    """What a test or a broken demo left behind, also where the kernel does not do it for us."""
+    """End what a test or a broken demo left behind, also where the kernel does not do so."""
     for process in list(_running):
         if process.owner == os.getpid():  # not in a fork of the owner
             process.kill()

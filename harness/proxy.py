@@ -1,7 +1,7 @@
 """A TCP proxy in front of a cluster's brokers, for faults of the network: it knows Kafka's frames.
 
-It drops connections, swallows answers, holds single requests back (also beyond the death of who sent them) and changes
-requests and answers. One thread, one event loop; brokers advertise its ports (``KafkaCluster(proxied=True)``).
+It drops connections, discards responses, holds single requests back (even beyond the death of their sender) and changes
+requests and responses. One thread, one event loop; brokers advertise its ports (``KafkaCluster(proxied=True)``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-#: (api key, request without its length) -> what goes on to the broker
+#: (api key, request without its length) -> the request that the broker gets
 Rewrite = Callable[[int, bytes], bytes]
-#: (api key, request, answer, both without their lengths) -> what goes back to the client
+#: (api key, request, response, both without their lengths) -> the response that the client gets
 RewriteAnswer = Callable[[int, bytes, bytes], bytes]
 
 PRODUCE = 0
 WRITE_TXN_MARKERS = 27
-#: So long a broker keeps the connection of a client that is gone: what was written to it is read for sure.
+#: How long a client's connection to the broker outlives the client, so that the broker surely reads all requests.
 _LINGER_SECONDS = 1.0
 _CALL_SECONDS = 10.0
 
@@ -37,11 +37,11 @@ class HeldRequest:
         self.api_key = api_key
         self._proxy = proxy
         self._released = released
-        #: the broker's answer has come back
+        #: set when the broker's response has come back
         self.answered = threading.Event()
 
     def deliver(self) -> None:
-        """Let it reach the broker now, whether its sender lives or not."""
+        """Let the request reach the broker now, whether its sender lives or not."""
         self._proxy.call_soon(self._released.set)
 
 
@@ -58,7 +58,7 @@ class _Hold:
 class ClusterProxy:
     """Proxies for all brokers of a cluster.
 
-    :param ports: port that clients see -> port of the broker.
+    :param ports: port for the clients -> port of the broker.
     """
 
     def __init__(self, ports: Mapping[int, int]) -> None:
@@ -70,11 +70,11 @@ class ClusterProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._holds: list[_Hold] = []
         self._mute = False
-        #: changes requests on their way
+        #: changes requests in transit
         self.rewrite: Rewrite | None = None
-        #: changes answers on their way back
+        #: changes responses in transit
         self.rewrite_answer: RewriteAnswer | None = None
-        #: requests by api key that went through
+        #: number of forwarded requests by api key
         self.requests: dict[int, int] = {}
 
     def start(self) -> None:
@@ -94,11 +94,11 @@ class ClusterProxy:
     # -- faults ------------------------------------------------------------------------------------------------------
 
     def drop(self) -> int:
-        """Reset all connections; how many there were."""
+        """Reset all connections; return their number."""
         return self._call(self._drop())
 
     def lose_answers(self, seconds: float) -> None:
-        """Requests arrive, answers do not; then all connections are reset."""
+        """Forward requests but no responses for a while; then reset all connections."""
         self._mute = True
         time.sleep(seconds)
         self.drop()
@@ -107,8 +107,8 @@ class ClusterProxy:
     def hold(self, api_keys: Collection[int], skip: int = 0) -> Callable[[float], HeldRequest | None]:
         """Catch a request.
 
-        :param skip: so many requests of these kinds go through first.
-        :returns: waits (seconds) for the request; None: none came, and none is caught later.
+        :param skip: number of requests of these kinds to forward first.
+        :returns: a function that waits (seconds) for the request; None: none came, and none is caught later.
         """
         hold = _Hold(api_keys, skip)
         self._holds.append(hold)
@@ -123,7 +123,7 @@ class ClusterProxy:
     # -- the loop's side ---------------------------------------------------------------------------------------------
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Run something in the loop's thread."""
+        """Run a function in the loop's thread."""
         self._loop.call_soon_threadsafe(function)
 
     def _run(self) -> None:
@@ -192,7 +192,7 @@ class ClusterProxy:
         held: list[HeldRequest],
         asked: deque[bytes],
     ) -> None:
-        """Requests of one connection, in order. A client that has gone does not take back what it has sent."""
+        """Requests of one connection, in order. Requests of a client that has disconnected still arrive."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while not down.done():
                 head = await reader.readexactly(4)
@@ -232,7 +232,7 @@ class ClusterProxy:
         held: list[HeldRequest],
         asked: deque[bytes],
     ) -> None:
-        """Answers of one connection. Brokers answer in the order of the requests; all clients here want answers."""
+        """Responses of one connection. Brokers answer in the order of the requests; all clients here expect answers."""
         try:
             while True:
                 head = await reader.readexactly(4)
@@ -249,9 +249,9 @@ class ClusterProxy:
                 with contextlib.suppress(OSError):
                     await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the broker has gone
+            pass  # the broker has disconnected
         except Exception:
-            traceback.print_exc()  # a mistake of the one who changes answers must not look like a slow broker
+            traceback.print_exc()  # an error in `rewrite_answer` must not look like a slow broker
         finally:
-            # So has the connection of its client.
+            # The broker's connection is over, so end the client's.
             writer.transport.abort()

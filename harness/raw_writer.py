@@ -1,6 +1,6 @@
-"""Writes batches that no client library would: any shape, any producer id, transactions step by step.
+"""Writes batches that client libraries cannot write: any shape, any producer id, transactions step by step.
 
-Speaks to brokers with the product's wire; what is written is checked by plain consumers.
+It uses the product's wire protocol; plain consumers check the written records.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class RawWriter:
         self.wire.close()
 
     def append(self, topic: str, partition: int, data: bytes, transactional_id: str | None = None) -> int:
-        """Send one batch as it is; its base offset.
+        """Send one batch as it is; return its base offset.
 
-        :raises HarnessError: the broker's error code.
+        :raises HarnessError: the broker refused it; shows the error code.
         """
         code, base_offset = self.try_append(topic, partition, data, transactional_id)
         if code:
@@ -81,7 +81,7 @@ class RawWriter:
             time.sleep(0.2)
 
     def write(self, topic: str, partition: int, records: Sequence[Record], codec: int = 0) -> int:
-        """Append records as one batch without a producer id; its base offset."""
+        """Append records as one batch without a producer id; return its base offset."""
         return self.append(topic, partition, encode_batch(records, codec))
 
 
@@ -99,7 +99,7 @@ class RawTransactions:
         return self.writer.wire.coordinator(self.transactional_id, TRANSACTION_COORDINATOR)
 
     def write(self, topic: str, partition: int, records: Sequence[Record], *, transactional: bool = True) -> int:
-        """Append a batch of this producer, in a transaction (begun when it is needed) or outside of one."""
+        """Append a batch of this producer, in a transaction (begun when needed) or outside of one."""
         if transactional:
             self._add(topic, partition)
         sequence = self._sequences.get((topic, partition), 0)
@@ -117,7 +117,7 @@ class RawTransactions:
             )
             if code != INVALID_TXN_STATE:
                 break
-            time.sleep(0.01)  # the marker of the transaction that has just ended is not written yet
+            time.sleep(0.01)  # the marker of the last transaction is not written yet
         if code:
             raise HarnessError(f"{topic}-{partition}: append refused with {code}")
         return base_offset

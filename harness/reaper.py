@@ -1,7 +1,7 @@
-"""Runs a command and ends everything that comes of it: ``python -m harness.reaper COMMAND...``.
+"""Runs a command and ends all its descendants: ``python -m harness.reaper COMMAND...``.
 
-Airflow starts tasks that start spark-submit that starts JVMs and Python workers, some in sessions of their own. This
-process adopts every orphan below it (Linux: child subreaper), so that nobody escapes: when the command ends, or on
+Airflow starts tasks that start spark-submit that starts JVMs and Python workers, some in their own sessions. This
+process adopts every orphan below it (Linux: child subreaper), so that no process escapes: when the command ends, or on
 SIGTERM or SIGINT, all descendants get SIGTERM and, after some seconds, SIGKILL. Exits with the command's code.
 """
 
@@ -20,17 +20,17 @@ from pathlib import Path
 from types import FrameType
 
 _PR_SET_CHILD_SUBREAPER = 36
-#: Between SIGTERM and SIGKILL; shorter than what the starter of this process waits for it.
+#: Between SIGTERM and SIGKILL; shorter than the time that the starter of this process waits for its end.
 GRACE_SECONDS = 8.0
 _POLL_SECONDS = 0.1
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``, zombies left out, parents before their children. Empty where there is no /proc."""
+    """All processes below ``pid`` except zombies, parents before their children. Empty where there is no /proc."""
     children: dict[int, list[int]] = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
-            # pid (name, which may hold anything) state ppid ...
+            # pid (name, which may contain any character) state ppid ...
             state, parent = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:2]
             if state != "Z":
                 children[int(parent)].append(int(stat.parent.name))
@@ -44,7 +44,7 @@ def _below(pid: int, children: dict[int, list[int]]) -> Iterator[int]:
 
 
 class Reaper:
-    """The command and all below it."""
+    """The command and its descendants."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._asked = False
@@ -56,7 +56,7 @@ class Reaper:
         self._main = subprocess.Popen(list(command), process_group=0)
 
     def run(self) -> int:
-        """Wait for the command or a signal, end all, return the command's exit code."""
+        """Wait for the command or a signal, end all descendants, return the command's exit code."""
         code: int | None = None
         while code is None and not self._asked:
             code = self._reap()
@@ -70,7 +70,7 @@ class Reaper:
         self._asked = True
 
     def _reap(self) -> int | None:
-        """Take in all zombies; the command's exit code if it was among them."""
+        """Reap all zombies; return the command's exit code if it was among them."""
         code: int | None = None
         try:
             while True:
@@ -88,8 +88,8 @@ class Reaper:
         code: int | None = None
         told: set[int] = set()
         deadline = time.monotonic() + GRACE_SECONDS
-        # Who looks at one process after the other does not see the children of one that ends meanwhile. But all orphans
-        # become our own children, so it is over when there are none.
+        # A scan of one process after the other misses the children of one that ends meanwhile. But all orphans
+        # become children of this process, so the work is done when it has none.
         while not self._childless:
             late = time.monotonic() > deadline
             for pid in self._left():

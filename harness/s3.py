@@ -1,4 +1,4 @@
-"""An S3 server for tests and the demo: moto's, in a process of its own, on loopback."""
+"""An S3 server for tests and the demo: moto's, in a separate process, on loopback."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _READY_SECONDS = 30.0
 
 
 class S3Server:
-    """S3 from ``start()`` (or ``with``) to ``stop()``; what it holds is in memory and goes with it.
+    """S3 from ``start()`` (or ``with``) to ``stop()``; its objects are in memory and are lost when it ends.
 
     :param folder: for its log.
-    :param locked_buckets: made at the start, with Object Lock.
-    :param buckets: made at the start, plain.
+    :param locked_buckets: created at the start, with Object Lock.
+    :param buckets: created at the start, without Object Lock.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class S3Server:
         self.stop()
 
     def start(self) -> None:
-        """Start it, wait for its answer, make the buckets.
+        """Start the server, wait for its answer, create the buckets.
 
-        :raises HarnessError: no answer in time; nothing is left running then.
+        :raises HarnessError: the server did not answer in time; no process is left running then.
         """
         self._port = free_port()
         command = [sys.executable, "-m", "harness.s3_main", str(self._port)]
@@ -67,7 +67,7 @@ class S3Server:
             raise
 
     def stop(self) -> None:
-        """End it; nothing happens if it does not run."""
+        """End the server; do nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process = None
@@ -91,12 +91,12 @@ class S3Server:
         return boto3.client("s3", **self.config())
 
     def create_bucket(self, name: str, *, object_lock: bool = False) -> str:
-        """Make a bucket; returns its name."""
+        """Create a bucket; return its name."""
         self.client().create_bucket(Bucket=name, ObjectLockEnabledForBucket=object_lock)
         return name
 
     def bucket(self, stem: str = "bucket", *, object_lock: bool = False) -> str:
-        """Make a bucket with a name that is new; returns it."""
+        """Create a bucket with a new name; return the name."""
         return self.create_bucket(f"{stem}-{secrets.token_hex(6)}", object_lock=object_lock)
 
     def _answers(self) -> bool:

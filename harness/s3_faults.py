@@ -1,6 +1,6 @@
-"""A front before an S3 server that misbehaves as S3 does on a bad day: throttles, refuses, is slow, drops connections.
+"""A proxy for an S3 server that misbehaves as S3 sometimes does: it throttles, refuses, is slow, drops connections.
 
-Requests that are not hit by a fault go to the server behind it unchanged, and its answers come back unchanged.
+Requests without a fault are forwarded unchanged to the server behind it, and so are its responses.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _ERROR = '<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Messa
 
 
 class Fault(StrEnum):
-    """What goes wrong with a request."""
+    """A fault of a request."""
 
-    #: 503 SlowDown; nothing is done
+    #: 503 SlowDown; the request is not executed
     SLOW_DOWN = "slow_down"
-    #: 500 InternalError; nothing is done
+    #: 500 InternalError; the request is not executed
     INTERNAL_ERROR = "internal_error"
-    #: 403 AccessDenied; nothing is done
+    #: 403 AccessDenied; the request is not executed
     REFUSED = "refused"
-    #: the connection is reset; nothing is done
+    #: the connection is reset; the request is not executed
     DROPPED = "dropped"
-    #: what was asked for is done, then the connection is reset: nobody hears of it
+    #: the request is executed, then the connection is reset without a response
     ANSWER_LOST = "answer_lost"
-    #: the answer ends in the middle of its body
+    #: the response ends in the middle of its body
     ANSWER_TORN = "answer_torn"
-    #: the answer comes late
+    #: the response is late
     SLOW = "slow"
 
 
@@ -52,10 +52,10 @@ _ANSWERS = {
 
 @dataclass
 class Weather:
-    """Which requests are hit.
+    """Selects the requests to disturb.
 
     :param rate: share of the requests that match, 0..1.
-    :param faults: one of them is taken for each hit.
+    :param faults: one of them is chosen for each selected request.
     :param path: regular expression, searched in the path with its query.
     """
 
@@ -64,13 +64,13 @@ class Weather:
     path: str = ""
     methods: frozenset[str] = frozenset({"GET", "PUT", "HEAD", "POST", "DELETE"})
     delay_seconds: float = 0.5
-    #: so many hits, then the sky is clear
+    #: maximum number of faults; None: no limit
     hits: int | None = None
 
 
 @dataclass
 class Counts:
-    """What was seen."""
+    """Counted requests and faults."""
 
     requests: int = 0
     faults: Counter[Fault] = field(default_factory=Counter)
@@ -80,7 +80,7 @@ class FaultyS3:
     """An endpoint with the interface of :class:`harness.s3.S3Server` that a client needs.
 
     :param endpoint_url: of the server behind it.
-    :param seed: of the dice.
+    :param seed: of the random choices.
     """
 
     def __init__(self, endpoint_url: str, config: dict[str, Any], *, seed: int = 0) -> None:
@@ -109,16 +109,16 @@ class FaultyS3:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def config(self) -> dict[str, Any]:
-        """Keyword arguments of ``boto3.client("s3", ...)``, and settings of the product."""
+        """Keyword arguments of ``boto3.client("s3", ...)``, and storage settings of the product."""
         return {**self._config, "endpoint_url": self.endpoint_url}
 
     def weather(self, *faults: Fault, **options: Any) -> None:
-        """From now on; without faults the sky is clear."""
+        """Replace the faults from now on; without arguments there are none."""
         with self._lock:
             self._weather = Weather(faults, **options)
 
     def decide(self, method: str, path: str) -> tuple[Fault | None, float]:
-        """(what goes wrong with this request, how late its answer is)."""
+        """(fault of this request, delay of its response)."""
         with self._lock:
             self.counts.requests += 1
             weather = self._weather
@@ -153,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_PUT = do_HEAD = do_POST = do_DELETE = do_GET  # noqa: N815 - names of http.server
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def _handle(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))

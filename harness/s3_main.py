@@ -12,7 +12,7 @@ from werkzeug.serving import make_server
 
 
 def _put_one_at_a_time() -> None:
-    """moto looks whether an object exists, then writes it; S3 does both in one, and conditional puts rest on that."""
+    """moto checks whether an object exists, then writes it; S3 does both atomically, which conditional puts rely on."""
     lock = threading.Lock()
     original = S3Response.put_object
 

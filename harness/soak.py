@@ -1,6 +1,6 @@
-"""Many random faults, and each net switched off: ``python -m harness.soak --faults 300 --seed N [--brokers 3]``.
+"""Runs many random faults, and switches off each net: ``python -m harness.soak --faults 300 --seed N [--brokers 3]``.
 
-Writes ``build/soak/summary.json`` after each piece, so that a run that is interrupted has said what it found. Exit code
+Writes ``build/soak/summary.json`` after each part, so that an interrupted run has written its results. Exit code
 0: no damage with all nets, and damage found without each of them.
 """
 
@@ -29,9 +29,9 @@ FAULTS_PER_RUN = 40
 
 
 class Summary:
-    """What was found so far.
+    """The results so far.
 
-    :param path: where it is written.
+    :param path: of the summary file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +45,7 @@ class Summary:
         self._seconds = 0.0
 
     def add(self, result: FaultResult, brokers: int, age_seconds: float, via: str) -> None:
-        """A random run."""
+        """Add a random run."""
         self._damage.add(result.damage)
         self._kinds += result.kinds
         self._seeds.append(result.seed)
@@ -64,7 +64,7 @@ class Summary:
         self.write()
 
     def add_net(self, name: str, with_it: Damage, without_it: Damage) -> None:
-        """A net, switched on and off."""
+        """Add the results with a net and without it."""
         self._nets[name] = without_it.found
         said = "named" if with_it.named else "damage" if with_it.silent else ""
         self._with_nets[name] = said or ("downgraded" if with_it.downgraded else "exact")
@@ -72,12 +72,12 @@ class Summary:
 
     @property
     def is_good(self) -> bool:
-        """No damage with all nets, damage found without each."""
+        """Whether there was no damage with all nets, and damage was found without each."""
         wrong = {name: said for name, said in self._with_nets.items() if said != _expected(name)}
         return not (self._damage.silent or self._damage.named or wrong) and all(self._nets.values())
 
     def write(self) -> None:
-        """The present state."""
+        """Write the current state."""
         damage = self._damage
         content = {
             "faults": self._kinds.total(),
@@ -107,7 +107,7 @@ def _expected(net: str) -> str:
 def random_runs(
     lab: FaultLab, summary: Summary, seed: int, faults: int, deadline: float, *, in_transactions: bool = False
 ) -> None:
-    """Runs of some faults each: records of today and of three years ago in turn, direct and through an archive."""
+    """Runs of some faults each: records alternately from today and three years ago, direct and through an archive."""
     made, number = 0, 0
     while made < faults and time.monotonic() < deadline:
         age_seconds = THREE_YEARS_SECONDS if number % 2 else 0.0
@@ -132,7 +132,7 @@ def random_runs(
 
 
 def nets(lab: FaultLab, summary: Summary) -> None:
-    """Each net switched off in turn."""
+    """Switch off each net in turn."""
     for name, (off, scenario, brokers) in SCENARIOS.items():
         if brokers != lab.brokers:
             continue

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of pip's pyspark: one Master and some Workers, each a JVM of its own, on loopback."""
+"""A standalone Spark cluster from pip's pyspark: one Master and some Workers, each in its own JVM, on loopback."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SparkCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start all and wait until every Worker is registered."""
+        """Start all processes and wait until every Worker is registered."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._start()
@@ -100,7 +100,7 @@ class SparkCluster:
         return start(name, [str(binary), main, *arguments], self.folder / f"{name}.log", env=environment)
 
     def kill_worker(self, number: int) -> None:
-        """SIGKILL for a Worker and everything below it, as when a machine goes."""
+        """Kill a Worker and its descendants with SIGKILL, as when a machine fails."""
         worker = self.workers[number]
         below = psutil.Process(worker.pid).children(recursive=True)
         worker.kill()

@@ -1,4 +1,4 @@
-"""The HTTP end that a migration calls to have producers frozen and unfrozen."""
+"""The HTTP receiver that a migration calls to freeze and unfreeze producers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _MAX_BODY_BYTES = 1 << 20
 
 
 class Freezable(Protocol):
-    """What the webhook drives, e.g. :class:`harness.clients.LiveProducer`."""
+    """A producer that the webhook controls, e.g. :class:`harness.clients.LiveProducer`."""
 
     def freeze(self) -> None:
-        """Stop writing; when it returns, nothing of it is on its way."""
+        """Stop writing; on return, no request of it is in flight."""
 
     def unfreeze(self) -> None:
-        """Write on."""
+        """Continue writing."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One request that was received. ``body`` as sent, ``headers`` with names in small letters."""
+    """One request that was received. ``body`` as sent, ``headers`` with names in lower case."""
 
     body: dict[str, Any]
     raw: bytes
@@ -39,12 +39,12 @@ class FreezeWebhook:
 
     A body ``{"migration_id": ..., "action": "freeze" | "unfreeze", ...}`` (``action`` may be left out: freeze) is
     answered by 200 ``{"migration_id": ..., "action": ..., "status": "done", "frozen": true | false}`` after all
-    producers have done it. A body that is no JSON object or has no migration id is answered by 400, an unknown action
-    by 422, a wrong signature by 401.
+    producers have done so. A body that is not a JSON object or has no migration id is answered by 400, an unknown
+    action by 422, a wrong signature by 401.
 
     :param secret: the body must be signed with it: ``X-Kafka-Migration-Signature: sha256=HEX`` (HMAC-SHA256).
-    :param answer: for tests of bad webhooks: takes a call, returns the status and body to answer with in place of doing
-        anything, or None to go on as usual. May also block.
+    :param answer: for tests of bad webhooks: takes a call, returns the status and body to answer with instead of
+        acting, or None to continue as usual. May also block.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class FreezeWebhook:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop serving; producers stay as they are."""
+        """Stop serving; do not change the producers."""
         if self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
@@ -125,6 +125,6 @@ class FreezeWebhook:
                 self.wfile.write(content)
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Quiet: the calls are kept."""
+                """Log nothing, because the calls are kept."""
 
         return Handler

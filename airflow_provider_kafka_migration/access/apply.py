@@ -1,7 +1,7 @@
 """Access on the target: ACLs by policy, SCRAM users, client quotas, group configs.
 
-Partial failure is data: whatever can be done is done, and the phase fails at its end with all that could not.
-Idempotent: it looks at the target and creates what is missing.
+Partial failure is data: everything possible is done, and the phase fails at its end with all items that failed.
+Idempotent: this module reads the target and creates what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.record.facts import put_result
 
 # -- access -----------------------------------------------------------------------------------------------------------
 #
-# SCRAM users, client quotas and group configs on the target. Secrets come from references, never written down.
+# SCRAM users, client quotas and group configs on the target. Secrets come from references and are never written down.
 
 
 PHASE = "topology_copy"
@@ -47,9 +47,9 @@ def _note(failures: Failures, kind: str, name: str, error: ItemError) -> None:
 
 
 def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
-    """Create users for which a secret is given, with the source's mechanisms and iterations; report the others.
+    """Create users that have a secret, with the source's mechanisms and iterations; report the others.
 
-    A user that this migration has created is not created again: somebody may have changed its secret since.
+    A user that this migration has created is not created again: its secret may have been changed since.
     """
     plans = plan_users(context, {})
     done = created_access.created_users(context)
@@ -82,13 +82,13 @@ def _credentials(context: PhaseContext, plan: UserPlan) -> list[NewScramCredenti
 
 
 def quota_plans(context: PhaseContext) -> list[QuotaPlan]:
-    """Quotas as they are now on both sides."""
+    """Read the current quotas on both sides."""
     unknown: dict[str, str] = {}
     plans = plan_quotas(context, unknown)
     if unknown:
         what, why = next(iter(unknown.items()))
         raise TopologyRefused(
-            f"{what} cannot be looked at: {why}",
+            f"{what} cannot be read: {why}",
             where=context.where(PHASE),
             next_step="grant DescribeConfigs on the cluster, or set acls.quotas: skip",
         )
@@ -142,7 +142,7 @@ def entity_text(plan: QuotaPlan) -> str:
 
 
 def set_group_configs(context: PhaseContext, failures: Failures) -> dict[str, Any]:
-    """Configs of groups (4.1+) that the target does not have yet."""
+    """Set configs of groups (4.1+) that the target does not have yet."""
     plans = plan_group_configs(context, context.load_plan().groups, {})
     wanted = {plan.group: dict(plan.configs) for plan in plans if plan.action == "create"}
     done = []
@@ -163,10 +163,10 @@ RESULT = "acls"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """ACLs, users, quotas and group configs.
+    """Apply ACLs, users, quotas and group configs.
 
     :raises TopologyRefused: the policy refuses differences (before anything is changed), or some items failed.
-    :raises PermissionMissing: the principal may not look at or change them.
+    :raises PermissionMissing: the principal may not read or change them.
     """
     context.progress(Progress(PHASE, "ACLs, users, quotas, group configs"))
     plans = _plans(context)
@@ -224,7 +224,9 @@ def _summary(
     elif context.spec.acls.target_auth == "iam":
         text = "access-map.json written for IAM"
     else:
-        text = f"{len(acls['created'])} ACLs created, {len(acls['existed'])} were there, {len(acls['left'])} left out"
+        text = (
+            f"{len(acls['created'])} ACLs created, {len(acls['existed'])} already existed, {len(acls['left'])} left out"
+        )
         text += f", {len(acls['deferred'])} held back until the cutover" if acls["deferred"] else ""
     text += f"; {len(users['users_created'])} users created" if users["users_created"] else ""
     return text + (f"; {len(quotas['quotas_set'])} quotas set" if quotas["quotas_set"] else "")
@@ -298,7 +300,7 @@ def _write_map(context: PhaseContext, plans: list[AclPlan]) -> dict[str, Any]:
 
 
 def _item(kind: str, name: str, error: ItemError) -> dict[str, Any]:
-    """One item that could not be done."""
+    """One item that failed."""
     return {"kind": kind, "name": name, "error": error.as_dict(), "unauthorized": error.unauthorized}
 
 
@@ -306,10 +308,10 @@ def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyR
     first = failures[0]
     kind = PermissionMissing if all(item["unauthorized"] for item in failures) else TopologyRefused
     return kind(
-        f"{len(failures)} items of access could not be set on the target; the first: {first['kind']} {first['name']}: "
+        f"{len(failures)} access settings could not be set on the target; the first: {first['kind']} {first['name']}: "
         f"{first['error']['name']}",
         where=context.where(PHASE, cluster="target"),
         next_step="grant Alter (ACLs, users) and AlterConfigs (quotas) on the target cluster to the migration's "
-        "principal, or correct what the broker says; then clear topology_copy: it goes on",
+        "principal, or correct what the broker reports; then clear topology_copy: it continues",
         details={"failures": failures},
     )

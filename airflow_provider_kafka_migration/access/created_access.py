@@ -1,7 +1,7 @@
-"""What the migration itself has created of ACLs, users and quotas on the target, by the journal.
+"""ACLs, users and quotas that the migration itself has created on the target, according to the journal.
 
-Only that may be taken away again when the source loses it. ACLs and quotas are journaled before they are set: a crash
-in between leaves an intention, and what it names was not there before. Users are journaled once they are created.
+Only these may be removed again when the source loses them. ACLs and quotas are journaled before they are set: a crash
+in between leaves an intention, and its items did not exist before. Users are journaled after their creation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QuotaKey = tuple[QuotaEntity, str]
 
 
 def create_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
-    """Create bindings that the target does not have; journaled first. Per binding its error, or ``None``."""
+    """Create bindings that the target does not have, journaled first; returns each binding's error, or ``None``."""
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
         context.journal.step(
@@ -50,7 +50,7 @@ def remove_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemErr
 
 
 def created_acls(context: PhaseContext) -> set[Acl]:
-    """Bindings on the target that are this migration's."""
+    """Bindings on the target that this migration has created."""
     found: set[Acl] = set()
     for entry in context.journal.steps():
         if entry.step == ACLS_CREATING:
@@ -61,7 +61,7 @@ def created_acls(context: PhaseContext) -> set[Acl]:
 
 
 def created_users(context: PhaseContext) -> dict[str, list[str]]:
-    """SCRAM users on the target that are this migration's: name to mechanisms."""
+    """SCRAM users on the target that this migration has created: name to mechanisms."""
     found: dict[str, list[str]] = {}
     for entry in context.journal.steps():
         if entry.step == USER_CREATED and entry.step_key is not None:
@@ -76,7 +76,7 @@ def set_quotas(
     changes: Mapping[QuotaEntity, Mapping[str, float | None]],
     present: Mapping[QuotaEntity, Mapping[str, float]],
 ) -> dict[QuotaEntity, ItemError | None]:
-    """Set quota values (``None`` removes one); what was there before is journaled first.
+    """Set quota values (``None`` removes one); the target's former values are journaled first.
 
     :param present: values that the target has now.
     """
@@ -95,7 +95,7 @@ def set_quotas(
 
 
 def set_by_us(context: PhaseContext) -> dict[QuotaKey, tuple[float, float | None]]:
-    """Quota values that are this migration's: (the value it has set, what the target had before it)."""
+    """Quota values that this migration has set: (the value, what the target had before)."""
     found: dict[QuotaKey, tuple[float, float | None]] = {}
     for entry in context.journal.steps(QUOTAS_SETTING):
         for row in entry.details["quotas"]:

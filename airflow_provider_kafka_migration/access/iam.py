@@ -1,6 +1,6 @@
 """Kafka's operations as IAM actions of Amazon MSK (service ``kafka-cluster``), and the ARNs of their resources.
 
-Source: AWS, "Create authorization policies for the IAM role". What has no equivalent is answered with no actions.
+Source: AWS, "Create authorization policies for the IAM role". An operation without an equivalent has no actions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def actions(resource_type: str, operation: str) -> list[str]:
 
 
 def arn(cluster_arn: str | None, resource_type: str, name: str, pattern_type: str = "LITERAL") -> str | None:
-    """ARN of a resource; ``None`` for kinds that IAM does not know. A prefix becomes a wildcard."""
+    """ARN of a resource; ``None`` for kinds that IAM does not have. A prefix becomes a wildcard."""
     kind = _KINDS.get(resource_type)
     if kind is None:
         return None
@@ -71,7 +71,7 @@ KEY = "access-map.json"
 
 
 def access_map(migration_id: str, cluster_arn: str | None, plans: Sequence[AclPlan]) -> AccessMap:
-    """The bindings of a plan that are to be on the target, by principal. Pure."""
+    """The bindings of a plan that belong on the target, by principal. Pure."""
     wanted = sorted({target_acl(plan) for plan in plans if plan.action in ("create", "deferred", "exists")})
     statements: dict[str, list[IamStatement]] = {}
     left: list[Left] = []
@@ -98,7 +98,7 @@ def _no_equivalent(acl: Acl, resource: str | None) -> str:
     if resource is None:
         return f"IAM has no resource of the kind {acl.resource_type}"
     if acl.resource_type == "CLUSTER" and acl.operation == "CREATE":
-        return "IAM has CreateTopic on topics, not on the cluster: grant it for the topics that are meant"
+        return "IAM has CreateTopic on topics, not on the cluster: grant it for the intended topics"
     if not actions(acl.resource_type, acl.operation):
         return f"IAM has no action for {acl.operation} on {acl.resource_type}"
     if acl.host != "*":

@@ -1,7 +1,7 @@
-"""Which ACL bindings of the source are copied, under which names, and which are not and why.
+"""Which ACL bindings of the source are copied, under which names; which are not, and why.
 
-Renamed topics: a literal binding follows its topic. A prefixed one is sound only where the rename is a prefix for all
-topics below it; topics with a name of their own get a literal binding beside it, and that is said.
+Renamed topics: a literal binding follows its topic. A prefixed binding is correct only where the rename is a prefix for
+all topics below it; topics with individual names also get a literal binding, and the plan states that reason.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _WILDCARD = "*"
 
 
 def plan_acls(context: PhaseContext, topics: Collection[str], unknown: dict[str, str] | None = None) -> list[AclPlan]:
-    """One entry per binding of either side, and per binding derived from a rename; ascending.
+    """Return one entry per binding of either side, and per binding derived from a rename; ascending.
 
     :param topics: source topics of the migration.
-    :param unknown: gets what may not be looked at; without it that raises.
-    :raises PermissionMissing: ACLs may not be described; never "no ACLs" instead.
+    :param unknown: receives what may not be read; without it the error is raised.
+    :raises PermissionMissing: ACLs may not be described; this never counts as "no ACLs".
     """
     spec = context.spec
     if spec.acls.policy == "skip":
@@ -48,7 +48,7 @@ def plan_acls(context: PhaseContext, topics: Collection[str], unknown: dict[str,
 
 
 def writes_granted(context: PhaseContext) -> bool:
-    """Whether write grants are given on the target: at once by the spec, or at the cutover by the journal."""
+    """Whether the target has write grants: immediately by the spec, or since the cutover by the journal."""
     return context.spec.acls.write_grants == "at_once" or context.journal.find_step("write_grants") is not None
 
 
@@ -98,7 +98,7 @@ def _order(plan: AclPlan) -> tuple[str, ...]:
 
 
 def target_acl(plan: AclPlan) -> Acl:
-    """The binding as it is to be on the target."""
+    """The binding in its form on the target."""
     return Acl(
         plan.resource_type,
         plan.target_resource_name,
@@ -131,7 +131,7 @@ def _plans(rules: _Rules, acl: Acl) -> Iterator[AclPlan]:
         yield _entry(acl, "filtered", acl.resource_name, reason)
         return
     if not acl.supported:
-        yield _entry(acl, "unsupported", acl.resource_name, "a newer broker's binding, unknown here")
+        yield _entry(acl, "unsupported", acl.resource_name, "a newer broker's binding, unknown to this release")
         return
     if not rules.enforced:
         yield _entry(acl, "unsupported", acl.resource_name, "the target has no authorizer")
@@ -141,14 +141,14 @@ def _plans(rules: _Rules, acl: Acl) -> Iterator[AclPlan]:
 
 
 def _wanted(rules: _Rules, acl: Acl, wanted: Acl, why: str) -> Iterator[AclPlan]:
-    """One binding for the target: there, to be created, or deferred with what is given in its place."""
+    """Plan one binding for the target: it exists, is to be created, or is deferred with a substitute."""
     entry = replace(acl, resource_type=wanted.resource_type, pattern_type=wanted.pattern_type)
     if wanted in rules.present:
         yield _entry(entry, "exists", wanted.resource_name, why)
     elif not rules.writes_granted and grants_writing(wanted):
         yield _entry(entry, "deferred", wanted.resource_name, "acls.write_grants: at_cutover")
         if wanted.operation == "ALL":
-            # Until then whoever may do all may read (ALL becomes READ).
+            # Until then a principal with ALL may read (ALL becomes READ).
             reading = replace(wanted, operation="READ")
             action = "exists" if reading in rules.present else "create"
             yield _entry(replace(entry, operation="READ"), action, wanted.resource_name, "until ALL is granted")
@@ -157,7 +157,7 @@ def _wanted(rules: _Rules, acl: Acl, wanted: Acl, why: str) -> Iterator[AclPlan]
 
 
 def grants_writing(acl: Acl) -> bool:
-    """An ALLOW that lets a principal write to topics."""
+    """Whether a binding is an ALLOW that lets a principal write to topics."""
     return acl.resource_type == "TOPIC" and acl.permission == "ALLOW" and acl.operation in WRITING
 
 
@@ -180,11 +180,11 @@ def _renamed(rules: _Rules, acl: Acl) -> Iterator[tuple[Acl, str]]:
         target = section.target_name(name)
         if not target.startswith(prefix):
             literal = replace(acl, pattern_type="LITERAL", resource_name=target)
-            yield literal, f"{name} was below the prefix {acl.resource_name} and has a name of its own now"
+            yield literal, f"{name} was below the prefix {acl.resource_name} and now has an individual name"
 
 
 def _filtered(rules: _Rules, acl: Acl, *, on_target: bool = False) -> str:
-    """Why a binding is left out; empty if it is not."""
+    """Why a binding is left out; empty if it is copied."""
     if any(re.fullmatch(pattern, acl.principal) for pattern in rules.spec.acls.exclude_principals):
         return "principal excluded by acls.exclude_principals"
     if acl.resource_type == "CLUSTER" and acl.operation == "CLUSTER_ACTION":
@@ -212,14 +212,14 @@ def _is_internal(acl: Acl) -> bool:
 
 # -- plan access ------------------------------------------------------------------------------------------------------
 #
-# SCRAM users, client quotas and group configs of the plan. Reads only; what may not be read is named, never empty.
+# SCRAM users, client quotas and group configs of the plan. Only reads; what may not be read is named, never empty.
 
 
 API_INCREMENTAL_GROUP_CONFIGS = 74
 
 
 def plan_users(context: PhaseContext, unknown: dict[str, str]) -> list[UserPlan]:
-    """SCRAM users of the source, ascending, and users that the spec wants though the source does not have them."""
+    """SCRAM users of the source, ascending, and users that the spec names but the source does not have."""
     source = _scram_users(context.source.admin, "SCRAM users on the source", unknown)
     target = _scram_users(context.target.admin, "SCRAM users on the target", unknown)
     if source is None and not context.spec.acls.users:
@@ -239,9 +239,9 @@ def plan_users(context: PhaseContext, unknown: dict[str, str]) -> list[UserPlan]
 
 def _user(user: ScramUser, wanted: Mapping[str, str], there: set[str]) -> UserPlan:
     action: Literal["create", "exists", "report"] = "report"
-    reason = "its secret cannot be read: give a reference in acls.users, or create it yourself"
+    reason = "its secret cannot be read: add a reference to acls.users, or create the user yourself"
     if user.name in there:
-        action, reason = "exists", "the target has this user; whether its secret is the same cannot be seen"
+        action, reason = "exists", "the target has this user; whether its secret is the same cannot be checked"
     elif user.name in wanted:
         action, reason = "create", "with the secret referred to in acls.users"
     return UserPlan(name=user.name, credentials=list(user.credentials), action=action, reason=reason)
@@ -303,7 +303,7 @@ def _quotas(admin: Admin, what: str, unknown: dict[str, str]) -> dict[QuotaEntit
 def plan_group_configs(
     context: PhaseContext, groups: Sequence[GroupPlan], unknown: dict[str, str]
 ) -> list[GroupConfigPlan]:
-    """Configs set on selected groups of the source (brokers before 4.1 cannot list them and have none or few)."""
+    """Configs set on selected groups of the source (brokers before 4.1 cannot list them and have few or none)."""
     try:
         configured = context.source.admin.groups_with_configs()
     except PermissionMissing as error:
@@ -313,7 +313,7 @@ def plan_group_configs(
     if not selected:
         return []
     source = context.source.admin.group_configs(selected)
-    # The nearest api that only brokers with configs of groups have; some have it without, and say so per group.
+    # The closest API that only brokers with group configs have; some have it without them, and report that per group.
     supported = context.target.admin.api_version(API_INCREMENTAL_GROUP_CONFIGS) >= 0
     target = context.target.admin.group_configs(selected) if supported else {}
     plans = []
@@ -329,7 +329,7 @@ def plan_group_configs(
 
 
 def _group_config(name: str, wanted: dict[str, str], there: Configs | None, unknown: dict[str, str]) -> GroupConfigPlan:
-    """What becomes of one group's configs; ``there`` is ``None`` where the target has none at all."""
+    """Plan one group's configs; ``there`` is ``None`` where the target has no group configs at all."""
     error = there.error if there is not None else None
     if there is None or (error is not None and not error.unauthorized):
         reason = "the target has no group configs" + (f" ({error.name})" if error is not None else "")

@@ -1,4 +1,4 @@
-"""What the migration's own principal needs on each side, least privilege; for permissions.md and for precheck."""
+"""The least rights that the migration's own principal needs on each side; for permissions.md and precheck."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics.probe import SCRATCH_PREFIX
 
 CLUSTER_NAME = "kafka-cluster"
-#: Beyond this many topics or groups without a common prefix, the wildcard is named instead of each of them.
+#: Beyond this number of topics or groups without a common prefix, the wildcard replaces the list of names.
 MAX_LITERALS = 100
 
 Side = Literal["source", "target"]
@@ -24,7 +24,7 @@ Side = Literal["source", "target"]
 
 @dataclass(frozen=True, order=True)
 class Needed:
-    """Operations on one resource (pattern), and what for."""
+    """Operations on one resource (pattern), and their purpose."""
 
     side: Side
     resource_type: str
@@ -35,12 +35,12 @@ class Needed:
 
 
 def needed(spec: MigrationSpec, plan: Plan) -> list[Needed]:
-    """All of them, ascending."""
+    """Return all needed operations, ascending."""
     return sorted([*_source(spec, plan), *_target(spec, plan)])
 
 
 def patterns(regexes: list[str], names: list[str]) -> list[tuple[str, str]]:
-    """ACL patterns that cover names, as narrow as can be told: prefixes where the regular expressions are prefixes."""
+    """ACL patterns that cover names, as narrow as possible: prefixes where the regular expressions are prefixes."""
     found = []
     for regex in regexes:
         match = re.fullmatch(r"((?:[A-Za-z0-9_-]|\\\.)+)\.\*", regex)
@@ -107,7 +107,7 @@ def _target(spec: MigrationSpec, plan: Plan) -> Iterator[Needed]:
 
 
 def _target_topics(spec: MigrationSpec, plan: Plan) -> list[tuple[str, str]]:
-    """The source's patterns under the target's names; topics with a name of their own one by one."""
+    """The source's patterns under the target's names; renamed topics with individual names one by one."""
     own = [(("LITERAL", topic.target_name)) for topic in plan.topics if topic.name in spec.topics.rename.topics]
     rest = [topic.name for topic in plan.topics if topic.name not in spec.topics.rename.topics]
     prefix = spec.topics.rename.prefix
@@ -118,7 +118,7 @@ def _target_topics(spec: MigrationSpec, plan: Plan) -> list[tuple[str, str]]:
 
 
 def iam_policy(spec: MigrationSpec, items: list[Needed], cluster_arn: str | None) -> dict[str, Any]:
-    """An IAM policy for one side; operations without an equivalent are left out (they are named in permissions.md)."""
+    """An IAM policy for one side; operations without an equivalent are left out (permissions.md names them)."""
     statements: list[dict[str, Any]] = [
         {"Effect": "Allow", "Action": [iam.CONNECT], "Resource": [iam.arn(cluster_arn, "CLUSTER", CLUSTER_NAME)]}
     ]
@@ -139,12 +139,13 @@ def iam_policy(spec: MigrationSpec, items: list[Needed], cluster_arn: str | None
 
 
 def markdown(spec: MigrationSpec, plan: Plan, principals: dict[Side, str]) -> str:
-    """``permissions.md``."""
+    """Return the text of ``permissions.md``."""
     items = needed(spec, plan)
     lines = [
         f"# Permissions of the migration {plan.migration_id}",
         "",
-        "The least that the migration's own principals need. Rights of applications are copied by the migration.",
+        "These are the least rights that the migration's own principals need. The migration copies the rights of "
+        "applications.",
         "",
     ]
     for side in ("source", "target"):
@@ -172,12 +173,12 @@ def markdown(spec: MigrationSpec, plan: Plan, principals: dict[Side, str]) -> st
 
 
 def principal_of(config: ClientConfig | None) -> str:
-    """The migration's own principal on a cluster, as ACLs name it; a placeholder where the connection does not tell."""
+    """The migration's own principal on a cluster, as ACLs name it; a placeholder if the connection does not show it."""
     return f"User:{config.username}" if config is not None and config.username else "User:MIGRATION"
 
 
 def grant_markers(config: ClientConfig | None) -> str:
-    """The command that gives the right to write control markers on the target."""
+    """The command that grants the right to write control markers on the target."""
     item = Needed("target", "CLUSTER", "LITERAL", CLUSTER_NAME, ("ALTER",), "control markers")
     return _command("target", principal_of(config), item)
 

@@ -1,9 +1,8 @@
-"""WRITE on the target for producers, given when clients may switch (``acls.write_grants: at_cutover``).
+"""WRITE on the target for producers, granted when clients may switch (``acls.write_grants: at_cutover``).
 
-What is to be given is journaled before the freeze: a webhook's receiver may stop producers by taking their rights on
-the source away, and then the source does not say any more who may write. With ``freeze: manual`` a person may have done
-so at any time before, so what was seen since the plan counts, and is named in the approval where the source does not
-give it any more.
+The grants are journaled before the freeze: a webhook's receiver may stop producers by revoking their rights on the
+source, and then the source no longer shows who may write. With ``freeze: manual`` a person may have done so at any time
+before, so all grants seen since the plan count, and the approval names those that the source no longer has.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.facts import migrated_partitions
 
-#: Name of the journal step; ``plan_acls`` defers nothing any more once it is there.
+#: Name of the journal step; once it exists, ``plan_acls`` no longer defers anything.
 STEP = "write_grants"
 #: What was held back when the freeze began.
 HELD = "write_grants_held"
-#: What the tail has seen to be held back since the plan, each binding once.
+#: What the tail has seen held back since the plan, each binding once.
 SEEN = "write_grants_seen"
 _GONE = (
-    "it is no longer on the source, as where producers are stopped by hand, and is given on the target all the same; "
-    "if it was taken away for good, put the principal into acls.exclude_principals"
+    "it is no longer on the source, as after producers are stopped by hand, and is still given on the target; "
+    "if it was removed permanently, add the principal to acls.exclude_principals"
 )
 
 
@@ -46,12 +45,12 @@ def _deferred(plans: Sequence[AclPlan]) -> set[Acl]:
 
 
 def _outlives_the_source(context: PhaseContext) -> bool:
-    """Whether a grant that is gone on the source before the freeze may have been taken away to stop producers."""
+    """Whether a grant that disappeared on the source before the freeze may have been revoked to stop producers."""
     return _is_held_back(context) and context.spec.cutover.freeze == "manual"
 
 
 def _known(context: PhaseContext) -> set[Acl]:
-    """What was to be given by the plan, or has been seen since; without principals that the spec leaves out now."""
+    """Grants due by the plan, or seen since; without principals that the spec now excludes."""
     rows = [row for name in (SEEN, HELD) for entry in context.journal.steps(name) for row in entry.details["acls"]]
     known = _deferred(context.load_plan().acls) | {Acl(*row) for row in rows}
     excluded = context.spec.acls.exclude_principals
@@ -59,7 +58,7 @@ def _known(context: PhaseContext) -> set[Acl]:
 
 
 def see(context: PhaseContext) -> None:
-    """Journal what is held back and was not known yet: it may be gone on the source before the freeze begins.
+    """Journal grants held back that were not known yet: they may disappear on the source before the freeze begins.
 
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
@@ -72,7 +71,7 @@ def see(context: PhaseContext) -> None:
 
 
 def gone(context: PhaseContext) -> list[str]:
-    """For people: what will be given at the switch although the source does not give it any more.
+    """Lines for people: grants that the switch will give although the source no longer has them.
 
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
@@ -87,7 +86,7 @@ def _there(plans: list[AclPlan]) -> set[Acl]:
 
 
 def remember(context: PhaseContext) -> None:
-    """Journal what is held back at this moment, before producers are stopped by others than the migration itself."""
+    """Journal what is held back now, before anyone other than the migration stops producers."""
     if _is_held_back(context) and context.spec.cutover.freeze != "acl":
         plans = _plans(context)
         held = _deferred(plans)
@@ -98,16 +97,16 @@ def remember(context: PhaseContext) -> None:
 
 
 def _remembered(context: PhaseContext, plans: list[AclPlan]) -> set[Acl]:
-    """What was held back before the freeze and is not on the target yet."""
+    """Grants held back before the freeze that the target does not have yet."""
     if context.spec.cutover.freeze == "acl" or not (steps := context.journal.steps(HELD)):
         return set()
     return {Acl(*row) for row in steps[-1].details["acls"]} - _there(plans)
 
 
 def grant(context: PhaseContext) -> dict[str, Any]:
-    """Create the bindings that topology_copy has held back. Idempotent; details for the journal.
+    """Create the bindings that topology_copy has held back. Idempotent; returns details for the journal.
 
-    :raises TopologyRefused: some could not be created; all are listed.
+    :raises TopologyRefused: some could not be created; the error lists all.
     """
     if not _is_held_back(context):
         return {"granted": 0}

@@ -1,4 +1,4 @@
-"""What follows an answer to an approval: the one entrance for operators and CLI."""
+"""Handling of an answer to an approval: the single entry point for operators and CLI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_kafka_migration.state import State
 
 # -- switch -----------------------------------------------------------------------------------------------------------
 #
-# The client switch: groups are taken over for the last time when a person acknowledges it.
+# The client switch: when a person acknowledges it, consumer groups are synced a last time.
 
 
 PHASE = "awaiting_client_switch"
@@ -35,12 +35,12 @@ def switch_clients(
     wait_seconds: float = WAIT_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PhaseResult:
-    """Acknowledge the switch: last refresh of all groups; who still reads the source is named.
+    """Acknowledge the switch: sync all groups a last time, and name those that still read the source.
 
-    :raises ApprovalRefused: nobody has approved it.
+    :raises ApprovalRefused: nobody has approved the switch.
     :raises WaitsForOperator: ``on_active_source`` is fail (or wait, and it took too long) and groups are active; or the
-        source has records behind the boundary, or could not be checked, and ``on_bypass`` does not accept it.
-    :raises GroupsIncomplete: groups failed in the last refresh.
+        source has records beyond the boundary, or could not be checked, and ``on_bypass`` does not accept that.
+    :raises GroupsIncomplete: groups failed in the last sync.
     """
     entry = context.journal.find_step(ACKNOWLEDGED)
     if entry is not None:
@@ -58,7 +58,7 @@ def switch_clients(
     error = commit.failures_error(context, result.groups)
     if error is not None:
         raise error
-    # A copy of its own: a refresh that was under way may still rewrite results/groups.json.
+    # A separate copy: a sync that is still under way may rewrite results/groups.json.
     put_result(context, FINAL_GROUPS, result)
     left_out.record(context)
     details: dict[str, Any] = {
@@ -75,7 +75,7 @@ def switch_clients(
 
 
 def _read_behind_boundary(context: PhaseContext) -> BehindBoundary:
-    """Look at the source once more: the answer may be from a while ago.
+    """Check the source once more, because the answer may be old.
 
     :raises WaitsForOperator: clients must not switch yet.
     """
@@ -126,10 +126,10 @@ def _active(result: GroupsResult) -> str:
 
 
 def answered(context: PhaseContext, kind: ApprovalKind, *, second: bool = False) -> PhaseResult | None:
-    """The answer that the journal has acted on already; ``None``: ask.
+    """Return the answer that has been acted on already; ``None``: ask.
 
-    An approval of the cutover stays good once its freeze has begun, until the freeze is lifted; the client switch's
-    once it is acknowledged.
+    An approval of the cutover counts as acted on from the start of its freeze until the freeze is lifted; one of the
+    client switch, once the switch is acknowledged.
     """
     entry = context.journal.find_step(STEP, answer_key(kind, second=second))
     if entry is None:
@@ -148,13 +148,13 @@ def answered(context: PhaseContext, kind: ApprovalKind, *, second: bool = False)
 
 
 def answer(context: PhaseContext, given: ApprovalAnswer) -> PhaseResult:
-    """Check an answer, journal it, and do what belongs to it at once.
+    """Check an answer, journal it, and immediately do what follows from it.
 
-    An approved client switch takes over the groups for the last time, so that the answer is green only when they are.
+    An approved client switch syncs the groups a last time, so the answer succeeds only if that sync does.
 
-    :raises ApprovalRefused: the answer does not count.
+    :raises ApprovalRefused: the answer is not valid.
     :raises WaitsForOperator: groups still read the source and the policy does not allow it.
-    :raises GroupsIncomplete: groups failed in the last refresh.
+    :raises GroupsIncomplete: groups failed in the last sync.
     """
     checked = check_approval(context, given)
     summary = f"{checked.kind.replace('_', ' ')}: {checked.decision}"
@@ -171,11 +171,11 @@ def answer(context: PhaseContext, given: ApprovalAnswer) -> PhaseResult:
 def _ready_again(context: PhaseContext) -> None:
     if context.journal.tip_state is State.FAILED:
         context.journal.transition(State.TAIL, "the cutover is approved again")
-    context.journal.transition(State.DRAIN_READY, "lags are small at the approval")
+    context.journal.transition(State.DRAIN_READY, "lags are small enough at the approval")
 
 
 def _is_last(context: PhaseContext, checked: ApprovalAnswer) -> bool:
-    """Whether no other person has to answer."""
+    """Whether no other person still has to answer."""
     return checked.second or not context.spec.approvals.second_users
 
 

@@ -1,4 +1,4 @@
-"""Whether an answer to an approval counts, and which answers have been given."""
+"""Check whether an answer to an approval is valid, and find the answers that have been given."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ REFUSED = "approval_refused"
 
 
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
-    """Check an answer and write it to the journal; the answer as journaled.
+    """Check an answer and write it to the journal; return it as journaled.
 
-    An approval has to carry the present code; "not_yet" and "abort" change nothing by themselves and need none.
+    An approval must carry the current code; "not_yet" and "abort" change nothing by themselves and need none.
 
-    :raises ApprovalRefused: no code, a wrong or outdated one, too old, lag risen, the same person twice, records on the
-        source behind the boundary.
+    :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
+        person has answered twice; or the source has records beyond the boundary.
     """
     answer = answer.model_copy(update={"code": _clean(answer.code)})
     key = answer_key(answer.kind, second=answer.second)
@@ -42,7 +42,7 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
             _check_proof(context, answer)
         except ApprovalRefused as error:
             if answer.kind == "cutover" and context.spec.cutover.freeze == "manual":
-                # Whoever approves has stopped the producers before.
+                # With ``freeze: manual``, people have stopped the producers before they approve.
                 error.add_next_step(words.not_begun("manual"))
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
             context.journal.step(REFUSED, key=key, details=details, reason=error.what)
@@ -52,12 +52,12 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
 
 
 def answer_key(kind: ApprovalKind, *, second: bool) -> str:
-    """Key of the journal step of an answer."""
+    """Return the key of the journal step of an answer."""
     return f"{kind}/second" if second else kind
 
 
 def _clean(code: str) -> str:
-    """White space that a person may have typed is taken off; anything else stays, to be refused."""
+    """Remove white space that a person may have typed; keep anything else, to be refused."""
     return re.sub(r"\s", "", code).lower()[:40]
 
 
@@ -94,8 +94,8 @@ def _check_code(context: PhaseContext, answer: ApprovalAnswer) -> None:
         raise _refused(
             context,
             answer,
-            f"the code {answer.code!r} is not the present one: a typing error, or what will happen has changed "
-            "since the text was made",
+            f"the code {answer.code!r} is not the present one: it is mistyped, or what will happen has changed since "
+            "the text was made",
         )
 
 
@@ -104,7 +104,7 @@ def _check_age(context: PhaseContext, answer: ApprovalAnswer) -> None:
     if age > context.spec.approvals.max_age:
         raise _refused(context, answer, f"the answer is {age.total_seconds():.0f} s old")
     if age < timedelta(seconds=-60):
-        raise _refused(context, answer, "the answer comes from the future; check the machines' clocks")
+        raise _refused(context, answer, "the answer has a time in the future; check the machines' clocks")
 
 
 def _check_budget(context: PhaseContext) -> None:
@@ -127,14 +127,15 @@ def _check_lag(context: PhaseContext) -> None:
             f"{why_not_small(status)}: {status.summary()}",
             where=context.where("drain_ready", topic=worst.topic, partition=worst.partition),
             next_step="clear drain_ready and what follows it (or kafka-migration resume FILE): it asks again when all "
-            "lags are small",
+            "lags are small enough",
         )
 
 
 def _check_source_stands(context: PhaseContext) -> None:
-    """Nothing is on the source that the target will never get, unless ``on_bypass: continue`` accepts it.
+    """Check that the source has no records that the target will never get, unless ``on_bypass: continue`` accepts them.
 
-    :raises ApprovalRefused: records lie behind the boundary, or that could not be checked; all partitions are named.
+    :raises ApprovalRefused: there are records beyond the boundary, or the source could not be checked for them; all
+        partitions are named.
     """
     if late_writes.is_accepted(context):
         return
@@ -149,14 +150,14 @@ def _check_source_stands(context: PhaseContext) -> None:
 
 
 def why_not_small(status: lags.DrainStatus) -> str:
-    """What stands in the way of a cutover, for people; the status has the figures."""
+    """Describe what prevents a cutover; the status has the figures."""
     if not status.tail.copies_all:
         return "the tail does not copy all partitions"
-    return "the lag has risen since the approval" if status.tail.is_heard else "the tail is not heard from"
+    return "the lag has risen since the approval" if status.tail.is_heard else "the tail has not been heard from"
 
 
 def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:
-    """A difference that was found stands in the way of both approvals, unless the policy is to show it only.
+    """Check that no difference was found: one blocks both approvals, unless the policy is only to show it.
 
     :raises ApprovalRefused: partitions differ; all are named in ``details``.
     """
@@ -174,8 +175,8 @@ def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:
         f"the approval of the {answer.kind.replace('_', ' ')} is refused: {len(status.differing)} partitions differ "
         f"between source and target; the first is {name}: {what}",
         where=context.where(answer.kind),
-        next_step="find out who has written to the target topic; the comparison looks again in each slice of the tail, "
-        "and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: warn",
+        next_step="find out who has written to the target topic; the comparison checks again in each slice of the "
+        "tail, and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: warn",
         details={"differing": status.differing},
     )
 
@@ -184,12 +185,12 @@ def _refused(context: PhaseContext, answer: ApprovalAnswer, why: str) -> Approva
     return ApprovalRefused(
         f"the approval of the {answer.kind.replace('_', ' ')} is refused: {why}",
         where=context.where(answer.kind),
-        next_step="clear the approval task; its new text and log, and `kafka-migration status`, show the present code",
+        next_step="clear the approval task; its new text and log, and `kafka-migration status`, show the current code",
     )
 
 
 def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
-    """The approvals in the journal that count: the latest answer of the first and of the second person."""
+    """Return the valid approvals in the journal: the latest answer of the first and of the second person."""
     found = []
     for second in (False, True):
         entry = context.journal.find_step(STEP, answer_key(kind, second=second))
@@ -202,16 +203,16 @@ def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None =
 
 
 def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None = None) -> list[ApprovalAnswer]:
-    """The approvals in the journal that allow to go on now: one, or those of two people.
+    """Return the approvals in the journal that permit to continue now: one, or those of two people.
 
-    :param newer_than: time (ISO 8601) of something after which an older approval does not count any more.
-    :raises ApprovalRefused: one is missing, is too old, or what will happen has changed since.
+    :param newer_than: time (ISO 8601); approvals that are not newer are not valid.
+    :raises ApprovalRefused: an approval is missing or too old, or what will happen has changed since.
     """
     answers = given(context, kind, newer_than=newer_than)
     wanted = 2 if context.spec.approvals.second_users else 1
     if len({_person(item) for item in answers}) < wanted:
         raise ApprovalRefused(
-            f"{wanted} people must approve the {kind.replace('_', ' ')}, and {len(answers)} did"
+            f"{wanted} people must approve the {kind.replace('_', ' ')}, but only {len(answers)} did"
             if wanted > 1
             else f"nobody has approved the {kind.replace('_', ' ')}",
             where=context.where(kind),
@@ -224,6 +225,6 @@ def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None
 
 
 def lifted_at(context: PhaseContext) -> str | None:
-    """When the last freeze was lifted: older approvals of the cutover do not count."""
+    """Return when the last freeze was lifted: older approvals of the cutover are not valid."""
     entry = context.journal.find_step("freeze_lifted")
     return entry.at if entry else None

@@ -1,8 +1,8 @@
-"""Approvals: live facts for a person, a code that binds the answer to what will happen, and the check of the answer.
+"""Approval requests: live facts for a person, and a code that binds the answer to what will happen.
 
-A click alone never authorises: Airflow shows the first text again after a clear. So the text holds a code, the first
-8 hex digits of a digest over what will happen; the person types it, and it is compared with a fresh digest when the
-answer comes in. No code, no cutover, REST included.
+A click alone never authorises, because Airflow shows the first text again after a clear. So the text contains a code,
+the first 8 hex digits of a digest over what will happen. The person types it, and it is compared with a fresh digest
+when the answer arrives. Without a code there is no cutover, not even through the REST API.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CODE_DIGITS = 8
 
 
 def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
-    """Live facts, the code and the text of an approval. Reads only."""
+    """Collect the live facts, the code and the text of an approval. Read-only."""
     binding = make_binding(context, kind)
     code = code_of(binding)
     facts = _cutover_facts(context) if kind == "cutover" else _client_switch_facts(context)
@@ -57,7 +57,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
 
 
 def show(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
-    """:func:`make_facts`, and what was shown goes to the journal (digest and code; the text goes there as answered)."""
+    """Call :func:`make_facts` and journal what was shown (digest and code; the answer's entry holds the text)."""
     if kind == "client_switch":
         _prove_rest(context)
     facts = make_facts(context, kind)
@@ -68,7 +68,7 @@ def show(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
 
 
 def _prove_rest(context: PhaseContext) -> None:
-    """Compare what is left up to the boundary, and journal what is proven: no client has moved yet."""
+    """Compare the rest up to the boundary and journal what is proven, while no client has moved yet."""
     document = load_document(context)
     if document is None or not context.spec.validation.before_cutover:
         return
@@ -81,9 +81,9 @@ def _prove_rest(context: PhaseContext) -> None:
 
 
 def proof_to_boundary(context: PhaseContext, unchecked: int | None = None) -> proof.ProofStatus | None:
-    """What is proven up to the boundary of the cutover; None before there is one, or if nothing is compared.
+    """Return what is proven up to the cutover's boundary; None before there is one, or if nothing is compared.
 
-    :param unchecked: partitions whose target log could not be looked at; None: as it was journaled last.
+    :param unchecked: number of partitions whose target log could not be checked; None: the number journaled last.
     """
     document = load_document(context)
     if document is None or not context.spec.validation.before_cutover:
@@ -91,18 +91,18 @@ def proof_to_boundary(context: PhaseContext, unchecked: int | None = None) -> pr
     ends = {(item.topic, item.partition): item.source_end_offset or 0 for item in document.partitions}
     if unchecked is None:
         looked = context.journal.find_step(proof.STEP, "client_switch")
-        # Nobody has looked at any of them yet.
+        # Without an entry, none of them has been checked yet.
         unchecked = len(ends) if looked is None else int(looked.details.get("unchecked_partitions", len(ends)))
     return proof.read_status(context, ends, unchecked=unchecked)
 
 
 def code_of(binding: dict[str, Any]) -> str:
-    """The code of a binding: 8 hex digits."""
+    """Return the code of a binding: 8 hex digits."""
     return canonical_digest(binding)[:CODE_DIGITS]
 
 
 def make_binding(context: PhaseContext, kind: ApprovalKind) -> dict[str, Any]:
-    """What will happen, as data. Things that move all the time (lag, offsets, times) are not in it."""
+    """Return what will happen, as data, without values that change all the time (lag, offsets, times)."""
     section = context.spec.cutover
     binding: dict[str, Any] = {
         "kind": kind,
@@ -119,7 +119,7 @@ def make_binding(context: PhaseContext, kind: ApprovalKind) -> dict[str, Any]:
             "on_bypass": section.on_bypass,
             "max_producer_freeze_seconds": section.max_producer_freeze.total_seconds(),
             "lifted_before": len(context.journal.steps("freeze_lifted")),
-            # Only where it is set: codes that people hold stay valid over an update.
+            # Only if set, so that codes that people have been shown stay valid after an update.
             **({"in_one_task": True} if section.in_one_task else {}),
         }
     else:
@@ -134,7 +134,7 @@ def _topology_digest(context: PhaseContext) -> str:
 
 
 def _group_binding(context: PhaseContext) -> list[list[str]]:
-    """Ids and kinds of the groups that will be moved."""
+    """Return ids and types of the groups that will be migrated."""
     listings = context.source.admin.list_groups()
     return [[name, listings[name].type] for name in sorted(listings) if context.spec.groups.selects(name)]
 
@@ -167,9 +167,9 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
 
 
 def cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
-    """Why the cutover cannot be done within ``max_producer_freeze`` even if nothing is left to copy; else None.
+    """Return why the cutover cannot fit into ``max_producer_freeze`` even if nothing is left to copy; else None.
 
-    Only what was measured counts, and of that the shortest: neither a guess nor a wait for a slot may refuse.
+    Only the shortest measured hand-over counts: neither an estimate nor a wait for a slot may cause a refusal.
     """
     section = context.spec.cutover
     if not changes.measured or not changes.changes:
@@ -179,8 +179,8 @@ def cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
     if least <= limit:
         return None
     return (
-        f"producers would be frozen for {words(least)} at least, and max_producer_freeze is {words(limit)}: "
-        f"{changes.changes} changes from task to task at {words(changes.least_seconds)} each, the shortest measured "
+        f"producers would be frozen for at least {words(least)}, but max_producer_freeze is {words(limit)}: "
+        f"{changes.changes} hand-overs between tasks at {words(changes.least_seconds)} each, the shortest measured "
         f"in this migration, and the window of {words(section.freeze_stable_window.total_seconds())}"
     )
 
@@ -208,11 +208,11 @@ def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
 
 
 def _fence_facts(context: PhaseContext) -> dict[str, Any]:
-    """Why nothing is fenced ("": there was a fence), and on which target partitions an old copier can still write."""
+    """Return why nothing is fenced ("": there was a fence), and the target partitions where an old copier can write."""
     attempt = freeze_attempt.current_attempt(context)
     step = freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) if attempt else None
     if step is None:
-        return {"not_fenced": "the journal names no fence of this cutover", "unfenced": []}
+        return {"not_fenced": "the journal has no entry of a fence in this cutover", "unfenced": []}
     if not fence.was_fenced(step):
         return {"not_fenced": "cutover.fence_copiers is false", "unfenced": []}
     rows = [f"{item['topic']}-{item['partition']}: {item['reason']}" for item in step.get("unfenced", [])]
@@ -233,7 +233,7 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
 
 
 def waived_findings(context: PhaseContext) -> list[dict[str, Any]]:
-    """Findings of the precheck that somebody accepted, and the other warnings."""
+    """Return the findings of the precheck that were waived, and the other warnings."""
     findings = result_data(context, "precheck").get("findings", [])
     return [item for item in findings if item.get("waived") or item.get("severity") == "Warning"]
 
@@ -244,18 +244,18 @@ def _signing_key(context: PhaseContext) -> str:
     return fingerprint_for_people(context)
 
 
-#: From the request to stop until nothing of the producers is on its way any more, without the window.
+#: From the request to stop until none of the producers' records are in flight, without the window.
 STOP_SECONDS = 3.0
 
 
 def estimate_freeze_seconds(
     *, partitions: int, group_count: int, lag: int, window_seconds: float, handover_seconds: float
 ) -> float:
-    """How long producers will probably be frozen, in seconds, from measured rates (docs/cutover.md).
+    """Estimate how long producers will be frozen, in seconds, from measured rates (docs/cutover.md).
 
-    Counted from the moment they are asked to stop. The way to the producers; the window; sentinels and checks by
-    partitions; what is still to be copied; the tail's next look at its stop; group commits; and the way from task to
-    task (:mod:`~.record.handover`).
+    The time counts from the moment they are asked to stop. It includes: stopping the producers; the window; sentinels
+    and checks, by number of partitions; copying the rest; the tail's next poll of its stop; group commits; and the
+    hand-overs between tasks (:mod:`~.record.handover`).
     """
     copy = lag / 20_000
     return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + handover_seconds, 1)

@@ -1,4 +1,4 @@
-"""Precheck of access: the migration's own permissions; ACLs, users, quotas and groups that will not go as hoped."""
+"""Precheck of access: the migration's own permissions; ACLs, users, quotas and groups that need attention."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from airflow_provider_kafka_migration.record.context import Cluster, PhaseContex
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
 from airflow_provider_kafka_migration.spec import GroupsSection, MigrationSpec
 
-#: Parts of the plan that could not be looked at and are needed unless the spec leaves them out.
+#: Parts of the plan that must be readable unless the spec leaves them out.
 _REQUIRED = ("ACLs", "client quotas", "groups", "batch headers")
 
 
 def check_unknown(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """What plan could not look at: never taken for "there is none"."""
+    """Report what plan could not read; unreadable never means "there is none"."""
     for what, why in sorted(plan.unknown.items()):
         if what.startswith(_REQUIRED):
             yield finding("B007", f"{what}: {why}", subject=what)
@@ -28,7 +28,7 @@ def check_unknown(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Each operation that permissions.md names, asked of the brokers (KIP-430); one finding per operation."""
+    """Check each operation that permissions.md names with the brokers (KIP-430); one finding per operation."""
     items = permissions.needed(context.spec, plan)
     for side, cluster in (("source", context.source), ("target", context.target)):
         mine = [item for item in items if item.side == side]
@@ -44,7 +44,7 @@ def _cluster_permissions(
 ) -> Iterator[Finding]:
     operations = cluster.admin.cluster_operations()
     if operations is None:
-        yield finding("I006", "brokers do not tell what may be done on the cluster", subject=cluster.role)
+        yield finding("I006", "the brokers do not report the allowed operations on the cluster", subject=cluster.role)
         return
     have = with_implied(operations)
     for item in items:
@@ -55,9 +55,9 @@ def _cluster_permissions(
 
 
 def _target_needs(operation: str, spec: MigrationSpec, plan: Plan) -> bool:
-    """Whether this plan does anything that needs an operation on the target cluster."""
+    """Whether this plan does anything that needs this operation on the target cluster."""
     if operation == "ALTER":
-        # For markers alone it is not needed: the probe tells, and empty transactions do without.
+        # Markers alone do not need it: the probe tests them, and empty transactions can replace them.
         return _changes_access(spec, plan)
     if operation == "ALTER_CONFIGS":
         return _unknown(plan, "client quotas") or any(quota.action in ("create", "overwrite") for quota in plan.quotas)
@@ -65,7 +65,7 @@ def _target_needs(operation: str, spec: MigrationSpec, plan: Plan) -> bool:
 
 
 def _changes_access(spec: MigrationSpec, plan: Plan) -> bool:
-    """Whether ACLs or users are made on the target. ACLs that may not be listed are not "no ACLs"."""
+    """Whether ACLs or users are created on the target. ACLs that may not be listed do not mean "no ACLs"."""
     copies = spec.acls.policy != "skip" and spec.acls.target_auth == "kafka"
     if copies and (_unknown(plan, "ACLs") or any(acl.action in ("create", "deferred") for acl in plan.acls)):
         return True
@@ -101,7 +101,9 @@ def _target_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     yield from _topics(context.target, names, wanted)
     absent = len(plan.topics) - len(names)
     if absent:
-        yield finding("I006", f"what may be done on {absent} topics that are not there yet", subject="target")
+        yield finding(
+            "I006", f"the allowed operations on {absent} topics that do not exist on the target yet", subject="target"
+        )
 
 
 def _topics(cluster: Cluster, names: list[str], wanted: dict[str, str]) -> Iterator[Finding]:
@@ -130,7 +132,7 @@ def _groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Groups that are active on the target, of other kinds, or reading other topics too."""
+    """Groups that are active on the target, are of other kinds, or also read other topics."""
     others = [group for group in plan.groups if group.type not in MOVED]
     for group in others:
         yield finding("W071", f"its type is {group.type}", subject=group.group)
@@ -150,7 +152,7 @@ def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_left_out_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Every group that is left out; those that read migrated topics by name, unless they are console consumers."""
+    """Report every group that is left out; those that read migrated topics by name, except console consumers."""
     quiet = {f"groups.exclude: {pattern}" for pattern in GroupsSection().exclude}
     reading = [item for item in plan.excluded_groups if item.topics_in_scope and item.reason not in quiet]
     for item in reading:
@@ -161,7 +163,7 @@ def check_left_out_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding
 
 
 def check_acls(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """ACLs that the policy refuses, that have no equivalent, or that only the target has."""
+    """Report ACLs that the policy refuses, that have no equivalent, or that only the target has."""
     section = context.spec.acls
     if section.policy == "skip":
         return
@@ -183,7 +185,7 @@ def check_acls(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_users(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Users that cannot be created, and secrets that cannot be found."""
+    """Report users that cannot be created, and secrets that cannot be found."""
     report = [user.name for user in plan.users if user.action == "report"]
     if report:
         yield finding("W085", some(report), users=report)
@@ -200,7 +202,7 @@ def check_users(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_quotas(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Quotas that the target has with other values, and group configs that it cannot have."""
+    """Report quotas with other values on the target, and group configs that the target cannot have."""
     changed = [
         ", ".join(f"{kind} {name or '(default)'}" for kind, name in quota.entity)
         for quota in plan.quotas

@@ -1,4 +1,4 @@
-"""Precheck of what compaction and its holes mean: control markers on the target, and tombstones that may be missed."""
+"""Precheck of the source: transactions, retention, control markers for holes, and tombstones that may be missed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from airflow_provider_kafka_migration.record.finding_codes import finding, some
 
 # -- precheck source --------------------------------------------------------------------------------------------------
 #
-# Precheck of the source: transactions that hold the copy back, and retention that may overtake it.
+# Precheck of the source: transactions that block the copy, and retention that may overtake it.
 
 
-#: A transaction that is open for longer than its own timeout and this is not ended by anybody.
+#: A transaction that stays open this much longer than its own timeout is considered hanging.
 HANGING_SECONDS = 60
 #: The copy should be done in half of the retention time.
 RETENTION_SHARE = 0.5
 
 
 def check_transactions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Open transactions: last stable offsets below high watermarks, and who holds them."""
+    """Report open transactions: last stable offsets below high watermarks, and the transactional ids."""
     keys = [(topic.name, item.partition) for topic in plan.topics for item in topic.partitions]
-    # In this order: without a transaction the last stable offset is the high watermark, which only grows, so a busy
-    # partition answers the second question with more.
+    # In this order: without a transaction the last stable offset is the high watermark, which only grows, so on a busy
+    # partition the second request returns more.
     high = context.source.wire.list_offsets(keys, "latest")
     stable = context.source.wire.list_offsets(keys, "stable")
     held = [key for key in keys if stable[key] < high[key]]
@@ -45,9 +45,9 @@ def check_transactions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_coupled_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Topics that one transactional producer writes together, some of them outside of the selection.
+    """Report selected topics that one transactional producer writes together with topics outside of the selection.
 
-    Seen by producer ids: a producer id of transactions that a selected partition and another one remember.
+    Detected by producer id: the id of a transactional producer that a selected partition and another one remember.
     """
     selected = {topic.name for topic in plan.topics}
     others = [name for name, why in plan.excluded_topics.items() if not is_internal(why)]
@@ -72,7 +72,7 @@ def check_coupled_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]
 
 
 def check_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Retention that may delete records before they are copied."""
+    """Report retention that may delete records before they are copied."""
     seconds = copy_seconds(context, plan)
     if seconds <= 0:
         return
@@ -98,19 +98,19 @@ def check_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 #: A control batch on disk: 61 bytes of header and a record of 17.
 MARKER_BYTES = 78
-#: The copy should be done in half of the time for which tombstones stay.
+#: The copy should be done in half of the time for which tombstones are kept.
 TOMBSTONE_SHARE = 0.5
 _DAY_MS = 86_400_000
 
 
 def marker_count(topic: TopicPlan) -> int:
-    """Control markers that the copy of a topic is estimated to write."""
+    """Estimate the number of control markers that the copy of a topic writes."""
     filled = (Verdict.EQUAL, Verdict.SHIFTED)
     return sum(item.estimated_holes for item in topic.partitions if item.verdict in filled)
 
 
 def check_markers(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Markers carry the time at which they were written, not that of the records around them."""
+    """Report markers: their timestamp is the time when they were written, not that of the records around them."""
     marked = {topic.name: marker_count(topic) for topic in plan.topics if marker_count(topic)}
     if not marked:
         return
@@ -137,13 +137,13 @@ def check_markers(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_tombstones(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Tombstones that compaction may drop before the copy has read them: their keys would stay on the target."""
+    """Report tombstones that compaction may drop before the copy reads them: their keys would stay on the target."""
     names = [topic.name for topic in plan.topics if "compacted" in topic.kinds]
     if not names:
         return
     seconds = _seconds_to_the_end(context, plan)
     if seconds < 0:
-        yield finding("W068", f"how long the copy takes is not known, since sizes are not; compacted: {some(names)}")
+        yield finding("W068", f"the copy time is unknown, because sizes are unknown; compacted: {some(names)}")
         return
     configs = context.source.admin.topic_configs(names)
     short, unknown = {}, []
@@ -159,11 +159,11 @@ def check_tombstones(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         seen = f"the copy takes about {seconds:.0f} s; delete.retention.ms of {some(listing)}"
         yield finding("W068", seen, topics=short, copy_seconds=seconds)
     if unknown:
-        yield finding("W068", f"the source does not say delete.retention.ms of {some(unknown)}", topics=unknown)
+        yield finding("W068", f"the source does not report delete.retention.ms of {some(unknown)}", topics=unknown)
 
 
 def _seconds_to_the_end(context: PhaseContext, plan: Plan) -> float:
-    """Until every log was read once to its end: copying, filling holes, and what the rate of the spec allows; or -1."""
+    """Time to read every log once to its end: copying, filling holes, and the spec's rate limit; -1 if unknown."""
     seconds = copy_seconds(context, plan)
     if seconds < 0 or plan.estimate is None:
         return -1

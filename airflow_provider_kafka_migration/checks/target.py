@@ -1,4 +1,4 @@
-"""Precheck of the target: what it accepts, how large messages may be, whether the data fits."""
+"""Precheck of the target: what it accepts, how large messages may be, and whether the data fits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPARE_DISK = 0.2
 
 
 def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Try it out on a scratch topic; never on the source, should both be one cluster (B002)."""
+    """Try the needed requests on a scratch topic, except if both clusters are one (B002): never on the source."""
     if plan.source.cluster_id == plan.target.cluster_id:
         return
     verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
@@ -62,12 +62,12 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def _check_fence(context: PhaseContext, result: ProbeResult) -> Iterator[Finding]:
-    """Whether a copier that wakes up after the client switch can be refused, asked where nothing else needs markers."""
+    """Check where nothing else needs markers whether a copier that wakes up after the client switch can be refused."""
     outcome = result.outcomes.get("markers", "it was not tried")
     if not outcome and result.may_mark is not False:
         return
     if not outcome and has_producer_ids(context) and not producer_ids.transactional_id(context):
-        outcome = "the producer ids were taken without a transactional id"
+        outcome = "the producer ids were allocated without a transactional id"
     grant = f"grant: {permissions.grant_markers(context.target.config)}"
     if result.may_mark is False:
         grant = f"neither Alter (3.8 and later) nor ClusterAction (earlier brokers) on the target cluster; {grant}"
@@ -80,7 +80,7 @@ def _check_fence(context: PhaseContext, result: ProbeResult) -> Iterator[Finding
 
 
 def check_message_sizes(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Clients that write large messages today must be able to after the switch."""
+    """Report sizes by which clients that write large messages today could not after the switch."""
     defaults = {item["config"]: item for item in plan.defaults_drift}
     size = "max.message.bytes"
     smaller = []
@@ -103,20 +103,20 @@ def check_message_sizes(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_timestamps(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Limits on timestamps that the source does not have (4.0 and later refuse times more than an hour ahead)."""
+    """Report timestamp limits that the source does not have (4.0 and later refuse times more than an hour ahead)."""
     for item in plan.defaults_drift:
         limit = item["config"].startswith("message.timestamp.") and item["config"].endswith("max.ms")
         if limit and int(item["target"]) < int(item["source"]):
             yield finding(
                 "W062",
                 f"{item['config']} is {item['target']} by default on the target, {item['source']} on the source; "
-                "copying is not affected, producers may be after the switch",
+                "copying is not affected, but producers may be after the switch",
                 subject=item["config"],
             )
 
 
 def check_transaction_timeouts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Producers whose transactional timeouts the target would refuse."""
+    """Report transactional timeouts that the target would refuse."""
     name = "transaction.max.timeout.ms"
     source = context.source.admin.broker_configs(plan.source.brokers[0]).get(name)
     target = context.target.admin.broker_configs(plan.target.brokers[0]).get(name)
@@ -125,13 +125,13 @@ def check_transaction_timeouts(context: PhaseContext, plan: Plan) -> Iterator[Fi
 
 
 def check_disk(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Whether all replicas fit on the target's log dirs."""
+    """Check whether all replicas fit on the target's log dirs."""
     if plan.estimate is None or plan.estimate.copy_bytes < 0:
         return
     try:
         dirs = context.target.admin.log_dirs()
     except PermissionMissing:
-        return  # B005 says so already
+        return  # B005 already reports it
     told = [item for item in dirs if item.usable_bytes >= 0]
     if not told:
         return
@@ -170,12 +170,12 @@ def _names(plan: Plan) -> set[str]:
 
 
 CONTENT = b"kafka-migration precheck\n"
-#: S3 refuses requests whose time is 15 minutes off; long before that something is wrong.
+#: S3 refuses requests whose time is 15 minutes off; something is wrong long before that.
 MAX_SKEW_SECONDS = 60.0
 
 
 def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Write, read back, and try to overwrite in each of the three places."""
+    """Write, read back, and try to overwrite in each of the three stores."""
     stores = {"archive": context.archive_store, "evidence": context.evidence_store, "journal": context.journal_store}
     for role, store in stores.items():
         yield from _one_store(context, role, store)
@@ -184,13 +184,13 @@ def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     for role, store in stores.items():
         skew = facts[role].clock_skew_seconds
         if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
-            yield finding("W034", f"the store's clock is {skew:+.0f} s off this machine's", subject=store.uri)
-            break  # the stores of one migration are one service nearly always
+            yield finding("W034", f"the store's clock differs by {skew:+.0f} s from this machine's", subject=store.uri)
+            break  # the stores of one migration are nearly always one service
 
 
 def _object_lock(context: PhaseContext, facts: StoreFacts) -> Iterator[Finding]:
     if facts.object_lock is not True:
-        why = "it is a folder" if not facts.is_s3 else "the bucket does not tell"
+        why = "it is a folder" if not facts.is_s3 else "the bucket does not report it"
         yield finding(
             "W033", "no Object Lock" if facts.object_lock is False else why, subject=context.evidence_store.uri
         )
@@ -213,7 +213,7 @@ def _one_store(context: PhaseContext, role: str, store: ObjectStore) -> Iterator
 
 
 def check_signing(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Whether there is a key, and whether it is the expected one."""
+    """Check whether there is a signing key, and whether it is the expected one."""
     try:
         load_signing_key(context)
     except MigrationError as error:
@@ -222,11 +222,11 @@ def check_signing(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 # -- precheck webhook -------------------------------------------------------------------------------------------------
 #
-# Precheck of the freeze webhook: whether its address and its secret are found. It is not called.
+# Precheck of the freeze webhook: whether its address and its secret can be resolved. It is not called.
 
 
 def check_receiver(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Find what the references lead to in this process; what they lead to may be a secret and is never shown."""
+    """Resolve the references in this process; the resolved values may be secrets and are never shown."""
     try:
         frozen.check_receiver(context)
     except MigrationError as error:

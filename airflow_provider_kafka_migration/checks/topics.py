@@ -1,4 +1,4 @@
-"""Precheck of topics: those that are on the target already, and what the target says of those that are to be made."""
+"""Precheck of topics: those that already exist on the target, and the target's verdict on those to be created."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.topics.target_topics import Presence
 
 
 def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Names in the spec that the source does not have, and every topic that is left out."""
+    """Report names in the spec that the source does not have, and every topic that is left out."""
     if plan.missing_topics:
         yield finding("B090", f"the source does not have or show {some(plan.missing_topics)}")
     excluded = dict(sorted(plan.excluded_topics.items()))
@@ -30,7 +30,7 @@ def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Topics that are on the target already."""
+    """Report topics that already exist on the target."""
     present = target_topics.read_presence(context, plan)
     for topic in plan.topics:
         here = present[topic.target_name]
@@ -66,8 +66,8 @@ def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Fi
 
 
 def _shared(topic: TopicPlan, here: Presence) -> Iterator[Finding]:
-    """A topic with data of others that the spec allows to be copied into."""
-    seen = f"{sum(here.end_offsets.values())} offsets in {here.partitions} partitions are there already"
+    """Report a topic with data of others that the spec allows copying into."""
+    seen = f"it already holds {sum(here.end_offsets.values())} offsets in {here.partitions} partitions"
     yield finding("W028", seen, subject=topic.target_name)
     if here.partitions < len(topic.partitions):
         counts = f"{here.partitions} on the target, {len(topic.partitions)} on the source"
@@ -75,7 +75,7 @@ def _shared(topic: TopicPlan, here: Presence) -> Iterator[Finding]:
 
 
 def check_replication(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Replication factors that cannot be kept."""
+    """Report replication factors that cannot be kept."""
     lowered: dict[tuple[int, int], list[str]] = {}
     for topic in plan.topics:
         if 0 < topic.replication_factor < topic.source_replication_factor:
@@ -87,7 +87,7 @@ def check_replication(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_configs(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Configs that are left out or changed, and defaults that differ."""
+    """Report configs that are left out or changed, and defaults that differ."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for topic in plan.topics:
         for name, why in topic.dropped_configs.items():
@@ -101,9 +101,9 @@ def check_configs(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 
 def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Ask the target's controller whether it would take each topic with every set of configs that it will get.
+    """Ask the target's controller whether it accepts each topic with every set of configs that the topic will get.
 
-    A refusal in the middle of the cutover would be found with producers frozen.
+    Otherwise a refusal would show up in the middle of the cutover, with producers frozen.
     """
     by_topic = {
         topic.target_name: stages(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES) for topic in plan.topics
@@ -136,7 +136,7 @@ def check_creatable(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 def _refused(
     errors: Mapping[str, ItemError], stage: str, right: str = "Create on Topic or on Cluster"
 ) -> Iterator[Finding]:
-    """One finding per kind of refusal; a right that is missing is the business of B005."""
+    """Yield one finding per kind of refusal; a missing right is reported as B005."""
     refused: dict[str, list[str]] = {}
     for name, error in sorted(errors.items()):
         refused.setdefault(str(error), []).append(name)
@@ -148,7 +148,7 @@ def _refused(
 
 
 def check_verdicts(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
-    """Partitions whose offsets will not be equal, or that ``mode: equal`` will have to work hard for."""
+    """Report partitions whose offsets will not be equal, or that are costly to keep equal with ``mode: equal``."""
     changed = [
         f"{topic.name}-{item.partition} ({item.verdict})"
         for topic in plan.topics

@@ -1,4 +1,4 @@
-"""How commands answer: text for people or one JSON object on stdout, errors as what / where / next on stderr."""
+"""Output of commands: text for people or one JSON object on stdout, errors as what / where / next on stderr."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ from airflow_provider_kafka_migration.errors import Interrupted, MigrationError,
 
 # -- exit codes -------------------------------------------------------------------------------------------------------
 #
-# What the exit status of ``kafka-migration`` says.
+# The meaning of the exit status of ``kafka-migration``.
 
 
 class ExitCode(IntEnum):
-    """Stable; scripts may rely on them."""
+    """Exit codes. They are stable: scripts may rely on them."""
 
     #: done, or valid
     OK = 0
     #: failed, invalid, or different: a person has to change something
     FAILED = 1
-    #: wrong command line (also an argument that makes no sense)
+    #: wrong command line (or an argument that makes no sense)
     USAGE = 2
     #: failed for a reason that may pass: run the same command again later
     TRY_AGAIN = 3
     #: the migration waits for an operator's approval
     WAITS = 10
-    #: stopped by Ctrl-C; the same command goes on
+    #: stopped by Ctrl-C; the same command continues
     INTERRUPTED = 130
-    #: stopped by SIGTERM; the same command goes on
+    #: stopped by SIGTERM; the same command continues
     TERMINATED = 143
 
 
 #: For the documentation and ``--help``.
 MEANINGS: dict[ExitCode, str] = {
     ExitCode.OK: "done, or valid",
-    ExitCode.FAILED: "failed, invalid or different: something has to be changed first",
+    ExitCode.FAILED: "failed, invalid or different: something must be changed first",
     ExitCode.USAGE: "wrong command line",
     ExitCode.TRY_AGAIN: "failed for a reason that may pass (broker unreachable, storage throttled): run it again later",
-    ExitCode.WAITS: "the migration waits for an operator: `--approve CODE` answers",
-    ExitCode.INTERRUPTED: "stopped by Ctrl-C, in order; the same command goes on where it was",
-    ExitCode.TERMINATED: "stopped by SIGTERM, in order; the same command goes on where it was",
+    ExitCode.WAITS: "the migration waits for an operator: answer with `--approve CODE`",
+    ExitCode.INTERRUPTED: "stopped cleanly by Ctrl-C; the same command continues where it stopped",
+    ExitCode.TERMINATED: "stopped cleanly by SIGTERM; the same command continues where it stopped",
 }
 
 
 def exit_code(error: MigrationError) -> ExitCode:
-    """The exit status of an error."""
+    """Return the exit status of an error."""
     if isinstance(error, WaitsForOperator):
         return ExitCode.WAITS
     return ExitCode.TRY_AGAIN if isinstance(error, Transient) else ExitCode.FAILED
@@ -69,13 +69,13 @@ def exit_code(error: MigrationError) -> ExitCode:
 
 # -- wording ----------------------------------------------------------------------------------------------------------
 #
-# Errors of the core advise in the words of Airflow ("clear the task"); a terminal has commands, not tasks.
+# Errors of the core give advice in Airflow's terms ("clear the task"); a terminal has commands, not tasks.
 
 
 _PHASES = (
     r"(?:plan|precheck|topology_copy|seed|tail|drain_ready|approve_\w+|cutover(?:\.\w+)?|validate|evidence|sync_groups)"
 )
-#: What a next step tells to clear: tasks by name, by a pronoun, or by what they did.
+#: What a next step asks to clear: tasks by name, by a pronoun, or by what they did.
 _TASKS = (
     r"(?:the (?:red |approval )?tasks?\b(?: that [\w ]+?(?: it)?(?: \([^)]*\))?(?=[,;:.)]|$))?|"
     r"this task\b|its red task\b|"
@@ -83,14 +83,14 @@ _TASKS = (
 )
 _CLEAR = re.compile(rf"\bclear {_TASKS}(?: and (?:everything below(?: it)?|what follows(?: it)?))?")
 _CLEAR_WITH_TAKEOVER = re.compile(r"\bclear the task with takeover=true \(CLI: --takeover\)")
-#: Commands that ``resume`` goes on with; others are given again.
+#: Commands that ``resume`` continues; others are run again.
 _RESUMED = ("run", "resume")
 
 
 def next_step_for(command: str, text: str) -> str:
-    """A next step as somebody at a terminal can follow it.
+    """Rephrase a next step for a person at a terminal.
 
-    :param command: name of the command that has failed.
+    :param command: name of the failed command.
     """
     again = "run `kafka-migration resume FILE`" if command in _RESUMED else "run the command again"
     text = _CLEAR_WITH_TAKEOVER.sub(f"{again} with --takeover", text)
@@ -100,11 +100,11 @@ def next_step_for(command: str, text: str) -> str:
 
 
 def _once(text: str, again: str) -> str:
-    """Only the last "run it again" stays: an error that was passed on may have got several."""
+    """Keep only the last "run it again": an error that was passed on may have collected several."""
     clauses = text.split("; ")
     said = [index for index, clause in enumerate(clauses) if _core(clause) == again or _core(clause).startswith(again)]
     for index in reversed(said[:-1]):
-        # Only a clause that says nothing else goes.
+        # Remove a clause only if it contains nothing else.
         if _core(clauses[index]) == again:
             del clauses[index]
     return "; ".join(clauses)
@@ -116,31 +116,31 @@ def _core(clause: str) -> str:
 
 # -- ending -----------------------------------------------------------------------------------------------------------
 #
-# How a command ends that is told to: by Ctrl-C (SIGINT), or by SIGTERM from a supervisor.
+# How a command ends after a signal: Ctrl-C (SIGINT), or SIGTERM from a supervisor.
 #
-# The first signal asks for an end in order: copiers finish what is on the wire, connections are closed, the claim and
-# all checkpoints stay as they are, and the same command goes on later. A second signal ends the process at once, which
-# costs nothing but the time to look where the logs end.
+# The first signal requests a clean end: copiers finish what is on the wire, connections are closed, the claim and all
+# checkpoints stay unchanged, and the same command can continue later. A second signal ends the process immediately,
+# which costs only the time to find the ends of the logs again.
 
 
-#: A shell's convention: a process that a signal has ended has this status plus the signal's number.
+#: Shell convention: a process ended by a signal has this status plus the signal's number.
 SIGNALED = 128
 
 
 class Ending:
-    """What signals have asked for so far.
+    """The signals received so far.
 
-    :ivar number: the first signal's number; None while nobody has asked for an end.
+    :ivar number: the first signal's number; None while no signal has arrived.
     """
 
     def __init__(self) -> None:
         self.number: int | None = None
-        #: Written to stderr when a second signal ends the process, which has no time to look at anything.
+        #: Written to stderr when a second signal ends the process, which leaves no time to check anything.
         self.parting = ""
         self._heeding = 0
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        """Handler of the signals. Takes no lock: the main thread may hold any when it is interrupted."""
+        """Handle a signal. It takes no lock: the main thread may hold any lock when it is interrupted."""
         if self.number is not None:
             os.write(2, self.parting.encode())
             os._exit(SIGNALED + number)
@@ -150,9 +150,9 @@ class Ending:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """While a job runs that looks at its :class:`Stop`, nothing is thrown into it: it ends by itself, and soon.
+        """Suppress interrupts while a job runs that checks its :class:`Stop`: it soon ends by itself.
 
-        :raises KeyboardInterrupt: the job is over, and did not notice that it was asked to end.
+        :raises KeyboardInterrupt: the job has ended without noticing the signal.
         """
         self._heeding += 1
         try:
@@ -164,24 +164,24 @@ class Ending:
 
 
 class Stop(threading.Event):
-    """Tells a job to stop: set by the one who has made it, or by a signal."""
+    """Stops a job: set by its creator, or by a signal."""
 
     def __init__(self, ending: Ending | None = None) -> None:
         super().__init__()
         self._ending = ending if ending is not None else _current
 
     def is_set(self) -> bool:
-        """Whether the job has to stop."""
+        """Return whether the job has to stop."""
         return super().is_set() or self._ending.number is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        """As of an event; but a signal alone is noticed only when the time is over, so wait for short times."""
+        """Wait like an event, but notice a signal only after the timeout, so use short timeouts."""
         super().wait(timeout)
         return self.is_set()
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Around a job that looks at this. Signals reach the main thread, so nothing changes in others."""
+        """Wrap a job that checks this. Signals reach only the main thread, so other threads need no wrapping."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -189,15 +189,15 @@ class Stop(threading.Event):
             yield
 
 
-#: Of the command that runs in this process; signals belong to the process, too.
+#: The state of the command that runs in this process; signals also belong to the process.
 _current = Ending()
 
 
 @contextmanager
 def listening() -> Iterator[Ending]:
-    """Handle signals for a command. In another thread than the main one nothing is handled.
+    """Handle signals for a command. Outside the main thread nothing is handled.
 
-    SIGINT stays ignored where the caller has it ignored (a shell's background jobs). SIGTERM is always for us: there is
+    SIGINT stays ignored if the caller ignores it (a shell's background jobs). SIGTERM is always handled: there is
     no other way to end process 1 of a container.
     """
     global _current
@@ -221,7 +221,7 @@ def listening() -> Iterator[Ending]:
 
 P = ParamSpec("P")
 
-#: Columns that no table needs.
+#: More columns than any table needs.
 _NO_LIMIT = 1_000_000
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer with one JSON object on stdout.")]
@@ -229,19 +229,19 @@ DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback o
 
 
 class Unexpected(Terminal):
-    """An error that nobody foresaw: a mistake in this package, or in a library."""
+    """An unforeseen error: a bug in this package or in a library."""
 
     code = "UNEXPECTED"
 
 
 @dataclass
 class Answer:
-    """What a command has to say.
+    """The result of a command.
 
-    :param data: for ``--json``; must be JSON-able and hold no secret.
+    :param data: for ``--json``; must be JSON-serializable and contain no secret.
     :param text: for people, printed one after the other.
     :param code: the exit status.
-    :param raw: printed as it is in place of ``text`` (documents that are piped into files).
+    :param raw: printed unchanged instead of ``text`` (documents that are piped into files).
     """
 
     data: dict[str, Any]
@@ -252,9 +252,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Notice:
-    """What a command has to say at its very end, however it ends: after its answer, or after its error.
+    """A notice at the very end of a command, however it ends: after its answer, or after its error.
 
-    :param data: for ``--json``: keys beside those of the answer or the error.
+    :param data: for ``--json``: additional keys to those of the answer or the error.
     :param lines: for people, on stderr.
     """
 
@@ -272,9 +272,9 @@ _parting: ContextVar[_Parting | None] = ContextVar("parting", default=None)
 
 
 def say_last(read: Callable[[], Notice | None], *, when_killed: str = "") -> None:
-    """Have the command that runs end with a notice.
+    """Make the current command end with a notice.
 
-    :param read: makes it; None: there is nothing to say. Called when everything else has ended.
+    :param read: returns the notice, or None if there is none. Called when everything else has ended.
     :param when_killed: a line for a second signal, which leaves no time for ``read``.
     """
     parting = _parting.get()
@@ -291,12 +291,12 @@ def _last_words(parting: _Parting) -> Notice:
 
 
 def console() -> Console:
-    """For answers."""
+    """Return the console for answers."""
     return Console(soft_wrap=True, highlight=False)
 
 
 def error_console() -> Console:
-    """For errors and progress, so that stdout can be piped."""
+    """Return the console for errors and progress, so that stdout can be piped."""
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -341,13 +341,13 @@ def answering(command: Callable[P, Answer]) -> Callable[P, None]:
 def _fail(
     error: MigrationError | KeyboardInterrupt, ending: Ending, *, as_json: bool, command: str, last: Notice
 ) -> NoReturn:
-    """Say why a command ends, and end it with the status that says the same."""
+    """Print why a command ends, and end it with the matching exit status."""
     told = ending.number
     if isinstance(error, KeyboardInterrupt):
         told = told or signal.SIGINT
         error = Interrupted(
-            f"told to stop by {'Ctrl-C' if told == signal.SIGINT else 'SIGTERM'}",
-            next_step="run the same command again: it goes on where it was",
+            f"stopped by {'Ctrl-C' if told == signal.SIGINT else 'SIGTERM'}",
+            next_step="run the same command again: it continues where it stopped",
         )
     print_error(error, as_json=as_json, command=command, last=last)
     if told is not None and isinstance(error, Interrupted):
@@ -378,7 +378,7 @@ def _print_last(last: Notice) -> None:
 
 
 def _print_whole(out: Console, item: RenderableType) -> None:
-    """Print; tables that go into a pipe or a file are as wide as they have to be, nothing in them is cut."""
+    """Print an item; tables in a pipe or a file are as wide as needed, so that nothing is cut."""
     if isinstance(item, Table) and not out.is_terminal:
         room = out.options.update(width=_NO_LIMIT, max_width=_NO_LIMIT)
         width = Measurement.get(out, room, item).maximum
@@ -387,14 +387,14 @@ def _print_whole(out: Console, item: RenderableType) -> None:
 
 
 def print_json(data: dict[str, Any]) -> None:
-    """One JSON object on stdout; keys in their order."""
+    """Print one JSON object on stdout, with the keys in their order."""
     typer.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
 def print_error(error: MigrationError, *, as_json: bool, command: str = "", last: Notice = _NOTHING) -> None:
-    """What, where, next: no traceback. Details are data, so they are in the JSON only.
+    """Print what, where and next, without a traceback. Details are data, so only the JSON has them.
 
-    :param command: the command that has failed; the next step speaks of it.
+    :param command: the failed command, to which the next step refers.
     """
     next_step = next_step_for(command, error.next_step) if error.next_step else ""
     if as_json:
@@ -411,7 +411,7 @@ def print_error(error: MigrationError, *, as_json: bool, command: str = "", last
 
 
 def print_unexpected(error: Exception, *, as_json: bool, last: Notice = _NOTHING) -> None:
-    """An error nobody foresaw: its text may hold anything, so only its kind and first line are shown."""
+    """Print an unforeseen error: its text may contain anything, so only its kind and first line are shown."""
     first_line = (str(error).splitlines() or [""])[0][:300]
     wrapped = Unexpected(
         f"unexpected {type(error).__name__}: {first_line}",

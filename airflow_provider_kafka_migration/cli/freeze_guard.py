@@ -1,6 +1,6 @@
-"""The limit of a freeze on the command line: a thread that lifts what is overdue while another one is busy.
+"""The freeze limit on the command line: a thread that lifts an overdue freeze while another thread is busy.
 
-The step that runs lifts the freeze at its deadline, too, but not while it waits for a broker that does not answer.
+The running step also lifts the freeze at its deadline, but not while it waits for a broker that does not answer.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from airflow_provider_kafka_migration.migration import Migration
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks at the journal, seconds.
+#: Seconds between two checks of the journal.
 LOOK_SECONDS = 2.0
 
 
 class FreezeGuard:
-    """Looks at the freeze for as long as the cutover runs. Use it as a context manager.
+    """Checks the freeze as long as the cutover runs. Use it as a context manager.
 
-    :param migration: opened for it alone; the same owner. Closed at the end.
+    :param migration: a separate instance with the same owner. Closed at the end.
     """
 
     def __init__(self, migration: Migration, *, look_seconds: float = LOOK_SECONDS) -> None:
@@ -28,7 +28,7 @@ class FreezeGuard:
         self._look_seconds = look_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="freeze-guard", daemon=True)
-        #: Why it has ended: the freeze that it lifted, or what it met.
+        #: Why it has ended: the freeze that it lifted, or an error.
         self.ended_by: MigrationError | None = None
 
     def __enter__(self) -> FreezeGuard:
@@ -46,13 +46,13 @@ class FreezeGuard:
                 if not self._migration.run("cutover.freeze_limit").details.get("watch"):
                     return
             except (Transient, *CREDENTIALS_REFUSED) as error:
-                # Producers may be frozen, so it goes on for as long as the command runs.
-                log.warning("The limit of the freeze cannot be kept now, tried again: %s", error)
+                # Producers may be frozen, so the guard continues as long as the command runs.
+                log.warning("The limit of the freeze cannot be enforced now; retrying: %s", error)
             except FreezeFailed as error:
                 log.warning("%s", error)
                 self.ended_by = error
                 return
             except MigrationError as error:
-                log.warning("The limit of the freeze is not watched any more: %s", error)
+                log.warning("The limit of the freeze is no longer enforced: %s", error)
                 self.ended_by = error
                 return

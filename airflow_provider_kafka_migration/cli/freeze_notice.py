@@ -1,6 +1,6 @@
-"""The last words of a command that leaves a freeze open: nobody must find out from stopped producers.
+"""The notice of a command that leaves a freeze open: people must not find out from stopped producers.
 
-A command may end inside a freeze by an error, a signal, or ``--until``. From then on no thread of it keeps the limit.
+A command may end inside a freeze by an error, a signal, or ``--until``. From then on it no longer enforces the limit.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def end_with_open_freeze(spec: MigrationSpec, file: Path) -> None:
-    """However the command ends: if producers are frozen then, its last lines say so, and what to do."""
+    """Make the command's last lines report, however it ends, whether producers are frozen and what to do."""
     from airflow_provider_kafka_migration.journal.entries import utc_now
 
     began = utc_now()
     say_last(
         lambda: read_notice(spec, file, began),
-        when_killed=f"ended at once: `kafka-migration status {file}` says whether producers are frozen",
+        when_killed=f"ended immediately: `kafka-migration status {file}` shows whether producers are frozen",
     )
 
 
 def read_notice(spec: MigrationSpec, file: Path, began: datetime) -> Notice | None:
-    """What the journal says of a freeze; None: there is none, and none was lifted.
+    """Return a notice of a freeze according to the journal; None: there is none, and none was lifted.
 
-    :param began: freezes that were lifted since then are told, too.
+    :param began: freezes that were lifted since this time are reported as well.
     """
     try:
         return _read(spec, str(file), began)
@@ -47,7 +47,7 @@ def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
     from airflow_provider_kafka_migration.freeze import open_freeze
     from airflow_provider_kafka_migration.migration import Migration
 
-    # A new one that opens only the storage: what the command had open may be the reason why it ends.
+    # A new instance that opens only the storage: what the command had open may be the reason why it ends.
     migration = Migration.open(spec, identity(), resolver(), actor="last words", kind="cli")
     with migration, migration.reading() as context:
         found = open_freeze.read(context)
@@ -59,8 +59,8 @@ def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
 
 def _unknown(file: Path, why: str) -> Notice:
     lines = [
-        f"it is not known whether producers are frozen, since the journal cannot be read: {why}",
-        f"as soon as its storage answers: `kafka-migration status {file}`",
+        f"it is unknown whether producers are frozen, because the journal cannot be read: {why}",
+        f"as soon as its storage answers, run `kafka-migration status {file}`",
     ]
     data: dict[str, Any] = {"standing": "unknown", "text": lines}
     return Notice({"freeze": data}, lines)

@@ -1,4 +1,4 @@
-"""``offset-map show | translate | check``: what became of each offset."""
+"""Commands that only read: ``verify-evidence``, ``journal`` and ``offset-map``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # -- commands evidence ------------------------------------------------------------------------------------------------
 #
-# ``verify-evidence``: offline, loud, and without trust in what the file says of itself.
+# ``verify-evidence``: offline, loud on any problem, and without trust in the file itself.
 
 
 @answering
@@ -47,7 +47,7 @@ def verify_evidence(
         typer.Option(
             "--public-key",
             metavar="FILE",
-            help="The key that must have signed it (64 hex digits, base64 or 32 bytes), kept outside of the evidence.",
+            help="The key that must have signed it (64 hex digits, base64 or 32 bytes), kept outside the evidence.",
             show_default=False,
         ),
     ] = None,
@@ -56,9 +56,9 @@ def verify_evidence(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Check the signature and form of an evidence bundle. Exit status 1 if one byte of it was changed.
+    """Check the signature and form of an evidence bundle. Exit status 1 if even one byte was changed.
 
-    Without --public-key it only shows that the file is unaltered since it was signed by the key inside of it.
+    Without --public-key this only proves that the file is unaltered since the key inside it signed it.
     """
     from airflow_provider_kafka_migration.documents.evidence import parse_public_key
     from airflow_provider_kafka_migration.evidence.verify import verify_evidence as verify
@@ -72,7 +72,7 @@ def verify_evidence(
         f"key {found.fingerprint}" + (" (as expected)" if found.trusted else ""),
     ]
     if not found.trusted:
-        text.append("[yellow]integrity only[/]: give --public-key FILE to know who signed it")
+        text.append("[yellow]integrity only[/]: use --public-key FILE to verify who signed it")
     text += [f"[yellow]warning[/]: {escape(item)}" for item in bundle.warnings]
     return Answer(data={"verified": True, **found.as_dict()}, text=text)
 
@@ -95,10 +95,10 @@ def register(app: typer.Typer) -> None:
 
 # -- commands journal -------------------------------------------------------------------------------------------------
 #
-# ``journal show`` and ``journal verify``: read only, nothing is claimed.
+# ``journal show`` and ``journal verify``: read-only, without a claim.
 
 
-journal_app = typer.Typer(help="Look at a migration's journal.", no_args_is_help=True)
+journal_app = typer.Typer(help="Inspect a migration's journal.", no_args_is_help=True)
 
 
 @journal_app.command("show")
@@ -106,9 +106,9 @@ journal_app = typer.Typer(help="Look at a migration's journal.", no_args_is_help
 def show_journal(
     file: SpecArgument,
     transitions: Annotated[
-        bool, typer.Option("--transitions", help="Only changes of the state, without the steps inside of it.")
+        bool, typer.Option("--transitions", help="Only state changes, without the steps inside a state.")
     ] = False,
-    last: Annotated[int, typer.Option("--last", min=0, help="Only the last entries; 0: all.")] = 0,
+    last: Annotated[int, typer.Option("--last", min=0, help="Only this many last entries; 0: all.")] = 0,
     *,
     json_output: JsonOption = False,
     debug: DebugOption = False,
@@ -141,7 +141,7 @@ def _table(entries: list[JournalEntry]) -> Table:
 @journal_app.command()
 @answering
 def verify(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
-    """Read the whole journal again and check numbers, hashes and the chain. Exit status 1 if anything was altered."""
+    """Read the whole journal and check numbers, hashes and the chain. Exit status 1 if anything was altered."""
     spec = load_spec(file)
     open_journal(spec)
     from airflow_provider_kafka_migration.journal.view import verify_journal
@@ -158,13 +158,13 @@ def verify(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugO
 # -- inspect ----------------------------------------------------------------------------------------------------------
 
 
-offset_map_app = typer.Typer(help="Look at a migration's offset map.", no_args_is_help=True)
+offset_map_app = typer.Typer(help="Inspect a migration's offset map.", no_args_is_help=True)
 
 MapArgument = Annotated[
     str,
     typer.Argument(
         metavar="MAP",
-        help="offset-map.json as a path or s3:// address, or the migration's spec (.yaml), which says where it is.",
+        help="offset-map.json as a path or s3:// address, or the migration's spec (.yaml), which gives its location.",
         show_default=False,
     ),
 ]
@@ -172,9 +172,9 @@ _SHOWN_RUNS = 1000
 
 
 def load_map(place: str, storage: str | None) -> OffsetMapDocument:
-    """The document at a place, or the one of a spec.
+    """Return the offset map at a path or address, or the one of a spec.
 
-    :raises DocumentUnreadable: it is not there, or it is none.
+    :raises DocumentUnreadable: it does not exist, or is not an offset map.
     """
     from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
 
@@ -186,7 +186,7 @@ def load_map(place: str, storage: str | None) -> OffsetMapDocument:
             raise DocumentUnreadable(
                 "there is no offset map yet",
                 where=Where(migration_id=spec.migration_id, path=where),
-                next_step="it is written when the seed ends; before that, offsets are in the plan",
+                next_step="wait for the end of the seed, which writes it; until then, see the offsets in the plan",
             )
     else:
         data, where = read_document(place, storage), place
@@ -194,7 +194,7 @@ def load_map(place: str, storage: str | None) -> OffsetMapDocument:
         return OffsetMapDocument.parse(data)
     except ValueError:
         raise DocumentUnreadable(
-            "not an offset map", where=Where(path=where), next_step="name an offset-map.json, or the spec"
+            "not an offset map", where=Where(path=where), next_step="give the path of an offset-map.json or of the spec"
         ) from None
 
 
@@ -206,7 +206,7 @@ def _one(document: OffsetMapDocument, topic: str, partition: int) -> MappedParti
         raise DocumentUnreadable(
             "the offset map has no such partition",
             where=Where(migration_id=document.migration_id, topic=topic, partition=partition),
-            next_step=f"it has the topics {', '.join(topics[:20])}{' ...' if len(topics) > 20 else ''}",
+            next_step=f"choose one of its topics: {', '.join(topics[:20])}{' ...' if len(topics) > 20 else ''}",
         ) from None
 
 
@@ -248,7 +248,7 @@ def show(
             {**entry.model_dump(mode="json", exclude={"runs"}), "runs": len(entry.runs) // 3} for entry in chosen
         ],
     }
-    note = [] if document.complete else ["The copy goes on: this is the map so far."]
+    note = [] if document.complete else ["The copy continues: this is the map so far."]
     return Answer(data=data, text=[table, *note])
 
 
@@ -264,7 +264,7 @@ def _runs(document: OffsetMapDocument, entry: MappedPartition) -> Answer:
         table.add_row(str(source), str(target), "open" if count is None else str(count), str(source - target))
     text: list[Any] = [f"{entry.topic}-{entry.partition}: {entry.verdict}", table]
     if len(runs) > _SHOWN_RUNS:
-        text.append(f"... {len(runs) - _SHOWN_RUNS} more; --json has all")
+        text.append(f"... {len(runs) - _SHOWN_RUNS} more; --json shows all")
     data = {
         "migration_id": document.migration_id,
         **entry.model_dump(mode="json", exclude={"runs"}),
@@ -291,7 +291,7 @@ def translate(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Say where a consumer that has committed a source offset goes on, on the target."""
+    """Show where a consumer that has committed a source offset continues on the target."""
     document = load_map(place, storage)
     partition_map = _read(_one(document, topic, partition))
     found = [(offset, partition_map.translate(offset)) for offset in offsets]
@@ -320,7 +320,7 @@ def check(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Check the map in itself: verdicts, order of the runs, and that translations never go backwards."""
+    """Check the map for consistency: verdicts, order of the runs, and that translations never go backwards."""
     document = load_map(place, storage)
     problems = [problem for entry in document.partitions for problem in _problems(entry)]
     count = len(document.partitions)
@@ -342,12 +342,12 @@ def _problems(entry: MappedPartition) -> Iterator[dict[str, str]]:
         return
     own = str(partition_map.verdict or "")
     if entry.verdict != own:
-        yield {"partition": name, "problem": f"the verdict is {entry.verdict!r}, the runs say {own!r}"}
+        yield {"partition": name, "problem": f"the verdict is {entry.verdict!r}, but the runs yield {own!r}"}
     yield from ({"partition": name, "problem": text} for text in _backwards(partition_map))
 
 
 def _backwards(partition_map: PartitionMap) -> Iterator[str]:
-    """Translations at the borders of the runs, where they could go wrong; inside of a run they are a sum."""
+    """Check translations at the borders of the runs, where they could go wrong; inside a run they are a sum."""
     last_source, last_target = -1, -1
     for run in partition_map.runs():
         borders = [
@@ -357,6 +357,6 @@ def _backwards(partition_map: PartitionMap) -> Iterator[str]:
         for source in borders:
             target = partition_map.translate(source).target_offset
             if target is None or target < last_target:
-                yield f"offset {last_source} is found at {last_target}, but {source} at {target}"
+                yield f"offset {last_source} maps to {last_target}, but {source} to {target}"
                 return
             last_source, last_target = source, target

@@ -1,4 +1,4 @@
-"""``run``, ``resume``, ``status`` and ``rollback``."""
+"""``run``, ``resume``, ``status``, ``rollback``, ``backup``, ``restore``, ``throttle`` and ``release``."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class RunnerKind(StrEnum):
 ApproveOption = Annotated[
     str | None,
     typer.Option(
-        "--approve", metavar="CODE", help="Answer the approval that waits, with the code it showed.", show_default=False
+        "--approve", metavar="CODE", help="Answer the pending approval with the code it showed.", show_default=False
     ),
 ]
 UntilOption = Annotated[
@@ -67,16 +67,16 @@ TakeoverOption = Annotated[
     bool, typer.Option("--takeover", help="Take the migration over from another owner; its next write is refused.")
 ]
 RunnerOption = Annotated[
-    RunnerKind, typer.Option("--runner", help="Run the data plane with threads of this process, or by spark-submit.")
+    RunnerKind, typer.Option("--runner", help="Run the data plane in threads of this process, or through spark-submit.")
 ]
 MasterOption = Annotated[str, typer.Option("--master", help="Spark master, with --runner spark.")]
-ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Lanes at the same time, with --runner local.")]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Concurrent lanes, with --runner local.")]
 
 
 def make_runner(
     kind: RunnerKind, known: Resolver, view: ProgressView, stop: Stop, *, master: str, threads: int
 ) -> InProcessRunner | SparkRunner:
-    """What copies: Spark, or this process."""
+    """Return the runner that copies: Spark, or this process."""
     from airflow_provider_kafka_migration.cli.runner import InProcessRunner, SparkRunner
 
     if kind is RunnerKind.spark:
@@ -85,7 +85,7 @@ def make_runner(
 
 
 def cli_owner() -> Owner:
-    """This command as the owner of a claim: the user, the host, and this very process."""
+    """Return this command as the owner of a claim: the user, the host and this process."""
     from airflow_provider_kafka_migration.journal.entries import Owner
     from airflow_provider_kafka_migration.journal.owner_process import OwnerProcess
 
@@ -114,7 +114,7 @@ class MigrationOpener:
         self._resolver = resolver()
 
     def open(self, stop: Stop | None = None, *, actor: str | None = None) -> Migration:
-        """The migration, in the name of this user."""
+        """Open the migration in the name of this user."""
         from airflow_provider_kafka_migration.migration import Migration
 
         runner = make_runner(
@@ -139,14 +139,14 @@ class MigrationOpener:
         )
 
     def open_tail(self) -> Tail:
-        """The tail, not started yet. What was taken over is held by then."""
+        """Return the tail, not started yet. After a takeover, this command already holds the migration."""
         from airflow_provider_kafka_migration.cli.runner import Tail
 
         stop = Stop()
         return Tail(self.open(stop, actor=f"{person()} (tail)"), stop)
 
     def open_guard(self) -> FreezeGuard:
-        """The thread that keeps the limit of a freeze, not started yet."""
+        """Return the thread that enforces the limit of a freeze, not started yet."""
         from airflow_provider_kafka_migration.cli.freeze_guard import FreezeGuard
 
         return FreezeGuard(self.open(actor=f"{person()} (freeze limit)"))
@@ -189,15 +189,15 @@ def _next_steps(facts: ApprovalFacts) -> list[str]:
     lines = [f"[yellow]waits for an operator[/]: kafka-migration resume FILE --approve {facts.code}"]
     if facts.kind == "client_switch":
         lines.append(
-            "`kafka-migration resume FILE` refreshes the groups' offsets on the target, before each client moves"
+            "`kafka-migration resume FILE` refreshes the groups' offsets on the target; run it before each client moves"
         )
     else:
-        lines.append("nothing is mirrored meanwhile; resuming catches up first")
+        lines.append("mirroring is paused in the meantime; resume catches up first")
     return lines
 
 
 def make_view(*, quiet: bool) -> ProgressView:
-    """Where progress is shown."""
+    """Return the view that shows progress."""
     from airflow_provider_kafka_migration.cli.progress import ProgressView
 
     return ProgressView(error_console(), quiet=quiet)
@@ -216,10 +216,10 @@ def run(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Run a migration as far as it goes without a person. Exit status 10: an approval waits.
+    """Run a migration as far as possible without a person. Exit status 10: it waits for an approval.
 
-    It goes on where an earlier call has stopped. The approvals of the cutover and of the client switch end the call;
-    --approve gives the code that was shown.
+    It continues where an earlier call stopped. The approvals of the cutover and of the client switch end the call;
+    answer them with --approve and the code that was shown.
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
@@ -241,7 +241,7 @@ def resume(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Go on with a migration that was started before: after a failure, an interruption, or at an approval.
+    """Continue a migration that was started before: after a failure, an interruption, or at an approval.
 
     Like run, but it never starts a new migration.
     """
@@ -254,16 +254,16 @@ def resume(
             raise IllegalTransition(
                 "there is no migration to resume",
                 where=Where(migration_id=spec.migration_id, path=migration.journal_uri),
-                next_step="start it with kafka-migration run, or check migration_id and storage.journal in the spec",
+                next_step="start one with kafka-migration run, or check migration_id and storage.journal in the spec",
             )
     return _drive(spec, session, view, approve, until)
 
 
 @answering
 def status(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
-    """Say where a migration stands, and whether producers are frozen: from its journal alone, nothing is claimed.
+    """Show the state of a migration and whether producers are frozen, from its journal alone, without a claim.
 
-    Exit status 10 when it waits for an operator.
+    Exit status 10 if it waits for an operator.
     """
     spec = load_spec(file)
     with MigrationOpener(spec, make_view(quiet=True)).open() as migration:
@@ -300,11 +300,11 @@ def _status_table(found: Status, file: str, silence: str) -> Table:
 
 
 def _trouble_rows(found: Status) -> list[tuple[str, str]]:
-    """Partitions that are not copied, with the reason and what to do; of those that are many, some."""
+    """Return the partitions that are not copied, with the reason and what to do; only some if there are many."""
     rows = []
     for name, progress in found.progress.items():
         for item in progress.get("troubles") or ():
-            state = "FAILED" if item["state"] == "failed" else "stuck, tried again"
+            state = "FAILED" if item["state"] == "failed" else "stuck, retrying"
             next_step = f". Next: {item['next_step']}" if item.get("next_step") else ""
             rows.append(
                 (
@@ -318,16 +318,16 @@ def _trouble_rows(found: Status) -> list[tuple[str, str]]:
 @answering
 def rollback(
     file: SpecArgument,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the journal and the report.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, for the journal and the report.")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     takeover: TakeoverOption = False,
     *,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Give a migration up before its cutover: lift the freeze, put settings back, stop the tail, write a report.
+    """Abandon a migration before its cutover: lift the freeze, reset settings, stop the tail, write a report.
 
-    Topics and data on the target stay, and are listed in the report.
+    Topics and data on the target stay; the report lists them.
     """
     spec = load_spec(file)
     if not yes and not typer.confirm(f"Roll back {spec.migration_id}? This ends the migration", err=True):
@@ -381,12 +381,10 @@ def _split_answer(spec: MigrationSpec, result: PhaseResult) -> Answer:
 @answering
 def backup(
     file: SpecArgument,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until a backup --finish says where the end is.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Continue until backup --finish sets the end.")] = False,
     finish: Annotated[
         bool,
-        typer.Option("--finish", help="End a continuous backup at the source's present ends. Stop producers before."),
+        typer.Option("--finish", help="End a continuous backup at the source's current ends. Stop producers first."),
     ] = False,
     runner: RunnerOption = RunnerKind.local,
     master: MasterOption = "local[4,4]",
@@ -395,10 +393,10 @@ def backup(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Archive the source's topics in the storage of the spec. Knows the source and the storage, not the target.
+    """Archive the source's topics in the storage of the spec. Contacts the source and the storage, not the target.
 
-    Without --follow it ends at the ends that the source has when it starts. Killed anywhere, it goes on where the
-    archive ends.
+    Without --follow it stops at the end offsets that the source has at its start. If killed, the next call continues
+    where the archive ends.
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
@@ -410,7 +408,7 @@ def backup(
 def restore(
     file: SpecArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Follow a backup that goes on; ends where backup --finish says.")
+        bool, typer.Option("--follow", help="Follow a continuous backup; stop where backup --finish ends it.")
     ] = False,
     groups: Annotated[bool, typer.Option(help="Commit the archived offsets of consumer groups at the end.")] = True,
     takeover: TakeoverOption = False,
@@ -421,9 +419,9 @@ def restore(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Make the archived topics on the target, with equal offsets. Knows the storage and the target, not the source.
+    """Create the archived topics on the target, with equal offsets. Contacts storage and target, not the source.
 
-    At the end everything is compared with the archive. Killed anywhere, it goes on from the target's log ends.
+    At the end everything is compared with the archive. If killed, the next call continues from the target's log ends.
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
@@ -439,10 +437,10 @@ def register_split(app: typer.Typer) -> None:
 
 # -- commands rates ---------------------------------------------------------------------------------------------------
 #
-# ``throttle``: change the rates of a migration that runs.
+# ``throttle``: change the rates of a running migration.
 
 
-_RATE_HELP = "Bytes per second and lane, for instance 10MB; none: no limit; spec: what the spec says."
+_RATE_HELP = "Bytes per second and lane, for instance 10MB; none: no limit; spec: the value in the spec."
 SeedRate = Annotated[str | None, typer.Option("--seed", metavar="RATE", help=_RATE_HELP, show_default=False)]
 TailRate = Annotated[str | None, typer.Option("--tail", metavar="RATE", help=_RATE_HELP, show_default=False)]
 
@@ -455,7 +453,7 @@ def _rate(text: str, option: str) -> int | None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if rate == 0 and text != "none":
-        raise typer.BadParameter("a rate of 0 would stop the copy; none takes the limit away", param_hint=option)
+        raise typer.BadParameter("a rate of 0 would stop the copy; none removes the limit", param_hint=option)
     return rate
 
 
@@ -468,10 +466,10 @@ def throttle(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Change how fast a running seed or tail may read, or show it. Nothing is claimed, nothing is started again.
+    """Change or show how fast a running seed or tail may read, without a claim and without a restart.
 
-    Copiers obey within seconds, in this process, on Spark and in both halves of a split migration. What was set holds
-    until it is set again, over restarts and over changes of max_bytes_per_second in the spec.
+    Copiers apply it within seconds, in this process, on Spark and in both halves of a split migration. A rate stays in
+    force until it is set again, across restarts and changes of max_bytes_per_second in the spec.
     """
     from airflow_provider_kafka_migration.lanes.assignment import JOBS, read_rates, set_rates
 
@@ -506,22 +504,23 @@ def register_rates(app: typer.Typer) -> None:
 
 # -- commands release -------------------------------------------------------------------------------------------------
 #
-# ``release``: let go of a migration.
+# ``release``: release a migration.
 
 
 @answering
 def release(
     file: SpecArgument,
     takeover: TakeoverOption = False,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for the journal.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Reason, for the journal.")] = "",
     *,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Let go of a migration, so that another run or person can claim it without a takeover.
+    """Release a migration, so that another run or person can claim it without a takeover.
 
-    Releases what this user holds on this host by a command that has ended. What another owner holds, or a command that
-    still runs, needs --takeover: its next write is then refused. No cluster is asked, and the state stays as it is.
+    It releases a migration held by a command of this user on this host that has ended. If another owner or a running
+    command holds it, --takeover is needed: the holder's next write is then refused. No cluster is contacted, and the
+    state does not change.
     """
     from airflow_provider_kafka_migration.lanes.slices import publish_claim
 
@@ -530,7 +529,7 @@ def release(
     holder = journal.current_claim
     state = journal.tip_state
     if holder is None or (state is not None and state.is_terminal):
-        text = "nobody holds the migration" if holder is None else f"the migration is {state}: there is nothing to hold"
+        text = "the migration has no holder" if holder is None else f"the migration is {state} and cannot be held"
         return Answer({"migration_id": spec.migration_id, "released": None}, [escape(text)])
     owner = cli_owner()
     journal.claim(owner, takeover=takeover)

@@ -1,4 +1,4 @@
-"""``plan`` and ``precheck``: what would happen, and what would stop it."""
+"""``plan``, ``precheck``, ``validate`` and ``schema``: what would happen, and what would stop it."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def plan(
         PlanFormat.table
     ),
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write plan.json to this file, too.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="Also write plan.json to this file.", show_default=False)
     ] = None,
     documents: Annotated[
         Path | None,
         typer.Option(
             "--documents",
             metavar="FOLDER",
-            help="Write plan.json, plan.md, runbook.md, permissions.md and cost-estimate.json into this folder, too.",
+            help="Also write plan.json, plan.md, runbook.md, permissions.md and cost-estimate.json into this folder.",
             show_default=False,
         ),
     ] = None,
@@ -64,21 +64,21 @@ def plan(
         typer.Option(
             "--diff",
             metavar="EARLIER",
-            help="Show what has changed since an earlier plan.json: a path, file:// or s3:// address.",
+            help="Show the changes since an earlier plan.json: a path, file:// or s3:// address.",
             show_default=False,
         ),
     ] = None,
     moving: Annotated[
-        bool, typer.Option("--moving", help="With --diff: also offsets, sizes, lags and states, which always move.")
+        bool, typer.Option("--moving", help="With --diff: also offsets, sizes, lags and states, which always change.")
     ] = False,
     measure: Annotated[
-        bool, typer.Option("--measure", help="Read from the source for some seconds, and estimate with that rate.")
+        bool, typer.Option("--measure", help="Read from the source for a few seconds, and estimate with that rate.")
     ] = False,
     *,
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Show what a migration would do. Reads both clusters, and writes nothing: no claim, no journal."""
+    """Show what a migration would do. Reads both clusters and writes nothing: no claim, no journal."""
     from airflow_provider_kafka_migration.pages import plan as plan_documents
     from airflow_provider_kafka_migration.planning import source_snapshot
     from airflow_provider_kafka_migration.planning.make import make_plan
@@ -110,21 +110,21 @@ def plan(
 
 
 def _earlier(place: str, reference: str | None) -> Plan:
-    """The plan at a place; before anything is asked of clusters, so that a typo is told at once."""
+    """Read the earlier plan, before contacting any cluster, so that a typo is reported immediately."""
     from airflow_provider_kafka_migration.documents.plan import Plan
 
     try:
         return Plan.parse(read_document(place, reference))
     except ValidationError as error:
         raise DocumentUnreadable(
-            f"this is no plan.json: {len(error.errors())} fields are wrong or missing",
+            f"this is not a plan.json: {len(error.errors())} fields are wrong or missing",
             where=Where(path=place),
-            next_step="name a plan.json, for instance one below plans/ in the migration's journal location",
+            next_step="give the path of a plan.json, for instance one below plans/ in the migration's journal location",
         ) from None
 
 
 def diff_answer(before: Plan, after: Plan, form: PlanFormat, *, moving: bool) -> Answer:
-    """The differences of two plans as a command's answer."""
+    """Return the differences between two plans as a command's answer."""
     from airflow_provider_kafka_migration.pages.plan import as_markdown, as_text, diff_plans
 
     found = diff_plans(before, after, moving=moving)
@@ -138,7 +138,7 @@ def diff_answer(before: Plan, after: Plan, form: PlanFormat, *, moving: bool) ->
 
 
 def write_document(path: Path, data: bytes) -> None:
-    """Write a file, its folder too.
+    """Write a file, and create its folder if needed.
 
     :raises DocumentUnreadable: it cannot be written.
     """
@@ -211,11 +211,11 @@ def precheck(
     json_output: JsonOption = False,
     debug: DebugOption = False,
 ) -> Answer:
-    """Look for everything that would stop a migration, all at once. Exit status 1 if there are blockers.
+    """Check in one pass for everything that would stop a migration. Exit status 1 if there are blockers.
 
-    Runs plan and precheck as the DAG does, journaled, and releases the migration at the end, so that the DAG or another
-    person can go on without a takeover. It reads the source; on the target it makes a scratch topic to see what brokers
-    accept, and removes it.
+    It runs plan and precheck as the DAG does, journaled, and releases the migration at the end, so that the DAG or
+    another person can continue without a takeover. It reads the source; on the target it creates a scratch topic to
+    test what brokers accept, and removes it.
     """
     spec = load_spec(file)
     view = make_view(quiet=json_output)
@@ -254,12 +254,12 @@ def register(app: typer.Typer) -> None:
 
 # -- commands spec ----------------------------------------------------------------------------------------------------
 #
-# ``validate`` and ``schema``: nothing is contacted.
+# ``validate`` and ``schema``: these contact nothing.
 
 
 @answering
 def validate(file: SpecArgument, *, json_output: JsonOption = False, debug: DebugOption = False) -> Answer:
-    """Check a spec, without contacting anything. All mistakes are shown at once."""
+    """Check a spec without contacting anything, and show all mistakes together."""
     try:
         spec = load_spec(file)
     except SpecInvalid as error:
@@ -274,7 +274,7 @@ def validate(file: SpecArgument, *, json_output: JsonOption = False, debug: Debu
 
 
 def _listing(error: SpecInvalid, found: list[dict[str, str]]) -> MigrationError:
-    """The same error with a line for each mistake."""
+    """Return the same error with one line per mistake."""
     lines = "".join(f"\n  - {item['path']}: {item['reason']}" for item in found)
     count = f"{len(found)} mistake{'s' if len(found) > 1 else ''}"
     return SpecInvalid(
@@ -285,7 +285,7 @@ def _listing(error: SpecInvalid, found: list[dict[str, str]]) -> MigrationError:
 @answering
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file in place of stdout.", show_default=False)
+        Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.", show_default=False)
     ] = None,
     *,
     json_output: JsonOption = False,

@@ -1,4 +1,4 @@
-"""Progress on stderr: a live line on a terminal, a plain line now and then elsewhere, nothing with ``--json``."""
+"""Progress on stderr: a live line on a terminal, periodic plain lines elsewhere, nothing with ``--json``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN_EVERY_SECONDS = 5.0
 
 
 class ProgressView:
-    """Shows what phases report. May be told from several threads.
+    """Shows the progress of phases. Thread-safe.
 
     :param quiet: show nothing (``--json``).
     """
@@ -50,7 +50,7 @@ class ProgressView:
             self._bar.stop()
 
     def show(self, progress: PhaseProgress) -> None:
-        """One line of progress."""
+        """Show one line of progress."""
         if self._quiet:
             return
         with self._lock:
@@ -61,7 +61,7 @@ class ProgressView:
                 self._console.print(escape(str(progress)))
 
     def done(self, result: PhaseResult) -> None:
-        """A phase has ended."""
+        """Show the result of a phase."""
         if self._quiet:
             return
         with self._lock:

@@ -1,7 +1,7 @@
-"""A whole migration from one process: the phases in order, the tail beside them, a stop where a person decides.
+"""A whole migration in one process: the phases in order, the tail alongside, a stop where a person decides.
 
-What Airflow's DAG does with tasks happens here with one background thread. Nothing is kept between two calls but the
-journal: ``run`` and ``resume`` are the same, each phase says by itself whether it is done.
+One background thread does here what Airflow's DAG does with tasks. Between two calls only the journal is kept: ``run``
+and ``resume`` work the same way, because each phase determines by itself whether it is done.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in
 
 log = logging.getLogger(__name__)
 
-#: Pauses before a tail that has failed is started again; the first one again when it has run for long.
+#: Pauses before a failed tail is restarted; after a long run the first pause applies again.
 _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _LONG_SECONDS = 300.0
-#: The longest pause while producers stand still, and how often a pause looks whether they do.
+#: The longest pause while producers are frozen, and how often a pause checks for that.
 _HURRIED_PAUSE_SECONDS = 2.0
 _LOOK_SECONDS = 0.5
-#: A tail that has journaled its end is over in a moment.
+#: A tail that has journaled its end finishes within moments.
 _TAIL_END_SECONDS = 30.0
 
-#: Phases before anything runs beside them.
+#: Phases that run before anything runs in parallel.
 COPY = ("plan", "precheck", "topology_copy", "seed")
 CUTOVER_TO_DRAIN = ("cutover.freeze", "cutover.sentinels", "cutover.final_drain")
 CUTOVER_REST = ("cutover.snapshot_groups", "cutover.commit_groups", "cutover.floor_guard")
@@ -73,7 +73,7 @@ PROOF = ("validate", "evidence")
 #: Where ``--until`` may stop.
 STOPS = (*COPY, "drain_ready", *CUTOVER_TO_DRAIN, *CUTOVER_REST, *PROOF)
 
-#: Those that wait, and look at the tail meanwhile.
+#: Phases that wait, and check the tail in the meantime.
 _WAITING = frozenset({"drain_ready", "cutover.freeze", "cutover.sentinels", "cutover.final_drain"})
 
 OnResult = Callable[[PhaseResult], None]
@@ -85,7 +85,7 @@ class _StopHere(Exception):
 
 @dataclass
 class Outcome:
-    """What a call has done.
+    """The outcome of a call.
 
     :param waiting: the approval that a person has to give next.
     """
@@ -95,12 +95,12 @@ class Outcome:
 
 
 class Tail:
-    """The tail in a thread of its own, beside the drain and the cutover.
+    """The tail in a separate thread, parallel to the drain and the cutover.
 
-    It is started again after failures that may pass, with growing pauses, for as long as it is wanted: who waits for it
-    in a freeze keeps the freeze's limit.
+    It restarts after failures that may pass, with growing pauses, as long as it is needed: the code that waits for it
+    during a freeze enforces the freeze's limit.
 
-    :param migration: opened for it alone; the same owner.
+    :param migration: a separate instance with the same owner.
     :param stop: ends it early, without a failure.
     """
 
@@ -118,13 +118,13 @@ class Tail:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """It may have ended by itself; if not, it stops after what is under way."""
+        """Stop the tail after its current work, unless it has already ended by itself."""
         self._stop.set()
         self._thread.join()
         self._migration.close()
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, but wake up at once when the tail has failed: what waits for it would wait for ever.
+        """Sleep, but wake up immediately if the tail fails: otherwise its waiters would wait forever.
 
         :raises MigrationError: why the tail failed.
         """
@@ -134,11 +134,11 @@ class Tail:
             threading.Event().wait(seconds)
 
     def hurry(self) -> None:
-        """Producers stand still: from now on it pauses only for moments."""
+        """Use only short pauses from now on, because producers are frozen."""
         self._hurried.set()
 
     def wait(self, seconds: float) -> PhaseResult | None:
-        """Until it has ended by itself at its stop offsets; None: not within the time.
+        """Wait until the tail has ended by itself at its stop offsets; None: not within the time.
 
         :raises MigrationError: why it failed.
         """
@@ -174,12 +174,12 @@ class Tail:
                     raise
                 if time.monotonic() - began >= _LONG_SECONDS:
                     pause = _FIRST_PAUSE_SECONDS
-                log.warning("The tail has ended and is started again in %.0f s: %s", pause, error)
+                log.warning("The tail has ended and restarts in %.0f s: %s", pause, error)
             self._pause(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def _pause(self, seconds: float) -> None:
-        """Wait, for a moment only in a freeze. A signal does not wake up who waits for the stop, so look often."""
+        """Wait, but only briefly in a freeze. A signal does not wake up a wait for the stop, so check often."""
         began = time.monotonic()
         while (waited := time.monotonic() - began) < seconds:
             if self._hurried.is_set() and waited >= _HURRIED_PAUSE_SECONDS:
@@ -189,18 +189,18 @@ class Tail:
 
 
 def _in_freeze(context: PhaseContext) -> bool:
-    """Whether a cutover has begun and was not given up, per the journal."""
+    """Return whether, according to the journal, a cutover has begun and was not given up."""
     found = open_freeze.read(context)
     return found is not None and found.standing is not Standing.GIVEN_UP
 
 
 class MigrationRunner:
-    """Drives one migration as far as it goes.
+    """Drives one migration as far as possible.
 
-    :param migration: opened, in the name of the person.
-    :param open_tail: opens the migration once more for the tail, with the event that stops it.
-    :param open_guard: opens it once more for the thread that keeps the limit of a freeze.
-    :param on_result: told of each phase that has ended.
+    :param migration: opened in the name of the person.
+    :param open_tail: opens the migration again for the tail, with the event that stops it.
+    :param open_guard: opens it again for the thread that enforces the limit of a freeze.
+    :param on_result: called with the result of each phase.
     :param until: phase after which to stop.
     """
 
@@ -224,10 +224,10 @@ class MigrationRunner:
         self.outcome = Outcome()
 
     def go(self, code: str | None = None) -> Outcome:
-        """Run what is left, up to the next approval without an answer.
+        """Run the remaining phases, up to the next approval without an answer.
 
-        :param code: answers the first approval that is met.
-        :raises MigrationError: what a phase met.
+        :param code: answers the first approval.
+        :raises MigrationError: any error of a phase.
         """
         self._code = code
         with contextlib.suppress(_StopHere):
@@ -235,7 +235,7 @@ class MigrationRunner:
         return self.outcome
 
     def _go(self) -> None:
-        # First of all, and without a cluster: a process that died in a freeze may have left producers stopped.
+        # Do this first, and without a cluster: a process that died in a freeze may have left producers stopped.
         with self._migration.reading() as context:
             is_overdue = freeze_limit.is_overdue(context)
             in_freeze = not is_overdue and _in_freeze(context)
@@ -244,7 +244,7 @@ class MigrationRunner:
         if in_freeze and self._until in (*COPY, "drain_ready"):
             return
         if in_freeze:
-            # The steps of the cutover wait for clusters that are away, and keep the limit; the phases before do not.
+            # The steps of the cutover wait for unavailable clusters and enforce the limit; earlier phases do not.
             self._bridge(in_freeze=True)
         else:
             for phase in COPY:
@@ -257,9 +257,9 @@ class MigrationRunner:
             self._run(phase)
 
     def _bridge(self, *, in_freeze: bool = False) -> bool:
-        """From the tail's start to READY_FOR_CLIENT_SWITCH; False: a person is asked.
+        """Run from the tail's start to READY_FOR_CLIENT_SWITCH; False: an approval is pending.
 
-        :param in_freeze: producers are frozen already, so the drain was small and the cutover is approved.
+        :param in_freeze: producers are already frozen, so the drain was small and the cutover is approved.
         """
         with self._open_guard(), self._open_tail() as tail:
             if not in_freeze:
@@ -278,7 +278,7 @@ class MigrationRunner:
         return True
 
     def _switch(self) -> bool:
-        """Offsets are refreshed, so that clients may move; False: a person is asked."""
+        """Refresh the groups' offsets, so that clients may move; False: an approval is pending."""
         commit.sync_groups(self._migration.context)
         return self._approved("client_switch")
 
@@ -300,7 +300,7 @@ class MigrationRunner:
     # -- approvals ----------------------------------------------------------------------------------------------------
 
     def _approved(self, kind: ApprovalKind) -> bool:
-        """Whether people have agreed, with the code that was given where it answers this approval."""
+        """Return whether the approval is given, using the caller's code if it answers this approval."""
         context = self._migration.context
         if answers.answered(context, kind) is not None or self._holds(kind):
             return True
@@ -312,12 +312,12 @@ class MigrationRunner:
         self._note(answers.answer(context, self._answer(facts, code)))
         if self._holds(kind) or answers.answered(context, kind) is not None:
             return True
-        # The second person is to answer yet.
+        # The second person still has to answer.
         self.outcome.waiting = request.show(context, kind)
         return False
 
     def _holds(self, kind: ApprovalKind) -> bool:
-        """An approval that was given just now, and not acted upon because the process ended."""
+        """Return whether a recent approval is valid that was not acted upon because the process ended."""
         context = self._migration.context
         newer_than = check.lifted_at(context) if kind == "cutover" else None
         if not check.given(context, kind, newer_than=newer_than):
@@ -348,28 +348,28 @@ class MigrationRunner:
 
 # -- runners ----------------------------------------------------------------------------------------------------------
 #
-# How the command line runs jobs of the data plane: in this process, or by ``spark-submit``.
+# How the command line runs data plane jobs: in this process, or through ``spark-submit``.
 
 
 _PROGRESS_SECONDS = 1.0
 _KILL_SECONDS = 10.0
-#: Spark mains of jobs that have none of their own. The tail's ends by itself, too, and follows when it has to.
+#: Spark mains of jobs without a separate main. The tail's main also ends by itself, and follows if needed.
 _MAINS = {"backup": "tail", "restore": "tail", "verify-archive": "verify"}
 
 ReadProgress = Callable[[], Progress | None]
 ShowProgress = Callable[[Progress], None]
 
 
-#: Jobs that are given only one of the clusters; all others get both.
+#: Jobs that get only one of the clusters; all others get both.
 _ONE_SIDED = {"backup": ("source",), "restore": ("target",), "verify-archive": ("target",)}
 
 
 def references(spec: MigrationSpec, resolver: Resolver, job: str = "") -> dict[str, Any]:
-    """The connections of a spec, with their secrets: for this process, or for a file of mode 0600.
+    """Return the connections of a spec, with their secrets: for this process, or for a file of mode 0600.
 
-    :param job: name of the job document; one that may know only one cluster is given only that.
+    :param job: name of the job document; a job that may know only one cluster gets only that one.
 
-    :raises ConnectionInvalid: one cannot be resolved.
+    :raises ConnectionInvalid: a connection cannot be resolved.
     """
     storage = spec.storage.conn_id
     known = {"source": spec.source.conn_id, "target": spec.target.conn_id}
@@ -381,7 +381,7 @@ def references(spec: MigrationSpec, resolver: Resolver, job: str = "") -> dict[s
 
 
 class ProgressPump:
-    """Reads a job's progress now and then while the caller waits for the job, and shows it."""
+    """Reads and shows a job's progress periodically while the caller waits for the job."""
 
     def __init__(self, read: ReadProgress, show: ShowProgress) -> None:
         self._read = read
@@ -399,7 +399,7 @@ class ProgressPump:
 
     def _run(self) -> None:
         while not self._stop.wait(_PROGRESS_SECONDS):
-            # A figure that cannot be read must not stop a copy.
+            # Unreadable progress must not stop a copy.
             with contextlib.suppress(Exception):
                 progress = self._read()
                 if progress is not None:
@@ -407,10 +407,10 @@ class ProgressPump:
 
 
 class InProcessRunner:
-    """Copies and compares with threads of this process.
+    """Copies and compares in threads of this process.
 
-    :param stop: when set, a copy ends early with :class:`Interrupted`; run again, it goes on where it was.
-    :param threads: lanes, or partitions to compare, at the same time.
+    :param stop: when set, a copy ends early with :class:`Interrupted`; the next run continues where it stopped.
+    :param threads: concurrent lanes, or concurrent partitions to compare.
     """
 
     def __init__(self, resolver: Resolver, show: ShowProgress, stop: Stop, *, threads: int = 4) -> None:
@@ -421,7 +421,7 @@ class InProcessRunner:
 
     def submit(self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: ReadProgress) -> None:
         """Run a job document to its end."""
-        # The reference itself: keys that end are renewed in this process.
+        # Pass the reference itself: keys that expire are renewed in this process.
         given = {**references(spec, self._resolver, Path(job_key).stem), "storage": spec.storage.conn_id}
         with (
             self._stop.heeded(),
@@ -431,7 +431,7 @@ class InProcessRunner:
             data = clients.store(job_location).get(job_key)
             if data is None:
                 raise JobMissing(
-                    "there is no job document",
+                    "the job document does not exist",
                     where=Where(migration_id=spec.migration_id, path=f"{job_location}/{job_key}"),
                     next_step="resume the migration: the phase writes it again",
                 )
@@ -452,7 +452,7 @@ class InProcessRunner:
 
 
 class SparkRunner:
-    """Runs jobs by ``spark-submit`` on a master, with connections in a file of mode 0600 for as long as the job runs.
+    """Runs jobs through ``spark-submit`` on a master, with connections in a file of mode 0600 while the job runs.
 
     :param master: for instance ``local[4,4]`` or ``spark://host:7077``.
     """
@@ -518,27 +518,27 @@ class SparkRunner:
             raise SparkJobFailed(
                 f"spark-submit ended with status {process.returncode}: {_last_words(lines)}",
                 where=Where(migration_id=spec.migration_id, phase=name),
-                next_step="resume: it goes on from the target's log ends",
+                next_step="resume the migration: it continues from the target's log ends",
                 details={"log": lines[-40:]},
             )
 
 
 def interrupted(migration_id: str, name: str) -> Interrupted:
-    """The error of a job that was told to stop."""
+    """Return the error of a job that was asked to stop."""
     return Interrupted(
-        f"{name} was told to stop",
+        f"{name} was asked to stop",
         where=Where(migration_id=migration_id, phase=name),
-        next_step="run the same command again, or resume the migration: it goes on where it was",
+        next_step="run the same command again, or resume the migration: it continues where it stopped",
     )
 
 
 def _last_words(lines: list[str]) -> str:
     told = [line for line in lines if line.strip()]
-    return told[-1][:500] if told else "it said nothing"
+    return told[-1][:500] if told else "no output"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the driver with all that it started."""
+    """End the driver with all its child processes."""
     if process.poll() is not None:
         return
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -550,11 +550,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _spark_main(name: str) -> Path:
-    """Where a Spark main lies: inside of the package (installed), or beside it (in the repository)."""
+    """Return the path of a Spark main: inside the package (installed), or next to it (in the repository)."""
     package = Path(airflow_provider_kafka_migration.__file__).parent
     for folder in (package / "spark_jobs", package.parent / "spark_jobs"):
         if (folder / name).is_file():
             return folder / name
     raise Terminal(
-        f"the Spark main {name} is not there", where=Where(path=str(package)), next_step="install the package again"
+        f"the Spark main {name} was not found", where=Where(path=str(package)), next_step="reinstall the package"
     )

@@ -1,4 +1,4 @@
-"""What commands share: the spec, a resolver that knows Airflow's connections, stores, documents by path or URI."""
+"""Shared by all commands: the spec, a resolver that knows Airflow's connections, stores, documents by path or URI."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ StorageOption = Annotated[
 
 
 def resolver() -> Resolver:
-    """Knows ``env:``, ``file:`` and, through Airflow (imported when one is asked for), connection ids."""
+    """Return a resolver for ``env:``, ``file:`` and connection ids, for which it imports Airflow on demand."""
     airflow = functools.cache(_airflow_resolver)
     return Resolver(
         {DEFAULT_SCHEME: lambda conn_id: airflow().text(conn_id)},
@@ -43,17 +43,17 @@ def resolver() -> Resolver:
 
 
 def _airflow_resolver() -> Resolver:
-    # Airflow takes seconds to import, and a spec with env: and file: references does without it.
+    # Airflow takes seconds to import, and a spec with only env: and file: references does not need it.
     from airflow_provider_kafka_migration.provider.compat import find_connections_of_the_database
     from airflow_provider_kafka_migration.provider.connections import airflow_resolver
 
-    # Without it Airflow looks only at the environment and at secrets backends, not where `connections add` writes.
+    # Without this Airflow searches only the environment and secrets backends, not where `connections add` writes.
     find_connections_of_the_database()
     return airflow_resolver()
 
 
 def person() -> str:
-    """The user of this machine who runs the command line: approves, and is named in the journal."""
+    """Return the machine user who runs the command: this user approves, and is named in the journal."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user id without a name
@@ -61,14 +61,14 @@ def person() -> str:
 
 
 def identity() -> str:
-    """Who owns claims, but for the process: stays equal from one call to the next."""
+    """Return the identity of the claim's owner, without the process: it stays the same from call to call."""
     return f"{person()}@{socket.gethostname()}"
 
 
 def open_location(location: str, reference: str | None) -> ObjectStore:
-    """The store at a location.
+    """Open the store at a location.
 
-    :param reference: to S3 settings; None: the machine's own identity.
+    :param reference: reference to S3 settings; None: the machine's own identity.
     :raises ConnectionInvalid: the reference cannot be resolved.
     """
     from airflow_provider_kafka_migration.storage.open import open_store
@@ -81,19 +81,19 @@ def open_location(location: str, reference: str | None) -> ObjectStore:
 
 
 def journal_store(spec: MigrationSpec) -> ObjectStore:
-    """Where the journal, the plan and the jobs of a migration are."""
+    """Open the store of a migration's journal, plan and jobs."""
     return open_location(spec.storage.journal, spec.storage.conn_id)
 
 
 def evidence_store(spec: MigrationSpec) -> ObjectStore:
-    """Where the evidence and the offset map of a migration are."""
+    """Open the store of a migration's evidence and offset map."""
     return open_location(spec.storage.evidence_location, spec.storage.conn_id)
 
 
 def open_journal(spec: MigrationSpec) -> Journal:
-    """The journal for reading: nothing is claimed.
+    """Open the journal for reading, without a claim.
 
-    :raises DocumentUnreadable: there is none.
+    :raises DocumentUnreadable: there is no journal.
     """
     from airflow_provider_kafka_migration.journal.journal import Journal
 
@@ -101,7 +101,7 @@ def open_journal(spec: MigrationSpec) -> Journal:
     journal = Journal(store, spec.migration_id)
     if not journal.exists:
         raise DocumentUnreadable(
-            "there is no journal of this migration",
+            "there is no journal for this migration",
             where=Where(migration_id=spec.migration_id, path=store.uri),
             next_step="check storage.journal in the spec; `kafka-migration run FILE` starts a migration",
         )
@@ -109,16 +109,16 @@ def open_journal(spec: MigrationSpec) -> Journal:
 
 
 def read_document(place: str, reference: str | None) -> bytes:
-    """The bytes at a path, a file:// or an s3:// address.
+    """Return the bytes at a path, a file:// or an s3:// address.
 
-    :raises DocumentUnreadable: nothing is there, or it cannot be read.
+    :raises DocumentUnreadable: it does not exist or cannot be read.
     """
     where = Where(path=place)
     if place.startswith("s3://"):
         prefix, _, key = place.rpartition("/")
         data = open_location(prefix, reference).get(key) if prefix.count("/") >= 2 else None
         if data is None:
-            raise DocumentUnreadable("there is no such object", where=where, next_step="check bucket and key")
+            raise DocumentUnreadable("the object does not exist", where=where, next_step="check bucket and key")
         return data
     try:
         return Path(place.removeprefix("file://")).read_bytes()

@@ -1,1 +1,1 @@
-"""Comparison of contents: source and target, record by record, in ranges that are proven once."""
+"""Comparison of contents: source and target, record by record, in ranges that need to be proven only once."""

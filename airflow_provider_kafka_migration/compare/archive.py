@@ -1,7 +1,7 @@
-"""What the source had deleted before it was compared is compared with the archive, which has the same bytes.
+"""Compares the target with the archive where the source deleted records before they were compared.
 
-The archive of a seed through S3 holds each batch as it was read from the source, with a checksum. It ends where the
-seed ended, so what the tail has copied is not in it (split mode excepted).
+The archive of a seed through S3 holds each batch with the bytes that were read from the source, and a checksum. It ends
+where the seed ended, so it does not contain what the tail copied (except in split mode).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from airflow_provider_kafka_migration.documents.proof import ContentRange, Parti
 from airflow_provider_kafka_migration.errors import Interrupted, Terminal
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 
-#: The reason where nothing is wrong with the archive: it ends before what was deleted.
+#: The reason where the archive is intact but ends before what was deleted.
 NOT_ARCHIVED = "the archive does not have it"
 _NOTHING_MAY_GO = TopicRules(compacted=False, delete_retention_ms=None)
 
 
 def place_of(offset_map: PartitionMap, compared: ContentRange, source_offset: int) -> int:
-    """Where the stretch of the target begins that belongs to the source from an offset on, within the range."""
+    """Return the target offset, within the range, at which the counterpart of a source offset begins."""
     if source_offset <= compared.source_start_offset:
         return compared.target_start_offset
     if source_offset >= compared.source_end_offset:
@@ -31,9 +31,9 @@ def place_of(offset_map: PartitionMap, compared: ContentRange, source_offset: in
 
 
 def is_final(content: PartitionContent) -> bool:
-    """Whether comparing again would find no more: the archive could be asked for all that the source had deleted.
+    """Return whether comparing again would find no more: the archive was usable for all that the source deleted.
 
-    Where it could not be used (access denied, a broken segment), a later comparison has to ask it again.
+    Where it was not usable (access denied, a broken segment), a later comparison has to try it again.
     """
     return content.uncompared_reason in ("", NOT_ARCHIVED)
 
@@ -46,9 +46,9 @@ def compare_deleted(
     target: CommittedLog,
     options: ContentOptions,
 ) -> PartitionContent:
-    """The result with the archive's help: what it has of the ranges that the source had deleted is compared with it.
+    """Complete a result with the archive: compare what it has of the ranges that the source had deleted.
 
-    What it does not have, or cannot be used, stays uncompared, with the reason. What differs is a difference.
+    What the archive lacks, or cannot be used for, stays uncompared, with the reason. What differs is a difference.
 
     :raises Transient: the storage does not answer; trying again may help.
     """
@@ -56,7 +56,7 @@ def compare_deleted(
     found = content.model_copy(update={"uncompared": [], "uncompared_reason": ""})
     for from_offset, until_offset in content.uncompared:
         try:
-            # A gap that retention had made is covered by the archive without its records, which proves nothing.
+            # The archive covers a gap left by retention without having its records, which proves nothing.
             reach = min(index.read_until_offset(from_offset), until_offset)
             if reach > from_offset:
                 found = _with_piece(found, compared, offset_map, (from_offset, reach), index, target, options)
@@ -92,7 +92,7 @@ def _with_piece(
     both = joined(content, found)
     return both.model_copy(
         update={
-            # The target's records of this stretch were read, and counted, by the comparison with the source.
+            # The comparison with the source has already read, and counted, the target's records of this range.
             "target_records": content.target_records + max(0, found.target_records - content.uncompared_records),
             "uncompared_records": max(0, content.uncompared_records - found.target_records),
             "archive_records": content.archive_records + found.compared,

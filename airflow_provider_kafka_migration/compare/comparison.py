@@ -1,8 +1,8 @@
 """Compares the content of a partition on both sides, all records, in bounded memory.
 
-As long as a batch is on both sides as the same bytes, the digests of its payload are compared and nothing is decoded:
-that is so for all that was forwarded raw. Where batches differ (rebuilt, split, compacted since) records are compared
-one by one at the offsets that the map gives. Both sides give a chain of digests over the same pieces, so the chains are
+Where both sides have a batch with the same bytes, the digests of its payload are compared and nothing is decoded: this
+covers everything that was forwarded raw. Where batches differ (rebuilt, split, compacted since), records are compared
+one by one at the offsets that the map gives. Each side yields a chain of digests over the same pieces; the chains are
 equal exactly if nothing differs.
 """
 
@@ -32,7 +32,7 @@ from airflow_provider_kafka_migration.offset_map.transactional import Transactio
 
 # -- content differences ----------------------------------------------------------------------------------------------
 #
-# Differences between two logs, with a guess at what happened: a record changed, twice, elsewhere, or out of order.
+# Differences between two logs, with a guess at the cause: a record changed, duplicated, misplaced, or out of order.
 
 
 Kind = Literal["missing", "extra", "changed", "duplicate", "order", "offset", "unreadable"]
@@ -41,12 +41,12 @@ _FIELDS = ("timestamp", "key", "value", "headers")
 _WINDOW_RECORDS = 2048
 _WINDOW_BYTES = 4 * 1024 * 1024
 
-#: time and body of a record: what makes it this record and no other
+#: time and body of a record, which identify it
 _Content = tuple[int, bytes]
 
 
 def changed_fields(source: Columns, target: Columns) -> str:
-    """Names of the fields in which the first records differ; empty if only their encoding does."""
+    """Return the names of the fields in which the first records differ; empty if only their encoding differs."""
     try:
         one, other = decode(source, 0), decode(target, 0)
     except BatchMalformed as error:
@@ -57,8 +57,9 @@ def changed_fields(source: Columns, target: Columns) -> str:
 class Differences:
     """Counts all differences and keeps the first ones.
 
-    To tell what happened it remembers a window of source records: a target record that is not what it should be, but
-    equals one of them, is a duplicate, out of order, or at a wrong offset. A guess for people; the count is exact.
+    To classify differences it remembers a window of source records: a target record that is not the expected one, but
+    equals one of the window, is a duplicate, out of order, or at a wrong offset. The classification is a guess for
+    people; the count is exact.
 
     :param keep: how many differences are kept.
     """
@@ -67,17 +68,17 @@ class Differences:
         self.count = 0
         self._keep = keep
         self._kept: list[ContentDifference] = []
-        #: source records that were walked over, and whether they were found at their places
+        #: source records that were walked over, whether they were found at their places, and their bytes
         self._recent: deque[tuple[Columns, bool, int]] = deque()
         self._recent_records = 0
         self._recent_bytes = 0
-        #: target records that were not known when they came, to their places in the list
+        #: target records that matched no source record when they were read -> their positions in the list
         self._unknown: dict[_Content, int] = {}
-        #: source offset of the furthest target record that is known
+        #: highest source offset of the target records identified so far
         self._furthest = -1
 
     def remember(self, source: Columns, *, matched: bool) -> None:
-        """Source records were walked over."""
+        """Remember source records that were walked over."""
         if self._unknown:
             self._find_unknown(source, matched=matched)
         if matched:
@@ -99,7 +100,7 @@ class Differences:
                 self._furthest = max(self._furthest, offset)
 
     def note(self, kind: Kind, source_offset: int | None, target_offset: int | None, detail: str = "") -> None:
-        """One more difference."""
+        """Count one more difference."""
         self.count += 1
         if len(self._kept) < self._keep:
             self._kept.append(
@@ -107,12 +108,12 @@ class Differences:
             )
 
     def missing(self, source: Columns, target_offset: int | None) -> None:
-        """The target has no record at the place of this source record."""
+        """Note that the target has no record at the place of this source record."""
         self.remember(source, matched=False)
         self.note("missing", source.offsets[0], target_offset)
 
     def changed(self, source: Columns, target: Columns, fields: str) -> None:
-        """Another record than this one of the source stands at its place."""
+        """Note that the target has a different record at the place of this source record."""
         self.remember(source, matched=False)
         source_offset, target_offset = source.offsets[0], target.offsets[0]
         content = (target.times[0], target.bodies[0])
@@ -151,7 +152,7 @@ class Differences:
                 self._relabel(index, kind, difference.detail)
 
     def first(self, more: list[ContentDifference]) -> list[ContentDifference]:
-        """The first differences, ``more`` included, ascending by offset."""
+        """Return the first differences, including ``more``, ascending by offset."""
 
         def place(difference: ContentDifference) -> tuple[int, int]:
             offset = difference.target_offset if difference.source_offset is None else difference.source_offset
@@ -165,12 +166,12 @@ class Differences:
 # Ranges of offsets, joined where they touch.
 
 
-#: With more ranges than this the two that lie closest together become one, what lies between them included.
+#: With more ranges than this, the two closest ranges become one, including what lies between them.
 MAX_RANGES = 100
 
 
 class Spans:
-    """A set of offsets as few ranges. It may name more offsets than were added, never fewer."""
+    """A set of offsets stored as a few ranges. It may contain more offsets than were added, never fewer."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -179,7 +180,7 @@ class Spans:
         return bool(self._ranges)
 
     def add(self, from_offset: int, until_offset: int) -> None:
-        """Take in ``[from_offset, until_offset)``; nothing if it is empty."""
+        """Add ``[from_offset, until_offset)``; an empty range adds nothing."""
         if until_offset <= from_offset:
             return
         last = self._ranges[-1] if self._ranges else None
@@ -191,12 +192,12 @@ class Spans:
             self._ranges = self.ranges()
 
     def update(self, other: Spans) -> None:
-        """Take in all ranges of another set."""
+        """Add all ranges of another set."""
         for from_offset, until_offset in other.ranges():
             self.add(from_offset, until_offset)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Ascending, apart from each other, at most :data:`MAX_RANGES`; ends are exclusive."""
+        """Return at most :data:`MAX_RANGES` disjoint ranges, ascending; ends are exclusive."""
         joined: list[tuple[int, int]] = []
         for from_offset, until_offset in sorted(self._ranges):
             if joined and from_offset <= joined[-1][1]:
@@ -211,25 +212,25 @@ class Spans:
 
 # -- content target only ----------------------------------------------------------------------------------------------
 #
-# Records that only the target has: which of them are right, because the source went on compacting and deleting.
+# Records that only the target has. Some of them are right because the source continued to compact and delete.
 #
-# Right is a record only if a later record of the source has its key (compacted), or if compaction on the source drops
-# it by itself: a tombstone after ``delete.retention.ms``, a record without a key. A record below the source's present
-# log start is neither right nor wrong: nobody can compare it with the source any more. Everything else is a
+# Such a record is right only if a later record of the source has its key (compacted), or if compaction on the source
+# drops it anyway: a tombstone after ``delete.retention.ms``, or a record without a key. A record below the source's
+# current log start is neither right nor wrong: it can no longer be compared with the source. Everything else is a
 # difference. (KIP-534 and ``Cleaner.shouldRetainRecord`` of Apache Kafka.)
 
 
-#: Batches between two offsets.
+#: Reads the batches between two offsets.
 Reader = Callable[[int, int], Iterator[AnyBatch]]
 
 #: source offset, target offset, timestamp, flags, digest of the key
 _ENTRY = struct.Struct(">qqqB16s")
 _HAS_KEY = 1
 _TOMBSTONE = 2
-#: A record below the source's present log start.
+#: The reason for a record below the source's current log start.
 DELETED = "deleted"
 _SPOOL_BYTES = 8 * 1024 * 1024
-#: Keys looked for in one pass over the source: about 100 MB of memory.
+#: Keys searched for in one pass over the source: about 100 MB of memory.
 MAX_KEYS = 400_000
 
 
@@ -254,12 +255,12 @@ def _key_digest(key: bytes) -> bytes:
 
 
 class Judgement(NamedTuple):
-    """What became of the records that only the target has.
+    """The findings about the records that only the target has.
 
-    :param explained: records by the reason why the source does not have them: compacted, expired, unkeyed.
-    :param deleted: source ranges of records that the source has deleted, so that nothing can be said of them.
-    :param deleted_records: how many they are.
-    :param extra: records that nothing explains; ``differences`` has the first of them.
+    :param explained: number of records by the reason why the source lacks them: compacted, expired, unkeyed.
+    :param deleted: source ranges of records that the source has deleted and that therefore cannot be judged.
+    :param deleted_records: number of those records.
+    :param extra: number of records that nothing explains; ``differences`` has the first of them.
     """
 
     explained: Counter[str]
@@ -270,9 +271,9 @@ class Judgement(NamedTuple):
 
 
 class TargetOnly:
-    """Collects records that only the target has, and judges them at the end. Bounded memory, spills to a file.
+    """Collects records that only the target has and judges them at the end. Memory is bounded; it spills to a file.
 
-    :param max_keys: with more of them the source is read in several passes.
+    :param max_keys: with more records than this, the source is read in several passes.
     """
 
     def __init__(self, *, max_keys: int = MAX_KEYS) -> None:
@@ -288,9 +289,9 @@ class TargetOnly:
         self._file.close()
 
     def add(self, record: Record, source_offset: int) -> None:
-        """A record of the target whose place the source has left empty.
+        """Add a target record for whose place the source has no record.
 
-        :param source_offset: where it was on the source, by the offset map.
+        :param source_offset: where it was on the source, according to the offset map.
         """
         flags = (0 if record.key is None else _HAS_KEY) | (_TOMBSTONE if record.value is None else 0)
         key = bytes(16) if record.key is None else _key_digest(record.key)
@@ -309,9 +310,9 @@ class TargetOnly:
                 yield _Entry(*fields)
 
     def judge(self, source: CommittedLog, rules: TopicRules, read: Reader, *, now_ms: int, keep: int) -> Judgement:
-        """Why the source does not have these records.
+        """Determine why the source does not have these records.
 
-        :param read: reads the source, between two offsets; whoever compares stops and slows down there.
+        :param read: reads the source between two offsets; it applies the comparison's stop and pace.
         :param now_ms: milliseconds since 1970.
         :param keep: how many differences are kept.
         """
@@ -320,7 +321,7 @@ class TargetOnly:
         differences: list[ContentDifference] = []
         if not self.count:
             return Judgement(explained, deleted, 0, 0, differences)
-        # Asked for now, not before the comparison: what was deleted while we read is deleted, too.
+        # Read the log start now, not before the comparison: records deleted while we read count as deleted too.
         log_start = source.log_start_offset()
         passes = -(-self.count // self._max_keys) if rules.compacted else 1
         extra = 0
@@ -345,7 +346,7 @@ class TargetOnly:
         return Judgement(explained, deleted, explained.pop(DELETED, 0), extra, differences[:keep])
 
     def _bucket(self, number: int, passes: int) -> Iterator[_Entry]:
-        """The entries whose keys belong to a pass."""
+        """Yield the entries whose keys belong to a pass."""
         return (entry for entry in self._entries() if int.from_bytes(entry.key[:4], "big") % passes == number)
 
 
@@ -354,19 +355,19 @@ def _extra(entry: _Entry) -> ContentDifference:
 
 
 class _Judge:
-    """Knows the keys of one pass."""
+    """Judges the entries of one pass, whose keys it holds in memory."""
 
     def __init__(self, rules: TopicRules, log_start: int, now_ms: int) -> None:
         self._rules = rules
         self._log_start = log_start
         self._now_ms = now_ms
-        #: key to the last offset at which the source has a record of it, -1 for none
+        #: key -> the last offset at which the source has a record of it, -1 for none
         self._last_on_source: dict[bytes, int] = {}
-        #: key to its last tombstone that the source was free to drop
+        #: key -> the offset of its last tombstone that the source was free to drop
         self._last_expired: dict[bytes, int] = {}
 
     def learn(self, entries: Iterator[_Entry]) -> None:
-        """Take in the keys that matter."""
+        """Collect the relevant keys."""
         for entry in entries:
             if entry.has_key:
                 self._last_on_source.setdefault(entry.key, -1)
@@ -374,7 +375,7 @@ class _Judge:
                     self._last_expired[entry.key] = entry.source_offset
 
     def look_for_later_records(self, source: CommittedLog, read: Reader, from_offset: int) -> None:
-        """Read the source to its present end, behind the compared range too: those records compact as well."""
+        """Read the source to its current end, beyond the compared range: those records cause compaction too."""
         if not self._last_on_source:
             return
         end = source.last_stable_offset()
@@ -400,7 +401,7 @@ class _Judge:
         )
 
     def reason(self, entry: _Entry) -> str | None:
-        """Why the source does not have this record any more; None: nothing explains it."""
+        """Return why the source no longer has this record; None: nothing explains it."""
         if entry.source_offset < self._log_start:
             return DELETED
         if not self._rules.compacted:
@@ -421,12 +422,12 @@ class _Judge:
 
 KEPT_DIFFERENCES = 100
 
-#: source offset, records, base timestamp, codec, digest of the payload
+#: tag, source offset, records, base timestamp, codec, digest of the payload
 _BATCH_PIECE = struct.Struct(">cqiqb32s")
 
 
 def range_map(compared: ContentRange) -> PartitionMap:
-    """The map of a partition with one run: equal or shifted."""
+    """Return the map of a partition with one run: equal or shifted offsets."""
     return PartitionMap(
         [OffsetRange(compared.source_start_offset, compared.target_start_offset)],
         source_end_offset=compared.source_end_offset,
@@ -438,12 +439,12 @@ def range_map(compared: ContentRange) -> PartitionMap:
 class ContentOptions:
     """How to compare.
 
-    :param timestamps: as in the copy job: ``visible`` compares what readers see, ``raw`` what producers have written.
-    :param keep: differences that are kept.
-    :param now_ms: milliseconds since 1970, to judge expired tombstones; None: the clock's.
-    :param stop: asked before each batch; True ends the comparison with :class:`Interrupted`.
-    :param enough: asked now and then by :func:`compare_stretch`; True ends it with what was compared by then.
-    :param pace: told the bytes of each batch that was read; may wait, to go easy on the clusters.
+    :param timestamps: as in the copy job: ``visible`` compares what readers see, ``raw`` what producers wrote.
+    :param keep: how many differences are kept.
+    :param now_ms: milliseconds since 1970, to judge expired tombstones; None: the clock's time.
+    :param stop: called before each batch; True ends the comparison with :class:`Interrupted`.
+    :param enough: called regularly by :func:`compare_stretch`; True ends it with what was compared so far.
+    :param pace: called with the bytes of each batch that was read; may wait, to limit the load on the clusters.
     """
 
     timestamps: Timestamps = "visible"
@@ -456,7 +457,7 @@ class ContentOptions:
 
 
 class Stretch(NamedTuple):
-    """What was compared, and what was found."""
+    """The range that was compared, and the result."""
 
     compared: ContentRange
     content: PartitionContent
@@ -472,9 +473,9 @@ def compare_content(
 ) -> PartitionContent:
     """Compare one partition.
 
-    :param offset_map: from source to target offsets, closed at the range's end.
-    :param rules: what the source may do to its records meanwhile.
-    :raises MigrationError: a side that cannot be read.
+    :param offset_map: maps source to target offsets, closed at the range's end.
+    :param rules: what the source may do to its records in the meantime.
+    :raises MigrationError: one side cannot be read.
     """
     whole = replace(options or ContentOptions(), enough=lambda: False)
     return compare_stretch(compared, offset_map, rules, source, target, whole).content
@@ -488,30 +489,30 @@ def compare_stretch(
     target: CommittedLog,
     options: ContentOptions,
 ) -> Stretch:
-    """Compare a partition from its start as far as ``options.enough`` lets it; says how far that was.
+    """Compare a partition from its start until ``options.enough`` ends it; return the compared range with the result.
 
-    :raises MigrationError: a side that cannot be read.
+    :raises MigrationError: one side cannot be read.
     """
     with TargetOnly(max_keys=options.max_keys) as target_only:
         return _Comparison(compared, offset_map, rules, source, target, options, target_only).run()
 
 
 class _Chains:
-    """One digest per side. They are one and the same until the first difference."""
+    """One digest per side. Both are the same object until the first difference."""
 
     def __init__(self) -> None:
         self._source = hashlib.sha256()
         self._target = self._source
 
     def both(self, *parts: bytes) -> None:
-        """Bytes that were found equal on both sides."""
+        """Add bytes that are equal on both sides."""
         joined = b"".join(parts)
         self._source.update(joined)
         if self._target is not self._source:
             self._target.update(joined)
 
     def only(self, side: Literal["source", "target"], *parts: bytes) -> None:
-        """Bytes of one side."""
+        """Add bytes of one side."""
         if self._target is self._source:
             self._target = self._source.copy()
         for part in parts:
@@ -535,7 +536,7 @@ class _Comparison:
     ) -> None:
         self._compared = compared
         self._map = offset_map
-        #: with one run, an addition is all that translating takes
+        #: with one run, translating an offset only takes an addition
         self._shift = next(offset_map.runs()).shift if len(offset_map) == 1 else None
         self._rules = rules
         self._options = options
@@ -544,10 +545,10 @@ class _Comparison:
         self._differences = Differences(options.keep)
         self._chains = _Chains()
         self._equal_records = 0
-        #: (source, target) offsets behind the last records that were the same, and whether nothing was seen since
+        #: (source, target) offsets after the last records that were the same, and whether nothing was seen since
         self._matched_end = (compared.source_start_offset, compared.target_start_offset)
         self._is_just_matched = False
-        #: source ranges that were deleted before their turn came
+        #: source ranges that were deleted before they were read
         self._deleted = Spans()
         self._source = Cursor(
             self._read_source(source, compared.source_start_offset, compared.source_end_offset),
@@ -558,10 +559,10 @@ class _Comparison:
         )
         self._target = Cursor(
             self._read(target, compared.target_start_offset, compared.target_end_offset),
-            # A broker gives a batch as a whole though its first records lie below the log start: nobody can read them.
+            # A broker returns whole batches even if their first records lie below the log start and are unreadable.
             max(compared.target_start_offset, target.log_start_offset()),
             compared.target_end_offset,
-            # What the copier has written is CreateTime: what readers see.
+            # The copier writes CreateTime: what readers see.
             "visible",
             lambda batch, error: self._unreadable("target", batch, error),
         )
@@ -570,7 +571,7 @@ class _Comparison:
         for batch in log.batches(start_offset, stop_offset):
             if self._options.stop():
                 raise Interrupted(
-                    "the comparison was told to stop",
+                    "the comparison was stopped on request",
                     where=Where(topic=self._compared.topic, partition=self._compared.partition),
                     next_step="clear the task",
                 )
@@ -578,11 +579,11 @@ class _Comparison:
             yield batch
 
     def _read_again(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-        """The source once more, for later records of keys: that may be all of it, so it can be stopped and slowed."""
+        """Read the source again for later records of keys. As this may be all of it, stop and pace apply here too."""
         return self._read(self._source_log, start_offset, stop_offset)
 
     def _read_source(self, log: CommittedLog, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-        """The source's batches; notes what it had deleted. The batch that the log start lies in comes as a whole."""
+        """Yield the source's batches and note what it had deleted. A batch that contains the log start comes whole."""
         seen = len(log.skipped)
         for batch in self._read(log, start_offset, stop_offset):
             first = batch.base_offset if isinstance(batch, RawBatch) else stop_offset
@@ -623,7 +624,7 @@ class _Comparison:
     def _cut(self) -> tuple[int, int] | None:
         """(source end, target end) of what was walked over: all records below were seen, and none from there on.
 
-        None where that is not known: with several runs in the map, only right behind two records that are the same.
+        None where that is unknown: with several runs in the map, it is known only right after two equal records.
         """
         source, target = self._source.low, self._target.low
         if self._shift is None:
@@ -634,7 +635,7 @@ class _Comparison:
         return (end, end - self._shift) if end > self._compared.source_start_offset else None
 
     def _take_batch(self) -> bool:
-        """If both sides hold the same batch, walk over it without looking inside."""
+        """If both sides have the same batch, walk over it without decoding it."""
         source, target = self._source.batch, self._target.batch
         if source is None or target is None or not self._may_be_same(source, target):
             return False
@@ -653,7 +654,7 @@ class _Comparison:
         return True
 
     def _may_be_same(self, source: RawBatch, target: RawBatch) -> bool:
-        """What headers say: wholly in the range, at the right offsets, and with equal payloads the same records."""
+        """Check the headers: wholly in the range, at the right offsets; equal payloads then mean the same records."""
         return (
             source.record_count == target.record_count
             and source.last_offset_delta == target.last_offset_delta
@@ -669,15 +670,15 @@ class _Comparison:
         )
 
     def _step_target(self, source_low: int | None) -> None:
-        """The target may have a record before the source's next one."""
+        """Take the target's next record if it comes before the source's next one."""
         columns = self._target.open()
         if columns is None:
             return
         index = self._target.at
         offset = columns.offsets[index]
         if isinstance(self._map, TransactionalMap) and not self._map.covers(offset):
-            # Written under a producer id of ours, and the map knows nothing of it: no compaction explains that.
-            self._differences.note("extra", None, offset, "outside of the offset map")
+            # Written under one of our producer ids, but unknown to the map: no compaction explains that.
+            self._differences.note("extra", None, offset, "outside the offset map")
             self._chains.only("target", b"extra", struct.pack(">q", offset))
             self._is_just_matched = False
             self._target.skip()
@@ -687,7 +688,7 @@ class _Comparison:
             self._target.skip()
 
     def _step_source(self, target_low: int | None) -> None:
-        """The source may have a record before the target's next one."""
+        """Take the source's next record if its place comes before the target's next one."""
         columns = self._source.open()
         if columns is None:
             return
@@ -696,7 +697,7 @@ class _Comparison:
             self._missing(columns, place)
 
     def _step_both(self) -> None:
-        """The next records of both sides may be the same: take all of them that are."""
+        """Compare the next records of both sides; take as many equal ones as possible in one step."""
         source, target = self._source.open(), self._target.open()
         if source is None or target is None:
             return
@@ -706,8 +707,8 @@ class _Comparison:
             self._missing(source, None)
             return
         if place != target.offsets[other]:
-            return  # decoding has shown that one of them comes later: the next round knows
-        # Where everything differs, nothing is gained by looking at more than one record at a time.
+            return  # decoding has shown that one of them comes later; the next round takes that into account
+        # Where everything differs, nothing is gained by comparing more than one record at a time.
         alike = source.bodies[first] == target.bodies[other]
         count = min(len(source.offsets) - first, len(target.offsets) - other) if alike else 1
         while count > 1 and not self._all_same(source, first, target, other, count):
@@ -742,12 +743,12 @@ class _Comparison:
         self._source.skip()
 
     def _compare(self, source: Columns, target: Columns) -> None:
-        """Two records at the same place."""
+        """Compare two records at the same place."""
         if source.times == target.times and source.bodies == target.bodies:
             self._equal(source)
             return
         fields = changed_fields(source, target)
-        if not fields:  # numbers that are encoded in a longer form than needed
+        if not fields:  # they differ only in numbers encoded in a longer form than needed
             self._equal(source)
             return
         self._chains.only("source", *_piece(source, source.offsets[0]))
@@ -757,14 +758,14 @@ class _Comparison:
     # -- offsets -----------------------------------------------------------------------------------------------------
 
     def _place(self, source_offset: int) -> int | None:
-        """Where a source record has to be on the target; None if the map says that there is no such record."""
+        """Return where a source record must be on the target; None if the map has no such record."""
         if self._shift is not None:
             return source_offset - self._shift
         found = self._map.translate(source_offset)
         return found.target_offset if found.how in (How.EQUAL, How.EXACT) else None
 
     def _lowest_place(self, source_offset: int) -> int | None:
-        """No source record from this offset on has its place below the answer."""
+        """Return a lower bound for the target places of all source records from this offset on."""
         if self._shift is not None:
             return source_offset - self._shift
         return self._map.translate(source_offset).target_offset
@@ -800,14 +801,14 @@ class _Comparison:
 
 
 def _piece(columns: Columns, first_source_offset: int) -> list[bytes]:
-    """Records as a piece of a chain: every length is in it, so no two pieces have the same bytes."""
+    """Return records as a piece of a chain; it includes every length, so no two pieces have the same bytes."""
     numbers = [len(columns.offsets), *(offset - columns.offsets[0] for offset in columns.offsets), *columns.times]
     numbers += map(len, columns.bodies)
     return [struct.pack(f">cq{len(numbers)}q", b"R", first_source_offset, *numbers), *columns.bodies]
 
 
 def decode_or_bare(columns: Columns, index: int) -> Record:
-    """A record; without key and value if its body cannot be read: then nothing can explain it."""
+    """Return a record; with empty key and value if its body cannot be read: then nothing can explain it."""
     try:
         return decode(columns, index)
     except BatchMalformed:

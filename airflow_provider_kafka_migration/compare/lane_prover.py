@@ -1,11 +1,11 @@
-"""Compares in the background what the tail of a lane has copied, beside the copy and never in its way.
+"""Compares in the background what the tail of a lane has copied, alongside the copy and without delaying it.
 
-It runs in a thread for as long as a slice of the lane does, with connections of its own that can only read, at a
-limited rate. What is found equal is stored per partition after each piece, so a kill loses one piece. Nothing depends
-on it: it may fail, or be left behind by its slice, and the validation compares what it has not.
+It runs in a thread for as long as a slice of the lane runs, with its own read-only connections, at a limited rate. What
+is found equal is stored per partition after each piece, so a kill loses one piece. Nothing depends on it: it may fail,
+or still run when its slice ends; the validation then compares the rest.
 
-A difference is stored, and compared again in each slice. It may be no difference at all: when a hole was filled twice,
-the offset map is right again only after the next take-over.
+A difference is stored, and compared again in each slice. It may not be a real difference: when a hole was filled twice,
+the offset map is correct again only after the next takeover.
 """
 
 from __future__ import annotations
@@ -48,32 +48,32 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
 
-#: One partition is compared for so long before the next one has its turn.
+#: How long one partition is compared before it is the next one's turn.
 PIECE_SECONDS = 5.0
-#: A partition of which little is new is not compared again sooner: each piece costs a write to the store.
+#: A partition with little new data is not compared again sooner than this: each piece costs a write to the store.
 REST_SECONDS = 10.0
 LITTLE_OFFSETS = 10_000
-#: A compacted partition whose comparison does not fit into a slice is left alone for so long.
+#: How long a compacted partition is skipped after its comparison did not fit into a slice.
 POSTPONE = timedelta(minutes=10)
-_TOO_LONG = "the source has compacted it since, and looking for later records of its keys takes longer than a slice"
+_TOO_LONG = "the source has compacted it since, and searching for later records of its keys takes longer than a slice"
 _CUT = (
-    "the source has compacted it since, and what only the target has may have been deleted by tombstones behind the "
-    "piece that fits into a slice"
+    "the source has compacted it since, and tombstones beyond the piece that fits into a slice may have deleted what "
+    "only the target has"
 )
 _IDLE_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
-#: The end of a slice does not wait longer for this thread: it can do no harm when it is left behind.
+#: Longest time that the end of a slice waits for this thread, which does no harm if it still runs afterwards.
 _JOIN_SECONDS = 0.2
-#: The comparisons that run in this process, by migration and lane. One that was left behind ends at its next batch;
+#: The comparisons that run in this process, by migration and lane. One that outlives its slice ends at its next batch;
 #: until then no other one begins.
 _running: dict[tuple[str, int], threading.Thread] = {}
 _running_lock = threading.Lock()
-#: Of a slice's time, what is left for judging and storing the last piece.
+#: The share of a slice's time that is reserved for judging and storing the last piece.
 _RESERVE = 0.25
 
 
 class Pace:
-    """Holds readers back to a rate, in bytes per second. One owner."""
+    """Limits readers to a rate in bytes per second. Not thread-safe: one owner."""
 
     def __init__(self, max_bytes_per_second: int | None, wait: Callable[[float], object]) -> None:
         self._rate = max_bytes_per_second
@@ -81,7 +81,7 @@ class Pace:
         self._free_at = time.monotonic()
 
     def __call__(self, size_bytes: int) -> None:
-        """So many bytes were read; waits until they are allowed."""
+        """Account for bytes that were read; wait until the rate allows them."""
         if not self._rate:
             return
         now = time.monotonic()
@@ -92,10 +92,10 @@ class Pace:
 
 @dataclass
 class _Known:
-    """What this slice knows of a partition."""
+    """What this slice knows about a partition."""
 
     document: ProvenPartition
-    #: it differed in this slice: looked at again in the next one
+    #: whether it differed in this slice; the next slice compares it again
     differed: bool = False
     compared_at: float = 0.0
     target_end_offset: int = -1
@@ -104,8 +104,8 @@ class _Known:
 class LaneProver:
     """The background comparison of one lane for one slice; a context manager around the copy.
 
-    :param store: of the journal location.
-    :param deadline: end of the slice, of the monotonic clock.
+    :param store: the object store of the journal location.
+    :param deadline: end of the slice, on the monotonic clock.
     """
 
     def __init__(self, job: CopyJob, lane: CopyLane, clients: Clients, store: ObjectStore, deadline: float) -> None:
@@ -120,7 +120,7 @@ class LaneProver:
         self._specs = self._in_turn([spec for spec in lane.partitions if spec.verdict is not Verdict.TRANSACTIONAL])
         self._known: dict[tuple[str, int], _Known] = {}
         self._stop = threading.Event()
-        #: the slice is over: nothing is stored any more, another slice may know better by then
+        #: set when the slice is over: nothing is stored after that, because another slice may have newer results
         self._is_left = threading.Event()
         self._pace = Pace(self._settings.max_bytes_per_second, self._stop.wait)
         self._wires: dict[str, Wire] = {}
@@ -133,7 +133,7 @@ class LaneProver:
         return self._thread is not None
 
     def _in_turn(self, specs: list[CopyPartition]) -> list[CopyPartition]:
-        """Each slice begins with another partition, so that all have their turn however short slices are."""
+        """Start each slice with another partition, so that all get their turn however short slices are."""
         if not specs:
             return []
         ordered = sorted(specs, key=lambda spec: spec.key)
@@ -146,7 +146,7 @@ class LaneProver:
         with _running_lock:
             former = _running.get(self._lane)
             if former is not None and former.is_alive():
-                log.warning("Nothing is compared in the background: the comparison of the slice before has not ended")
+                log.warning("Nothing is compared in the background: the previous slice's comparison has not ended")
                 self._thread = None
             else:
                 _running[self._lane] = self._thread
@@ -154,7 +154,7 @@ class LaneProver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The piece under way is cut short and stored; after that moment whatever is not is given up.
+        # The current piece is cut short and stored; what is not stored within this time is given up.
         self._deadline = min(self._deadline, time.monotonic() + _JOIN_SECONDS)
         self._stop.set()
         if self._thread is not None:
@@ -175,8 +175,8 @@ class LaneProver:
                 if not self._round():
                     self._stop.wait(_IDLE_SECONDS)
         except Exception:
-            # Nothing of the copy depends on this: the validation compares what is left.
-            log.exception("The comparison in the background has ended")
+            # The copy does not depend on this: the validation compares the rest.
+            log.exception("The comparison in the background has ended with an error")
         finally:
             self._close()
 
@@ -191,11 +191,11 @@ class LaneProver:
         return self._wires[role]
 
     def _round(self) -> bool:
-        """Each partition once; whether something was compared."""
+        """Compare a piece of each partition; return whether something was compared."""
         worked = False
         try:
             keys = [(spec.target_topic, spec.partition) for spec in self._specs]
-            # Not the high watermark: an empty transaction that fills holes may be open, and hides what lies behind it.
+            # Not the high watermark: an empty transaction that fills holes may be open, and hides what follows it.
             ends = self._wire("target").list_offsets(keys, "stable")
         except MigrationError as error:
             log.warning("Nothing is compared in the background for now: %s", error)
@@ -217,7 +217,7 @@ class LaneProver:
     # -- one partition -----------------------------------------------------------------------------------------------
 
     def _prove(self, spec: CopyPartition, target_end: int) -> bool:
-        """Compare the next piece of a partition; False if it is not its turn, or all is compared."""
+        """Compare the next piece of a partition; False if it is not its turn, or everything is compared."""
         if self._waits(spec, target_end):
             return False
         offset_map = self._offset_map(spec)
@@ -236,7 +236,7 @@ class LaneProver:
         known = self._known.get(spec.key)
         if known is None:
             known = self._known[spec.key] = _Known(load_proven(self._store, self._job.migration_id, whole))
-        # Before anything is looked at: what is written again meanwhile has another epoch when the range is used.
+        # Taken before anything is read: what is rewritten from now on has another epoch when the range is used.
         anchor = Anchor.below(self._wire("target"), (spec.target_topic, spec.partition), target_end)
         former = self._usable(known, whole, offset_map)
         piece = rest_of(whole, former)
@@ -254,10 +254,10 @@ class LaneProver:
         return True
 
     def _may_be_explained_later(self, piece: ContentRange, stretch: Stretch) -> bool:
-        """Whether what only the target has may go back to a tombstone that lies behind the cut.
+        """Return whether a tombstone beyond the cut may explain what only the target has.
 
-        The source drops a record when a tombstone of its key comes, and the tombstone some time later. The target has
-        both, but the comparison has not seen the second one.
+        The source drops a record after a tombstone of its key arrives, and some time later the tombstone. The target
+        has both, but the comparison has not seen the tombstone.
         """
         content = stretch.content
         return (
@@ -273,12 +273,12 @@ class LaneProver:
         if proven is None or not fits(proven, whole, offset_map):
             return None
         if not still_holds(self._wire("target"), proven, whole.target_topic, whole.partition):
-            log.warning("%s-%d: the target's log was written again, so it is compared again", *whole.key)
+            log.warning("%s-%d: the target's log was rewritten, so it is compared again", *whole.key)
             return None
         return proven
 
     def _waits(self, spec: CopyPartition, target_end: int) -> bool:
-        """Whether a partition has to wait for its next turn. Asks nobody."""
+        """Return whether a partition has to wait for its next turn, without any request."""
         known = self._known.get(spec.key)
         if known is None:
             return False
@@ -322,7 +322,7 @@ class LaneProver:
         if content.is_equal:
             proven = grown(former, stretch.compared, content, anchor, log_starts)
             update = {"proven": proven, "differing": None, "differed_times": 0, "postponed": "", "postponed_at": ""}
-            # What was copied since is compared at its next turn; what this piece was cut short of, at once.
+            # What was copied since is compared at its next turn; what was cut off this piece, without waiting.
             known.target_end_offset = stretch.compared.target_end_offset
         else:
             update = self._difference(known, content)
@@ -341,7 +341,10 @@ class LaneProver:
         return update
 
     def _postpone(self, spec: CopyPartition) -> None:
-        """A piece did not fit into the slice. One of a compacted topic never may: keys are looked for up to the end."""
+        """Postpone a partition whose piece did not fit into the slice.
+
+        A piece of a compacted topic may never fit, because its keys are searched for up to the end of the log.
+        """
         known = self._known.get(spec.key)
         if known is None or self._is_left.is_set() or not self._settings.rules(spec.topic).compacted:
             return
@@ -362,6 +365,6 @@ class LaneProver:
         store_proven(self._store, document)
 
     def _offset_map(self, spec: CopyPartition) -> PartitionMap:
-        """As it is now; runs are written before the first append that needs them. Without objects: the base run."""
+        """Load the current map; runs are written before the first append that needs them. Without objects: base run."""
         runs = RunLog(self._store, self._job.migration_id, *spec.key, base_run(spec), topic_id=spec.topic_id)
         return runs.load()

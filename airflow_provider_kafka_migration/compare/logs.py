@@ -1,4 +1,4 @@
-"""A place in one side's log: whole batches as long as nobody needs their records, then columns of records."""
+"""The logs of one side, and a cursor over one: whole batches until their records are needed, then columns."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ from airflow_provider_kafka_migration.offset_map.transactional import Transactio
 # What a consumer with isolation level read_committed sees of one partition, as batches.
 
 
-#: One fetch; a batch that is larger comes whole anyway. Two sides and some decoding stay well below 100 MiB.
+#: Size of one fetch; a larger batch comes whole anyway. Two sides and some decoding stay well below 100 MiB.
 FETCH_BYTES = 4 * 1024 * 1024
 
 
 class CommittedLog(Protocol):
-    """One partition of one side."""
+    """The committed log of one partition of one side."""
 
     @property
     def read_bytes(self) -> int:
-        """Batch bytes that were read."""
+        """Number of batch bytes that were read."""
 
     @property
     def skipped(self) -> list[tuple[int, int]]:
-        """Ranges that were asked for, but lay below the log start when their turn came; in the order of reading."""
+        """Requested ranges that lay below the log start when they were to be read, in the order of reading."""
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-        """Committed data batches that overlap ``[start_offset, stop_offset)``, ascending.
+        """Yield committed data batches that overlap ``[start_offset, stop_offset)``, ascending.
 
-        Without control batches, aborted and empty ones. Begins at the log start if that is higher.
+        Control batches, aborted and empty batches are left out. Begins at the log start if that is higher.
 
-        :raises MigrationError: not all that is there can be read.
+        :raises MigrationError: not everything in the range can be read.
         """
 
     def log_start_offset(self) -> int:
-        """The present log start: it may move while the log is read."""
+        """Read the current log start, which may move while the log is read."""
 
     def last_stable_offset(self) -> int:
-        """The present end of what is committed."""
+        """Read the current end of what is committed."""
 
 
 class KafkaLog:
     """A partition on a live cluster.
 
-    :param wire: used by this log only while it reads.
+    :param wire: this log uses it only while it reads.
     """
 
     def __init__(self, wire: Wire, topic: str, partition: int) -> None:
@@ -89,7 +89,7 @@ class KafkaLog:
                 if log_start <= position:
                     return  # the log ends below the stop offset: what the other side has there is a difference
                 self.skipped.append((position, log_start))
-                position = log_start  # retention or DeleteRecords went by while we read
+                position = log_start  # retention or DeleteRecords moved the log start past us while we read
                 continue
             if span.until_offset <= position:
                 self._check_not_held_back(position, stop_offset)
@@ -105,14 +105,14 @@ class KafkaLog:
             position = max(position, span.until_offset)
 
     def _fetch(self, position: int) -> Span | None:
-        """What is at an offset; None if it is outside of the log."""
+        """Fetch what is at an offset; None if it is outside the log."""
         try:
             return fetch_span(self._wire, self._key, position, max_bytes=FETCH_BYTES)
         except OutsideOfLog:
             return None
 
     def _check_not_held_back(self, position: int, stop_offset: int) -> None:
-        """Where committed records end the log must end, too: what cannot be read is not compared, and not equal.
+        """Check that the log ends where committed records end: what cannot be read is not compared, and not equal.
 
         :raises RecordsWithheld: an open transaction hides the rest.
         """
@@ -120,11 +120,11 @@ class KafkaLog:
         if high_watermark <= position:
             return
         raise RecordsWithheld(
-            f"committed records end at offset {position}, the log at {high_watermark}, and those up to {stop_offset} "
-            "were to be compared",
+            f"committed records end at offset {position} and the log at {high_watermark}, but records up to "
+            f"{stop_offset} must be compared",
             where=Where(cluster=self._wire.config.name, topic=self._key[0], partition=self._key[1], offset=position),
-            next_step="find the open transaction (kafka-transactions.sh find-hanging) and wait for its end; then clear "
-            "validate",
+            next_step="find the open transaction (kafka-transactions.sh find-hanging) and wait until it ends; then "
+            "clear validate",
             details={"offset": position, "end_offset": stop_offset},
         )
 
@@ -139,7 +139,7 @@ class KafkaLog:
 
 # -- archive log ------------------------------------------------------------------------------------------------------
 #
-# A partition as it lies in the archive, for the comparison of contents: nothing of it can be compacted or deleted.
+# A partition in the archive, for the comparison of contents: nothing in it can be compacted or deleted.
 
 
 class ArchiveLog:
@@ -152,11 +152,11 @@ class ArchiveLog:
         self._index = index
         self._start_offset = start_offset
         self.read_bytes = 0
-        #: nothing is deleted from an archive; a gap in it is an error
+        #: always empty: nothing is deleted from an archive, and a gap in it is an error
         self.skipped: list[tuple[int, int]] = []
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-        """Committed data batches that overlap the stretch, ascending.
+        """Yield committed data batches that overlap the range, ascending.
 
         :raises SegmentTampered: a segment is torn, altered or missing.
         """
@@ -165,7 +165,7 @@ class ArchiveLog:
             entry = self._index.find(position)
             if entry is None:
                 raise SegmentTampered(
-                    f"no segment covers offset {position}, though the archive was to reach {stop_offset}",
+                    f"no segment covers offset {position}, although the archive should reach {stop_offset}",
                     where=Where(topic=self._index.topic, partition=self._index.partition, offset=position),
                     next_step="restore the object from a version of the bucket, or run the backup again",
                 )
@@ -181,48 +181,48 @@ class ArchiveLog:
             position = chunk.until_offset
 
     def log_start_offset(self) -> int:
-        """Where the archive begins."""
+        """Return where the archive begins."""
         return self._start_offset
 
     def last_stable_offset(self) -> int:
-        """How far the archive reaches without a gap."""
+        """Return how far the archive reaches without a gap."""
         return self._index.until_offset(self._start_offset)
 
 
 # -- content shared ---------------------------------------------------------------------------------------------------
 #
-# The content check on a partition that others write to: whose records are ours.
+# The content check on a partition that others write to: it selects the records that we wrote.
 #
-# A batch is looked at if a producer id of ours has written it, or if the map says that our records lie in it. So a
-# record of ours that is there twice, outside of what the map names, is found; so is a record of somebody else in a
-# place that the map claims. All other batches are of others, and none of our business.
+# A batch is checked if one of our producer ids wrote it, or if our records lie in it according to the map. This finds a
+# second copy of one of our records outside the map, and a record of another producer in a place that the map claims.
+# All other batches belong to other producers and are ignored.
 
 
 class OurLog:
-    """What of a committed log concerns us; see :class:`CommittedLog`.
+    """Our part of a committed log; see :class:`CommittedLog`.
 
     :param log: everything that is committed.
-    :param offset_map: where our records are, and under which producer ids they were written.
+    :param offset_map: where our records are, and under which producer ids we wrote them.
     """
 
     def __init__(self, log: CommittedLog, offset_map: TransactionalMap) -> None:
         self._log = log
         self._map = offset_map
-        #: records of others that were passed over
+        #: number of other producers' records that were skipped
         self.foreign_records = 0
 
     @property
     def read_bytes(self) -> int:
-        """Batch bytes that were read, those of others included."""
+        """Number of batch bytes that were read, including those of other producers."""
         return self._log.read_bytes
 
     @property
     def skipped(self) -> list[tuple[int, int]]:
-        """Ranges that lay below the log start when their turn came."""
+        """Ranges that lay below the log start when they were to be read."""
         return self._log.skipped
 
     def batches(self, start_offset: int, stop_offset: int) -> Iterator[AnyBatch]:
-        """Our committed batches that overlap the range, ascending."""
+        """Yield our committed batches that overlap the range, ascending."""
         for batch in self._log.batches(start_offset, stop_offset):
             if self._is_ours(batch):
                 yield batch
@@ -235,11 +235,11 @@ class OurLog:
         return batch.producer_id in self._map.producer_ids or self._map.overlaps(batch.base_offset, batch.next_offset)
 
     def log_start_offset(self) -> int:
-        """The present log start."""
+        """Read the current log start."""
         return self._log.log_start_offset()
 
     def last_stable_offset(self) -> int:
-        """The present end of what is committed."""
+        """Read the current end of what is committed."""
         return self._log.last_stable_offset()
 
 
@@ -247,20 +247,20 @@ class OurLog:
 
 
 def decode(columns: Columns, index: int) -> Record:
-    """A record of some columns.
+    """Decode one record of some columns.
 
-    :raises BatchMalformed: a body that cannot be read.
+    :raises BatchMalformed: its body cannot be read.
     """
     body = columns.bodies[index]
     try:
         key, value, headers = decode_body(body, 0, len(body))
     except IndexError:
-        raise BatchMalformed("a record ends behind its batch") from None
+        raise BatchMalformed("a record extends beyond its batch") from None
     return Record(columns.offsets[index], columns.times[index], key, value, headers)
 
 
 def key_of_body(body: bytes) -> bytes | None:
-    """The key of a record, without a look at the rest of it; None without one."""
+    """Return the key of a record, without parsing the rest; None if it has no key."""
     shift = length = position = 0
     while True:
         byte = body[position]
@@ -274,9 +274,9 @@ def key_of_body(body: bytes) -> bytes | None:
 
 
 def read_columns(batch: AnyBatch, timestamps: Timestamps) -> Columns:
-    """All records of a batch.
+    """Read all records of a batch.
 
-    :raises BatchMalformed: damaged data, a wrong CRC included.
+    :raises BatchMalformed: damaged data, including a wrong CRC.
     """
     if isinstance(batch, RawBatch):
         return records.read_columns(batch, timestamps)
@@ -290,11 +290,11 @@ def read_columns(batch: AnyBatch, timestamps: Timestamps) -> Columns:
 
 
 class Cursor:
-    """Walks over batches and decodes one only when asked for its records. Holds one batch at a time.
+    """Walks over batches and decodes a batch only when its records are requested. Holds one batch at a time.
 
-    :param start_offset: records below it are left out, and those at or above ``stop_offset``.
-    :param timestamps: ``visible`` what readers see, ``raw`` what producers have written.
-    :param on_unreadable: told of a batch that is damaged; its records are left out.
+    :param start_offset: records below it, and records at or above ``stop_offset``, are left out.
+    :param timestamps: ``visible``: what readers see; ``raw``: what producers wrote.
+    :param on_unreadable: called with a damaged batch, whose records are left out.
     """
 
     def __init__(
@@ -310,19 +310,19 @@ class Cursor:
         self._stop = stop_offset
         self._timestamps: Timestamps = timestamps
         self._on_unreadable = on_unreadable
-        #: the batch ahead, as long as it is whole
+        #: the next batch, until it is decoded
         self.batch: RawBatch | None = None
-        #: the records ahead, once their batch was decoded; the first one is at ``at``
+        #: the next records, once their batch was decoded; the first one is at ``at``
         self.columns: Columns | None = None
         self.at = 0
-        #: records that were walked over
+        #: number of records that were walked over
         self.record_count = 0
-        #: batches that were decoded
+        #: number of batches that were decoded
         self.decoded_batches = 0
         self._load()
 
     def _load(self) -> None:
-        """Take the next batch; decode it at once if its header does not tell where it begins."""
+        """Take the next batch; decode it immediately if its header does not show where it begins."""
         self.batch, self.columns, self.at = None, None, 0
         for batch in self._batches:
             if isinstance(batch, LegacyBatch):
@@ -334,25 +334,25 @@ class Cursor:
 
     @property
     def low(self) -> int | None:
-        """No record ahead has a lower offset; None at the end."""
+        """A lower bound for the offsets of the next records; None at the end."""
         if self.columns is not None:
             return self.columns.offsets[self.at]
         return None if self.batch is None else max(self.batch.base_offset, self._start)
 
     @property
     def is_whole(self) -> bool:
-        """The batch ahead lies in the range with all of its records."""
+        """Whether the next batch lies in the range with all of its records."""
         batch = self.batch
         return batch is not None and batch.base_offset >= self._start and batch.last_offset < self._stop
 
     def skip_batch(self) -> None:
-        """Walk over the whole batch ahead."""
+        """Walk over the whole next batch."""
         assert self.batch is not None
         self.record_count += self.batch.record_count
         self._load()
 
     def open(self) -> Columns | None:
-        """The records ahead, from ``at`` on; None at the end, or after a batch that had nothing for us."""
+        """Return the next records, from ``at`` on; None at the end, or after a batch without records in the range."""
         if self.batch is not None:
             batch, self.batch = self.batch, None
             if not self._decode(batch):
@@ -361,7 +361,7 @@ class Cursor:
         return self.columns
 
     def skip(self, count: int = 1) -> None:
-        """Walk over records that :meth:`open` gave."""
+        """Walk over records that :meth:`open` returned."""
         assert self.columns is not None
         self.record_count += count
         self.at += count
@@ -369,7 +369,7 @@ class Cursor:
             self._load()
 
     def _decode(self, batch: AnyBatch) -> bool:
-        """Read the records of a batch; False if it has none for us."""
+        """Read the records of a batch; False if none of them lies in the range."""
         self.decoded_batches += 1
         try:
             columns = read_columns(batch, self._timestamps)

@@ -1,4 +1,4 @@
-"""How far each partition is proven: stored ranges, and whether they still hold for the logs as they are now."""
+"""How far each partition is proven: stored ranges, and whether they still hold for the current logs."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- content joined ---------------------------------------------------------------------------------------------------
 #
-# Results of the comparison of several stretches of one partition, put together.
+# Combines the results of comparing several ranges of one partition.
 
 
 Method = Literal["payload", "decoded", "archive"]
 
 
 def joined(first: PartitionContent, second: PartitionContent) -> PartitionContent:
-    """What two comparisons of stretches of the same partition have found together.
+    """Combine the results of comparing two ranges of the same partition.
 
-    The digests are those over the two digests, so they depend on where the stretches meet; those of the two sides are
-    still equal exactly if nothing differs.
+    Each digest is computed over the two digests, so it depends on where the ranges meet; the digests of the two sides
+    are still equal exactly if nothing differs.
     """
     spans = Spans()
     for from_offset, until_offset in (*first.uncompared, *second.uncompared):
@@ -80,20 +80,20 @@ log = logging.getLogger(__name__)
 
 
 def proven_prefix(migration_id: str) -> str:
-    """Where the documents of a migration are, with a slash at the end."""
+    """Return the prefix of a migration's documents, with a slash at the end."""
     return f"{migration_id}/proven/"
 
 
 def proven_key(migration_id: str, topic: str, partition: int) -> str:
-    """Key of a partition's document below the journal location."""
+    """Return the key of a partition's document below the journal location."""
     return f"{proven_prefix(migration_id)}{topic_key(topic)}-{partition}.json"
 
 
 def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -> ProvenPartition:
-    """How far a partition is proven; an empty document before its first comparison.
+    """Load how far a partition is proven; an empty document before its first comparison.
 
-    A document that cannot be read, begins elsewhere, or is older than tombstones that were read too late, proves
-    nothing: the partition is compared from its start.
+    A document proves nothing if it cannot be read, begins elsewhere, or is older than tombstones that were read too
+    late: the partition is then compared from its start.
     """
     empty = ProvenPartition(
         migration_id=migration_id,
@@ -109,7 +109,7 @@ def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -
     try:
         found = ProvenPartition.parse(data)
     except ValidationError as error:
-        log.warning("%s-%d: what was proven cannot be read: %s", *compared.key, error)
+        log.warning("%s-%d: the document of what was proven cannot be read: %s", *compared.key, error)
         return empty
     same = (found.migration_id, found.topic, found.target_topic, found.partition) == (
         migration_id,
@@ -123,22 +123,22 @@ def load_proven(store: ObjectStore, migration_id: str, compared: ContentRange) -
 
 
 def holds_tombstones(document: ProvenPartition, overtaken_times: int) -> bool:
-    """Whether the comparison began after tombstones were last read too late.
+    """Return whether the comparison began after tombstones were last read too late.
 
-    A value that was found equal before may be one that the source has deleted since, without the copy having seen it.
+    The source may since have deleted a value that was found equal before, without the copy having seen the tombstone.
 
-    :param overtaken_times: objects that there are of the partition now.
+    :param overtaken_times: number of the partition's objects that exist now.
     """
     return document.overtaken_times == overtaken_times
 
 
 def store_proven(store: ObjectStore, document: ProvenPartition) -> None:
-    """Replace a partition's document. Two comparers may overwrite each other: what is lost is compared again."""
+    """Replace a partition's document. Two writers may overwrite each other: what is lost is compared again."""
     store.put(proven_key(document.migration_id, *document.key), document.canonical())
 
 
 def forget_proven(store: ObjectStore, migration_id: str, topic: str, partition: int) -> bool:
-    """Take back what was proven of a partition, because its target topic is another one now; whether there was any."""
+    """Discard what was proven of a partition whose target topic was replaced; return whether there was anything."""
     key = proven_key(migration_id, topic, partition)
     data = store.get(key)
     if data is None:
@@ -146,7 +146,7 @@ def forget_proven(store: ObjectStore, migration_id: str, topic: str, partition: 
     try:
         found = ProvenPartition.parse(data)
     except ValidationError:
-        return False  # nobody takes it for a proof
+        return False  # an unreadable document proves nothing
     if found.proven is None and found.differing is None:
         return False
     nothing = {"proven": None, "differing": None, "differed_times": 0, "postponed": "", "postponed_at": ""}
@@ -162,7 +162,7 @@ def _begins(proven: ProvenRange, compared: ContentRange) -> bool:
 
 
 def fits(proven: ProvenRange, compared: ContentRange, offset_map: PartitionMap) -> bool:
-    """Whether a proven range is a first part of what is to be compared, by the map as it is now."""
+    """Return whether a proven range is the first part of what must be compared, according to the current map."""
     if not _begins(proven, compared) or proven.source_end_offset > compared.source_end_offset:
         return False
     if proven.source_end_offset == compared.source_end_offset:
@@ -172,13 +172,13 @@ def fits(proven: ProvenRange, compared: ContentRange, offset_map: PartitionMap) 
     if len(offset_map) == 1:
         shift = next(offset_map.runs()).shift
         return proven.source_end_offset - shift == proven.target_end_offset
-    # The runs may have been corrected since: the last proven record has to be where it was.
+    # The runs may have been corrected since: the last proven record must still be where it was.
     found = offset_map.translate(proven.source_end_offset - 1)
     return found.how in (How.EQUAL, How.EXACT) and found.target_offset == proven.target_end_offset - 1
 
 
 def rest_of(compared: ContentRange, proven: ProvenRange | None) -> ContentRange | None:
-    """What of a range is left to compare; None if nothing is."""
+    """Return the part of a range that is left to compare; None if nothing is."""
     if proven is None:
         return compared
     left = compared.model_copy(
@@ -192,7 +192,7 @@ class Anchor:
     """The leader epoch at a target offset: below it, in the same topic, the same epoch means the same log.
 
     :param offset: -1 where nothing was written yet.
-    :param topic_id: of the target topic; empty where its brokers do not tell it, and then nothing stays proven.
+    :param topic_id: of the target topic; empty where its brokers do not report it, and then nothing stays proven.
     """
 
     def __init__(self, offset: int = -1, epoch: int = -1, topic_id: str = "") -> None:
@@ -202,10 +202,10 @@ class Anchor:
 
     @classmethod
     def below(cls, wire: Wire, key: TopicPartition, target_end_offset: int) -> Anchor:
-        """The anchor of all that lies below an offset.
+        """Take the anchor of everything below an offset.
 
-        To be taken before the log is read, and before a range that is to grow is looked at by :func:`still_holds`:
-        whatever is written again after that has another epoch or topic id than the anchor.
+        Take it before the log is read, and before :func:`still_holds` checks a range that is to grow: whatever is
+        rewritten after that has another epoch or topic id than the anchor.
         """
         topic_id = _topic_id(wire, key[0])
         if target_end_offset <= 0:
@@ -215,11 +215,11 @@ class Anchor:
 
 
 def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
-    """Whether the target's log is still the one that was read, up to the anchor.
+    """Return whether the target's log is still the one that was read, up to the anchor.
 
-    A log start that has moved behind the anchor says nothing against it: what was deleted there was proven before.
-    A topic that was deleted and made again begins with the same epochs, so its id has to be the same, too. A range
-    without an id (an older release has written it) is not trusted.
+    A log start beyond the anchor is no evidence against it: what was deleted there was proven before. A topic that was
+    deleted and recreated begins with the same epochs, so its id must be the same too. A range without an id (written
+    by an older release) is not trusted.
     """
     key = (target_topic, partition)
     if not proven.target_topic_id or _topic_id(wire, target_topic) != proven.target_topic_id:
@@ -232,9 +232,9 @@ def still_holds(wire: Wire, proven: ProvenRange, target_topic: str, partition: i
 
 
 def is_another_log(wire: Wire, proven: ProvenRange, target_topic: str, partition: int) -> bool:
-    """Whether the target's log is certainly not the one that was read: another topic, a lower end, another epoch.
+    """Return whether the target's log is certainly not the one that was read: other topic, lower end or other epoch.
 
-    Where configs that compact may be back already, the batch at the anchor may be gone; that says nothing.
+    Where configs that compact may already be restored, the batch at the anchor may be missing; that proves nothing.
     """
     key = (target_topic, partition)
     if proven.target_topic_id and _topic_id(wire, target_topic) != proven.target_topic_id:
@@ -248,13 +248,13 @@ def is_another_log(wire: Wire, proven: ProvenRange, target_topic: str, partition
 
 
 def _topic_id(wire: Wire, topic: str) -> str:
-    """The id of a topic; empty if it is not there, or its brokers do not tell."""
+    """Return the id of a topic; empty if the topic does not exist or its brokers do not report it."""
     found = wire.metadata([topic]).get(topic)
     return "" if found is None or found.error_code else found.topic_id
 
 
 def _epoch_at(wire: Wire, key: TopicPartition, offset: int) -> int | None:
-    """Leader epoch of the batch that covers an offset; None if there is none."""
+    """Return the leader epoch of the batch that covers an offset; None if there is none."""
     try:
         batches, _ = read_batches(fetch_span(wire, key, offset, isolation=0, max_bytes=1).records)
     except OutsideOfLog:
@@ -271,10 +271,10 @@ def grown(
     anchor: Anchor,
     log_starts: tuple[int, int],
 ) -> ProvenRange:
-    """A proven range and the piece behind it, which was found equal.
+    """Extend a proven range by the piece that follows it, which was found equal.
 
-    :param piece: what was compared; it begins where ``former`` ends.
-    :param log_starts: of source and target.
+    :param piece: the compared range; it begins where ``former`` ends.
+    :param log_starts: log starts of source and target.
     """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     first = former or ProvenRange(
@@ -303,6 +303,6 @@ def grown(
 
 
 def differing(document: ProvenPartition, content: PartitionContent) -> dict[str, object]:
-    """What a difference changes in a partition's document."""
+    """Return what a difference changes in a partition's document."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {"differing": content, "differed_times": document.differed_times + 1, "differed_at": now}

@@ -1,4 +1,4 @@
-"""The content check over many partitions: one call per partition, stored results, and a runner for one process."""
+"""The content check of many partitions: one call per partition, stored results, and a runner for one process."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ Progress = Callable[[PartitionContent, int, int], None]
 
 
 def result_key(migration_id: str, topic: str, partition: int) -> str:
-    """Key of a partition's result below the journal location."""
+    """Return the key of a partition's result below the journal location."""
     return f"{migration_id}/results/content/{topic_key(topic)}-{partition}.json"
 
 
 class ContentResults:
-    """Stored results of one content job. A result of another job (an earlier attempt) is not one of ours."""
+    """Stored results of one content job. Results of another job (an earlier attempt) are ignored."""
 
     def __init__(self, job: ContentJob, store: ObjectStore) -> None:
         self._job = job
@@ -60,7 +60,7 @@ class ContentResults:
         self._digest = job.digest()
 
     def read(self, compared: ContentRange) -> PartitionContent | None:
-        """The result of a range, if this job has one."""
+        """Read the result of a range, if this job has one."""
         data = self._store.get(result_key(self._job.migration_id, *compared.key))
         if data is None:
             return None
@@ -79,26 +79,26 @@ class ContentResults:
         self._store.put(result_key(self._job.migration_id, *compared.key), document.canonical())
 
     def read_all(self) -> list[PartitionContent]:
-        """The results of all ranges, for whoever started the job elsewhere.
+        """Read the results of all ranges, for a caller that ran the job in another process.
 
-        :raises Transient: some are not there: the job did not end well.
+        :raises Transient: some results are missing: the job did not end successfully.
         """
         found = [(compared, self.read(compared)) for compared in self._job.ranges]
         missing = [compared for compared, content in found if content is None]
         if missing:
             raise Transient(
-                f"{len(missing)} of {len(found)} partitions were not compared, the first is "
+                f"{len(missing)} of {len(found)} partitions were not compared; the first is "
                 f"{missing[0].topic}-{missing[0].partition}",
                 where=Where(migration_id=self._job.migration_id, phase="validate"),
-                next_step="look at the log of the Spark job, then clear validate",
+                next_step="check the log of the Spark job, then clear validate",
             )
         return [content for _, content in found if content is not None]
 
 
 class ContentChecker:
-    """Compares partitions of one job with its own connections. One owner: not thread-safe.
+    """Compares partitions of one job over its own connections. Not thread-safe: one owner.
 
-    :param stop: asked before each batch; True ends with :class:`Interrupted`.
+    :param stop: called before each batch; True ends the check with :class:`Interrupted`.
     """
 
     def __init__(
@@ -129,13 +129,12 @@ class ContentChecker:
         return self._wires[role]
 
     def check(self, compared: ContentRange) -> PartitionContent:
-        """Compare a partition and store the result; what is found equal already is not read again.
+        """Compare a partition and store the result; what was already found equal is not read again.
 
-        Where that is kept as proven ranges, each is used only after a look at its anchor: the result of a job says
-        nothing of what has become of the target's log since. A partition that cannot be compared is a result with
-        ``error``.
+        With proven ranges, each range is used only after its anchor was checked: a job's result says nothing about
+        what happened to the target's log since. A partition that cannot be compared gives a result with ``error``.
 
-        :raises Interrupted: told to stop.
+        :raises Interrupted: a stop was requested.
         :raises StorageUnavailable: the result cannot be stored.
         """
         known = None if self._job.start_from_proven else self._results.read(compared)
@@ -146,7 +145,7 @@ class ContentChecker:
         except Interrupted:
             raise
         except MigrationError as error:
-            self.close()  # a broken connection must not spoil the next partition
+            self.close()  # a broken connection must not affect the next partition
             content = _not_compared(compared, error)
         if self._job.archive_location is not None:
             content = content.model_copy(update={"method": "archive"})
@@ -158,7 +157,7 @@ class ContentChecker:
         return self._compare(compared, offset_map, self._target_log(compared, offset_map))
 
     def _check_rest(self, compared: ContentRange) -> PartitionContent:
-        """Compare what is not proven yet; what is found equal is proven from then on."""
+        """Compare what is not proven yet; store what is found equal as proven."""
         offset_map = self._offset_map(compared)
         document = load_proven(self._store, self._job.migration_id, compared)
         target_key = (compared.target_topic, compared.partition)
@@ -185,11 +184,11 @@ class ContentChecker:
     def _usable(
         self, proven: ProvenRange | None, compared: ContentRange, offset_map: PartitionMap
     ) -> ProvenRange | None:
-        """What was proven before, if it still says something of these logs."""
+        """Return what was proven before, if it still holds for these logs."""
         if proven is None or not fits(proven, compared, offset_map):
             return None
         if not still_holds(self._wire("target"), proven, compared.target_topic, compared.partition):
-            log.warning("%s-%d: the target's log was written again, so it is compared again", *compared.key)
+            log.warning("%s-%d: the target's log was rewritten, so it is compared again", *compared.key)
             return None
         return proven
 
@@ -200,7 +199,7 @@ class ContentChecker:
         target: CommittedLog,
         source: CommittedLog | None = None,
     ) -> PartitionContent:
-        """Compare a piece with the source, and with the archive what the source has deleted of it."""
+        """Compare a piece with the source, and what the source has deleted of it with the archive."""
         source = source or self._source_log(piece)
         content = compare_content(piece, offset_map, self._job.rules(piece.topic), source, target, self._options)
         if content.uncompared and self._job.archive_of_deleted is not None:
@@ -217,7 +216,7 @@ class ContentChecker:
         return ours
 
     def _source_log(self, compared: ContentRange) -> CommittedLog:
-        """The source's side: the cluster, or the archive where nobody may know the cluster."""
+        """Return the source's side: the cluster, or the archive where the job does not know the cluster."""
         if self._job.archive_location is None:
             return KafkaLog(self._wire("source"), compared.topic, compared.partition)
         return ArchiveLog(self._segments(self._job.archive_location, compared), compared.source_start_offset)
@@ -237,16 +236,16 @@ class ContentChecker:
 
 
 def _check_stable(compared: ContentRange, target: CommittedLog) -> None:
-    """Somebody else's open transaction hides what lies behind its first record, ours included.
+    """Check that no other producer's open transaction hides our records: it hides all that follows its first record.
 
     :raises Transient: our last record cannot be read yet.
     """
     stable = target.last_stable_offset()
     if stable < compared.target_end_offset:
         raise Transient(
-            f"an open transaction on the target hides what lies from offset {stable} on",
+            f"an open transaction on the target hides all records from offset {stable} on",
             where=Where(cluster="target", topic=compared.target_topic, partition=compared.partition, offset=stable),
-            next_step="find it (kafka-transactions.sh find-hanging) and wait for its end; then clear validate",
+            next_step="find it (kafka-transactions.sh find-hanging) and wait until it ends; then clear validate",
         )
 
 
@@ -264,8 +263,8 @@ def _not_compared(compared: ContentRange, error: MigrationError) -> PartitionCon
 class LocalContentRunner:
     """Runs content jobs in this process, a few partitions at a time.
 
-    :param threads: partitions at the same time.
-    :param stop: asked before each batch; True ends with :class:`Interrupted`.
+    :param threads: how many partitions are compared in parallel.
+    :param stop: called before each batch; True ends the job with :class:`Interrupted`.
     """
 
     def __init__(self, clients: Clients, *, threads: int = 4, stop: Callable[[], bool] = lambda: False) -> None:
@@ -274,10 +273,10 @@ class LocalContentRunner:
         self._stop = stop
 
     def run(self, job: ContentJob, *, progress: Progress | None = None) -> list[PartitionContent]:
-        """One result per range, ascending by topic and partition; they are stored as well.
+        """Return one result per range, ascending by topic and partition, and store the results.
 
-        :param progress: called with (result, partitions done, partitions in all).
-        :raises Interrupted: told to stop.
+        :param progress: called with (result, partitions done, total partitions).
+        :raises Interrupted: a stop was requested.
         """
         store = self._clients.store(job.journal_location)
         found: list[PartitionContent] = []
@@ -288,14 +287,14 @@ class LocalContentRunner:
         return sorted(found, key=lambda content: content.key)
 
     def submit(self, spec: object, job_location: str, job_key: str, read_progress: object) -> None:
-        """Run a stored job; what a phase needs of a runner (``record.context.CopyRunner``).
+        """Run a stored job; the interface that phases expect of a runner (``record.context.CopyRunner``).
 
-        :raises JobMissing: there is no such job.
+        :raises JobMissing: the job does not exist.
         """
         data = self._clients.store(job_location).get(job_key)
         if data is None:
             raise JobMissing(
-                "there is no content job",
+                "the content job does not exist",
                 where=Where(path=f"{job_location}/{job_key}"),
                 next_step="clear the task that writes it (validate)",
             )
@@ -324,7 +323,7 @@ class LocalContentRunner:
 
 @contextmanager
 def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool that forgets what has not begun when it is left by an exception."""
+    """Open a thread pool that cancels what has not begun when an exception leaves the block."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix="content")
     try:
         yield pool
@@ -335,7 +334,7 @@ def _pool(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def balanced(ranges: Iterable[ContentRange], groups: int) -> list[list[ContentRange]]:
-    """Ranges in at most ``groups`` groups of about equal numbers of offsets, the largest groups first."""
+    """Divide ranges into at most ``groups`` groups with about equal numbers of offsets, the largest groups first."""
     ordered = sorted(ranges, key=lambda item: (item.source_start_offset - item.source_end_offset, item.key))
     count = max(1, min(groups, len(ordered)))
     found: list[list[ContentRange]] = [[] for _ in range(count)]
@@ -343,6 +342,6 @@ def balanced(ranges: Iterable[ContentRange], groups: int) -> list[list[ContentRa
     for item in ordered:
         lightest = loads.index(min(loads))
         found[lightest].append(item)
-        # Opening a partition costs something, however small it is.
+        # Opening a partition has a cost, however small the partition is.
         loads[lightest] += item.source_end_offset - item.source_start_offset + 1_000
     return [group for _, group in sorted(zip(loads, found, strict=True), key=lambda pair: -pair[0]) if group]

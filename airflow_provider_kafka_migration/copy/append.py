@@ -1,8 +1,8 @@
-"""Compare-and-append: sends decided steps to the target's leaders and judges every answer.
+"""Compare-and-append: sends decided steps to the target's leaders and checks every answer.
 
-All copiers of a migration share one producer id and count records per partition, so the broker's sequence check lets a
-batch in only if it is exactly the next one (KIP-98). A refused or unexpected answer never leads to a guess: the
-partition is reset and its log says where to go on.
+All copiers of a migration share one producer id and count records per partition, so the broker's sequence check accepts
+a batch only if it is exactly the next one (KIP-98). A refusal or an unexpected answer never leads to a guess: the
+partition is reset, and its log determines where the copy resumes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ MAX_REQUESTS_PER_CHANNEL = 3
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 #: Two connections to each leader: a broker answers one connection's requests one after the other.
 CHANNELS_PER_BROKER = 2
-#: Markers whose answer is lost are waited for so long before the log end is looked at.
+#: After losing the answer for markers, wait this long for them to arrive before reading the log end.
 LOST_MARKERS_SECONDS = 0.3
 _LIST_OFFSETS_API_KEY = 2
 _LIST_OFFSETS_VERSION = 5
@@ -60,16 +60,16 @@ _PRODUCE_TIMEOUT_MS = 30_000
 
 @dataclass(eq=False)
 class Channel:
-    """One connection to a leader and the partitions that it carries."""
+    """One connection to a leader, and the partitions that it carries."""
 
     broker_id: int
     number: int
     connection: BrokerConnection
     requests: int = 0
-    #: partitions with requests on their way, and how many; of these, those with markers
+    #: partitions with unanswered requests, and how many; of these, those with marker requests
     unanswered: Counter[PartitionCopy] = field(default_factory=Counter)
     filling: Counter[PartitionCopy] = field(default_factory=Counter)
-    #: sending is paused until then: the broker throttles
+    #: nothing is sent until then, because the broker throttles
     muted_until: float = 0.0
     copies: dict[PartitionCopy, None] = field(default_factory=dict)
 
@@ -85,12 +85,12 @@ class MarkerIdentity:
 class Appender:
     """The target side of a lane.
 
-    :param busy: the partitions that have something to send, as they are when :meth:`pump` is called.
+    :param busy: a live view of the partitions that have something to send; :meth:`pump` reads it.
     :param deadline: moment of the monotonic clock after which nothing is sent.
-    :param transactional_id: of the lane: fences the markers of its former incarnations; for empty transactions where
-        markers may not be written.
+    :param transactional_id: of the lane: it fences the markers of the lane's former incarnations, and serves empty
+        transactions where the migration may not write markers.
     :param on_trouble: called with (copy, error): the partition must be reset or stopped.
-    :param on_confirmed: called with the partition when an append (given) or a fill (None) was answered as expected.
+    :param on_confirmed: called with the partition when an append (passed) or a fill (None) was answered as expected.
     """
 
     def __init__(
@@ -152,19 +152,20 @@ class Appender:
         return channel
 
     def detach(self, copy: PartitionCopy) -> None:
-        """Take a partition off its channel; its leader is asked for again."""
+        """Take a partition off its channel; the next attach looks up its leader again."""
         channel = self._channel_of.pop(copy, None)
         if channel is not None:
             channel.copies.pop(copy, None)
         self._target.forget_leaders([copy.target_key])
 
     def lose(self, channel: Channel, error: MigrationError) -> None:
-        """A connection broke: the outcome of all that it carried is unknown."""
+        """Drop a broken connection: the outcome of everything that it carried is unknown."""
         channel.connection.close()
         if self._channels.get((channel.broker_id, channel.number)) is channel:
             del self._channels[(channel.broker_id, channel.number)]
         if channel.filling:
-            # The broker may still write these markers: later ones must fence them, and its log end needs a moment.
+            # The broker may still write these markers, so later ones must fence them, and the log end needs a moment to
+            # settle.
             self._identity = None
             for copy in channel.filling:
                 copy.settles_at = time.monotonic() + LOST_MARKERS_SECONDS
@@ -173,7 +174,7 @@ class Appender:
             self.detach(copy)
 
     def close(self) -> None:
-        """Close all connections; what was not answered has an unknown outcome."""
+        """Close all connections; unanswered requests have an unknown outcome."""
         if self._transactions is not None:
             self._transactions.close()
         for channel in self._channels.values():
@@ -184,9 +185,9 @@ class Appender:
     # -- how holes are filled ----------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Before the first look at a log end: find out how holes can be filled.
+        """Find out how holes can be filled; call it before the first log end is read.
 
-        Where markers may not be written, transactions that former incarnations left open are over when this returns.
+        Where the migration may not write markers, this ends the transactions that former incarnations left open.
         """
         self._markers_refused = markers_are_refused(self._target)
         if self._markers_refused:
@@ -194,8 +195,8 @@ class Appender:
 
     def _fall_back(self) -> None:
         _say_once(
-            "control markers may not be written on the target (ClusterAction on the cluster, or Alter since Kafka 3.8, "
-            "is missing, or the api): holes are filled by empty transactions, which takes longer"
+            "the migration cannot write control markers on the target (it lacks ClusterAction on the cluster, or Alter "
+            "since Kafka 3.8, or the brokers lack the api): holes are filled by empty transactions, which takes longer"
         )
         transactions = EmptyTransactions(
             self._target.config, self._transactional_id, deadline=self._deadline, wake=lambda: self.wake()
@@ -203,7 +204,7 @@ class Appender:
         try:
             transactions.begin()
         except Terminal as error:
-            # Partitions without holes need none of it.
+            # Partitions without holes need no empty transactions, so this error stops only those with holes.
             transactions.close()
             self._fill_error = error
         except BaseException:
@@ -213,7 +214,7 @@ class Appender:
             self._transactions = transactions
 
     def is_settling(self, copy: PartitionCopy) -> bool:
-        """The log end may still grow by what is on its way, so it says nothing yet."""
+        """Return whether unanswered requests may still move the log end, so that it is not reliable yet."""
         if self._transactions is not None and self._transactions.is_filling(copy.target_key):
             return True
         return any(channel.unanswered[copy] > 0 for channel in self._channels.values())
@@ -227,7 +228,7 @@ class Appender:
         """
         if clock.is_over(self._deadline):
             raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice goes on from the target's log end"
+                "the slice has ended", next_step="none: the next slice continues from the target's log end"
             )
         if self._markers_refused:
             self._collect_fills()
@@ -246,7 +247,7 @@ class Appender:
             self._submit_fills(now)
 
     def _waiting(self) -> dict[Channel, list[PartitionCopy]]:
-        """What has something to send, by the channel that it goes through."""
+        """Return the partitions with something to send, by channel."""
         found: dict[Channel, list[PartitionCopy]] = {}
         for copy in self._busy:
             channel = self._channel_of.get(copy)
@@ -286,8 +287,8 @@ class Appender:
             copy.phase is CopyState.RUNNING
             and bool(copy.pending)
             and not copy.filling
-            # A partition without producer state takes any sequence: if the first batch were refused (too large, for
-            # instance), the second one would be written in its place. So the first one goes alone.
+            # A partition without producer state accepts any sequence: if the first batch were refused (too large, for
+            # instance), the second one would be written in its place. So the first one is sent alone.
             and len(copy.in_flight) < (MAX_IN_FLIGHT_BATCHES if copy.has_appended else 1)
             and isinstance(copy.pending[0], Append)
         )
@@ -298,7 +299,7 @@ class Appender:
             copy.phase is CopyState.RUNNING
             and bool(copy.pending)
             and not copy.filling
-            # Markers are not compared: they may go only when all that was sent before is known to be there.
+            # The broker checks no sequence for markers: they may be sent only once everything sent before is confirmed.
             and not copy.in_flight
             and isinstance(copy.pending[0], Hole)
         )
@@ -331,7 +332,7 @@ class Appender:
         channel.connection.submit(
             MARKERS_API_KEY, version, parts, lambda frame: errors.update(marker_errors(frame)), flexible=True
         )
-        # Same connection, so the broker looks at the log end after it has written the markers: one round trip.
+        # Same connection, so the broker reads the log end after it has written the markers: one round trip.
         body = _log_end_request(list(counts))
         channel.connection.submit(
             _LIST_OFFSETS_API_KEY,
@@ -341,9 +342,11 @@ class Appender:
         )
 
     def _marker_identity(self) -> MarkerIdentity:
-        """The fencing token of this incarnation: taken when the first marker is needed, and anew when some were lost.
+        """Return the fencing token of this incarnation.
 
-        :raises Terminal: the transactional id may not be used.
+        It is requested when the first marker is needed, and again after marker requests were lost.
+
+        :raises Terminal: the migration may not use the transactional id.
         :raises Transient: the coordinator does not answer.
         """
         if self._identity is None:
@@ -351,7 +354,7 @@ class Appender:
         return self._identity
 
     def _collect_fills(self) -> None:
-        """What empty transactions have filled: the appends behind it can go."""
+        """Collect what empty transactions have filled, so that the appends behind it can be sent."""
         if self._transactions is None and self._fill_error is None:
             self._fall_back()
         for filled in self._transactions.collect() if self._transactions is not None else ():
@@ -407,14 +410,14 @@ class Appender:
                     self._on_confirmed(copy, confirmed)
 
     def _append_error(self, copy: PartitionCopy, item: produce.ProducedPartition) -> MigrationError:
-        what = "the append was refused" + (f" ({item.error_message})" if item.error_message else "")
+        what = "the broker refused the append" + (f" ({item.error_message})" if item.error_message else "")
         where = Where(cluster="target", topic=item.topic, partition=item.partition, offset=copy.confirmed_source_offset)
         if item.error_code in (
             error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
             error_codes.DUPLICATE_SEQUENCE_NUMBER,
             error_codes.UNKNOWN_PRODUCER_ID,
         ):
-            return OutOfOrder(what, where=where, next_step="none: the copier looks at the target's log end again")
+            return OutOfOrder(what, where=where, next_step="none: the copier reads the target's log end again")
         if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
             return too_large(copy.in_flight[0], what, where)
         return error_codes.error_for(item.error_code, what, where=where, needs="Write")
@@ -446,7 +449,7 @@ class Appender:
                     self._judge_fill(copy, item.offset)
 
     def _judge_fill(self, copy: PartitionCopy, log_end_offset: int) -> None:
-        """The log end after a fill tells how much of it was written, and whether somebody else was there."""
+        """Judge a fill by the log end after it: how much of it was written, and whether another writer was there."""
         if log_end_offset > copy.confirmed_offset + copy.filling or log_end_offset < copy.confirmed_offset:
             self._on_trouble(copy, unexpected_end(copy, log_end_offset))
         elif log_end_offset == copy.confirmed_offset:
@@ -463,7 +466,7 @@ _said: set[str] = set()
 
 
 def _say_once(text: str) -> None:
-    """Once per process: every slice of every lane would say it again."""
+    """Log a warning once per process: every slice of every lane would repeat it."""
     with _said_lock:
         is_new = text not in _said
         _said.add(text)
@@ -474,8 +477,8 @@ def _say_once(text: str) -> None:
 def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:
     step = copy.pending[0]
     assert isinstance(step, Hole)
-    # The first marker after a resume goes alone: from then on those of former incarnations are refused, and what they
-    # have left is seen before many more are written.
+    # The first marker after a resume is sent alone: from then on the broker refuses markers of former incarnations, and
+    # the copier sees what they have left before it writes many more.
     return min(step.count, limit) if copy.has_filled else 1
 
 

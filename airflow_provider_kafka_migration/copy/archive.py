@@ -1,9 +1,9 @@
 """The archive: raw batches in object storage, in Kafka's own ``.log`` format with the source's offsets.
 
-``<migration_id>/segments/<topic>/<partition>/<from:020d>.<until:020d>.<sha256[:16]>.log`` and, written after it, the
-same with ``.json``: the entry. Both are create-only, and the name tells the content, so a second writer with the same
-bytes changes nothing. A segment without an entry was never finished and does not count. The first field of the name is
-what ``kafka-dump-log`` reads as base offset.
+A segment is ``<migration_id>/segments/<topic>/<partition>/<from:020d>.<until:020d>.<sha256[:16]>.log`` and, written
+after it, its entry: the same name with ``.json``. Both are create-only, and the name identifies the content, so a
+second writer with the same bytes changes nothing. A segment without an entry was never finished and does not count.
+``kafka-dump-log`` reads the first field of the name as the base offset.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from airflow_provider_kafka_migration.offset_map.runs import topic_key, topic_of
 from airflow_provider_kafka_migration.storage.base import Bytes, ObjectStore
 
 _NAME = re.compile(r"(?P<from>[0-9]{20})\.(?P<until>[0-9]{20})\.[0-9a-f]{16}\.json")
-#: How the key of the entry of a segment without batches ends: it was a hole, or a gap of the source.
+#: End of the entry's key for a segment without batches, which is a hole or a gap of the source.
 _EMPTY = f".{hashlib.sha256(b'').hexdigest()[:16]}.json"
 _RESTORE = "restore the object from a version of the bucket, or delete it and its entry and copy the partition again"
 
 
 def segments_prefix(migration_id: str, topic: str, partition: int) -> str:
-    """Where the segments of a partition are, with a slash at the end."""
+    """Return the key prefix of a partition's segments, with a slash at the end."""
     return f"{migration_id}/segments/{topic_key(topic)}/{partition}/"
 
 
@@ -75,12 +75,13 @@ class SegmentWriter:
         log_start_offset: int = -1,
         last_stable_offset: int = -1,
     ) -> SegmentEntry:
-        """Make batches durable, then count them. Returns the entry, that of an earlier writer if there is one.
+        """Make batches durable, then write the entry that makes them count.
 
         :param batches: as fetched; a truncated last one is left out.
         :param until_offset: everything below it, down to ``from_offset``, is covered.
-        :raises BatchMalformed: a batch whose CRC is wrong: nothing damaged is archived.
-        :raises SegmentTampered: the object is there with other content, though its entry counts.
+        :returns: the entry, or that of an earlier writer if there is one.
+        :raises BatchMalformed: a batch has a wrong CRC; damaged data are not archived.
+        :raises SegmentTampered: the object exists with other content, although its entry counts.
         """
         parsed, consumed = read_batches(memoryview(batches))
         for batch in parsed:
@@ -114,8 +115,8 @@ class SegmentWriter:
             if self.store.get(entry.key) == data:
                 return
             if self.store.get(_entry_key(entry.key)) is not None:
-                raise _tampered(entry.key, "it is not what its name says", entry) from None
-            # Torn by a store that isn't atomic, and it never counted.
+                raise _tampered(entry.key, "its content does not match its name", entry) from None
+            # A store that isn't atomic left it torn, and it never counted.
             self.store.put(entry.key, data)
 
     def _put_entry(self, entry: SegmentEntry) -> SegmentEntry:
@@ -123,13 +124,13 @@ class SegmentWriter:
         try:
             self.store.put_new(key, entry.canonical())
         except ObjectExists:
-            # Another fetch of the same bytes: only what the broker said beside them may differ.
+            # Another fetch of the same bytes: only the offsets that the broker returned with them may differ.
             return _read_entry(self.store, key)
         return entry
 
 
 def _whole(batches: Bytes | memoryview, consumed: int) -> Bytes:
-    """The whole batches as an object of their own; not copied where they are one already."""
+    """Return the whole batches as one bytes object, without a copy where they already are one."""
     owner = batches.obj if isinstance(batches, memoryview) else batches
     if isinstance(owner, bytes | bytearray) and len(owner) == len(batches) == consumed:
         return owner
@@ -137,14 +138,14 @@ def _whole(batches: Bytes | memoryview, consumed: int) -> Bytes:
 
 
 def record_count(batch: AnyBatch) -> int:
-    """Records of a batch, aborted ones included, markers not."""
+    """Return the number of records in a batch, including aborted ones, without markers."""
     if isinstance(batch, LegacyBatch):
         return sum(1 for _ in batch.records())
     return 0 if batch.is_control else batch.record_count
 
 
 def is_gap(entry: SegmentEntry) -> bool:
-    """Whether the source had deleted all of a segment's offsets before anybody had read them."""
+    """Return whether the source had deleted all of a segment's offsets before any copier had read them."""
     return entry.batch_count == 0 and entry.log_start_offset >= entry.until_offset
 
 
@@ -160,11 +161,11 @@ def _tampered(key: str, why: str, entry: SegmentEntry | None = None) -> SegmentT
 def _read_entry(store: ObjectStore, key: str) -> SegmentEntry:
     data = store.get(key)
     if data is None:
-        raise _tampered(key, "its entry is gone")
+        raise _tampered(key, "its entry is missing")
     try:
         entry = SegmentEntry.parse(data)
     except ValidationError as error:
-        raise _tampered(key, f"{error.error_count()} fields of its entry are wrong") from None
+        raise _tampered(key, f"{error.error_count()} fields of its entry are invalid") from None
     expected = f"{entry.from_offset:020d}.{entry.until_offset:020d}.{entry.sha256[:16]}.log"
     sealed = seal(json.loads(data)) == entry.entry_sha256
     if _entry_key(entry.key) != key or not entry.key.endswith(f"/{expected}") or not sealed:
@@ -173,7 +174,7 @@ def _read_entry(store: ObjectStore, key: str) -> SegmentEntry:
 
 
 class _Name(NamedTuple):
-    """What the key of an entry tells; sorts by offset."""
+    """The fields in the key of an entry; sorts by offset."""
 
     from_offset: int
     until_offset: int
@@ -190,15 +191,15 @@ def _parse_name(key: str) -> _Name | None:
 
 
 class _Names:
-    """Names of one kind, sorted, with what is needed to find those that cover an offset."""
+    """The sorted names of one kind, indexed to find those that cover an offset."""
 
     def __init__(self) -> None:
         self._names: list[_Name] = []
-        #: the largest end of each name and those before it
+        #: for each name, the largest end among it and those before it
         self._reach: list[int] = []
 
     def covering(self, position: int) -> _Name | None:
-        """The name that covers an offset, that with the largest end if there are several."""
+        """Return the name that covers an offset, the one with the largest end if there are several."""
         stop = bisect_right(self._names, position, key=lambda name: name.from_offset)
         if stop == 0 or self._reach[stop - 1] <= position:
             return None
@@ -212,17 +213,17 @@ class _Names:
         return best
 
     def first_from(self, position: int) -> int | None:
-        """Where the first segment begins that lies above an offset."""
+        """Return where the first segment above an offset begins."""
         index = bisect_right(self._names, position, key=lambda name: name.from_offset)
         return self._names[index].from_offset if index < len(self._names) else None
 
     def last_from(self, position: int) -> int | None:
-        """Where the last segment begins that does not lie above an offset."""
+        """Return the last segment begin that is not above an offset."""
         index = bisect_right(self._names, position, key=lambda name: name.from_offset)
         return self._names[index - 1].from_offset if index else None
 
     def replace(self, since: int, found: Iterable[_Name]) -> None:
-        """Know these names as well; those from an offset on are sorted in."""
+        """Add names, sorting them in from an offset on."""
         first = bisect_left(self._names, since, key=lambda name: name.from_offset)
         self._names[first:] = sorted({*self._names[first:], *found})
         del self._reach[first:]
@@ -235,13 +236,13 @@ class _Names:
 class SegmentIndex:
     """Finds and reads the segments of one partition; follows an archive that grows.
 
-    Segments with batches win over those without, wherever both cover an offset: a copier that was killed may have had
-    records on their way into the archive while its successor, which could not know, recorded a gap of the source.
+    Segments with batches win over those without, wherever both cover an offset: a killed copier may still have been
+    putting records into the archive while its successor, which could not know, recorded a gap of the source.
 
-    :param topic_id: of the plan; an entry with another one raises :class:`TopicRecreated`.
+    :param topic_id: the planned topic id; an entry with another one raises :class:`TopicRecreated`.
     """
 
-    #: Every so many look-ups that find nothing, all names are listed again, not only those of later offsets.
+    #: After this many listings, all names are listed again, not only those of later offsets.
     FULL_LISTING_EVERY = 16
 
     def __init__(self, store: ObjectStore, migration_id: str, topic: str, partition: int, topic_id: str = "") -> None:
@@ -255,21 +256,21 @@ class SegmentIndex:
         self._misses = 0
 
     def find(self, position: int) -> SegmentEntry | None:
-        """The entry that covers an offset, that with the largest end if there are several; None if none does yet.
+        """Return the entry that covers an offset, the one with the largest end if there are several; None: none yet.
 
-        One without batches ends where one with batches begins, whatever its name says.
+        An entry without batches ends where one with batches begins, whatever its name says.
         """
         name = self._full.covering(position)
         if name is None:
-            # Records may have come since a segment without any was seen here.
+            # Records may have come since a segment without any was found here.
             self._refresh(position)
             name = self._covering(position)
         return None if name is None else self._cut(name)
 
     def find_undisputed(self, position: int) -> SegmentEntry | None:
-        """As :meth:`find`, but where the source's gap was recorded it is a gap, also if the archive has records there.
+        """Find as :meth:`find` does, but treat a recorded source gap as a gap even if the archive has records there.
 
-        For comparisons with a target: it may have been copied before these records came, or after.
+        For comparisons with a target, which may have been copied before these records came, or after.
         """
         if not self._is_listed:
             self._refresh(position)
@@ -280,22 +281,22 @@ class SegmentIndex:
         return found.model_copy(update={"until_offset": self._gap_from(position, found.until_offset)})
 
     def chain(self, position: int) -> Iterator[SegmentEntry]:
-        """Entries from an offset on, without a gap, as far as there are some."""
+        """Yield the entries from an offset on, as far as they are contiguous."""
         while (entry := self.find(position)) is not None:
             yield entry
             position = entry.until_offset
 
     def until_offset(self, position: int) -> int:
-        """How far the archive covers the partition without a gap from ``position`` on; reads only names."""
+        """Return how far the archive covers the partition without a gap from ``position`` on; reads only names."""
         self._refresh(position)
         while (name := self._covering(position)) is not None:
             position = name.until_offset
         return position
 
     def read_until_offset(self, position: int) -> int:
-        """How far the archive has what the source had: :meth:`until_offset`, but a gap of the source ends it.
+        """Return how far the archive has what the source had: as :meth:`until_offset`, but a source gap ends it.
 
-        Also a gap whose records have come into the archive after all: a copy may have passed it before.
+        That includes a gap whose records came into the archive later: a copy may have passed it before.
         """
         self._refresh(position)
         while self._gap(position) is None and (name := self._covering(position)) is not None:
@@ -304,13 +305,13 @@ class SegmentIndex:
         return position
 
     def _gap(self, position: int) -> SegmentEntry | None:
-        """The entry of the source's gap that covers an offset, if one is known."""
+        """Return the entry of the source gap that covers an offset, if one is known."""
         name = self._empty.covering(position)
         entry = None if name is None else self._entry(name.key)
         return entry if entry is not None and is_gap(entry) else None
 
     def _gap_from(self, position: int, until_offset: int) -> int:
-        """Where the first gap of the source in ``(position, until_offset)`` begins; else the end."""
+        """Return where the first source gap in ``(position, until_offset)`` begins; without one, ``until_offset``."""
         begin = self._empty.first_from(position)
         while begin is not None and begin < until_offset:
             if self._gap(begin) is not None:
@@ -319,18 +320,21 @@ class SegmentIndex:
         return until_offset
 
     def gap_until(self, position: int, until_offset: int) -> int:
-        """How far a gap may reach that begins at an offset: not into records that the archive has."""
+        """Return how far a gap at an offset may reach: not into records that the archive has."""
         self._refresh(position)
         begin = self._full.first_from(position)
         return until_offset if begin is None else min(begin, until_offset)
 
     def read(self, entry: SegmentEntry) -> Chunk:
-        """The content of a segment; :class:`SegmentTampered` if it is torn, altered or gone."""
+        """Return the content of a segment.
+
+        :raises SegmentTampered: the segment is torn, altered or missing.
+        """
         data = self.store.get(entry.key)
         if data is None:
-            raise _tampered(entry.key, "it is gone", entry)
+            raise _tampered(entry.key, "it is missing", entry)
         if len(data) != entry.size_bytes:
-            raise _tampered(entry.key, f"{len(data)} bytes instead of {entry.size_bytes}", entry)
+            raise _tampered(entry.key, f"it has {len(data)} bytes instead of {entry.size_bytes}", entry)
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise _tampered(entry.key, "its SHA-256 is not that of its entry", entry)
         return Chunk(
@@ -355,20 +359,20 @@ class SegmentIndex:
         return name._replace(until_offset=begin)
 
     def _cut(self, name: _Name) -> SegmentEntry:
-        """The entry, as far as the segment is to be used."""
+        """Return the entry, cut to the part of the segment that is to be used."""
         entry = self._entry(name.key)
         if entry.until_offset == name.until_offset:
             return entry
         return entry.model_copy(update={"until_offset": name.until_offset})
 
     def _refresh(self, position: int) -> None:
-        """List names again: those of the last known offset and later ones, now and then all."""
+        """List names again: those from the last known offset on, and periodically all."""
         self._misses += 1
         since: int | None = None
         if self._is_listed and self._misses % self.FULL_LISTING_EVERY:
             known = [names.last_from(position) for names in (self._full, self._empty)]
             since = max((begin for begin in known if begin is not None), default=None)
-        # All names that begin with this offset sort behind it: "." follows.
+        # All names that begin with this offset sort after this key, because they continue with ".".
         found = _names(self.store, self.prefix, None if since is None else f"{self.prefix}{since:020d}")
         self._is_listed = True
         if since is None:
@@ -382,10 +386,10 @@ class SegmentIndex:
     def _entry(self, key: str) -> SegmentEntry:
         entry = _read_entry(self.store, key)
         if (entry.topic, entry.partition) != (self.topic, self.partition):
-            raise _tampered(key, f"its entry is of {entry.topic}-{entry.partition}", entry)
+            raise _tampered(key, f"its entry belongs to {entry.topic}-{entry.partition}", entry)
         if self.topic_id and entry.topic_id and entry.topic_id != self.topic_id:
             raise TopicRecreated(
-                f"segment {key} is of topic id {entry.topic_id}, the plan's is {self.topic_id}",
+                f"segment {key} belongs to topic id {entry.topic_id}, but the plan has {self.topic_id}",
                 where=Where(topic=self.topic, partition=self.partition, path=key),
                 next_step="the topic was deleted and created again: start a new migration, or exclude the topic",
             )
@@ -398,9 +402,9 @@ def _names(store: ObjectStore, prefix: str, start_after: str | None) -> list[_Na
 
 
 def build_manifest(store: ObjectStore, migration_id: str) -> Manifest:
-    """The manifest of an archive, from its entries; the same entries give the same bytes.
+    """Build the manifest of an archive from its entries; the same entries give the same bytes.
 
-    :raises SegmentTampered: an entry that cannot be read. Segments themselves are not read.
+    :raises SegmentTampered: an entry cannot be read. Segments themselves are not read.
     """
     by_partition: dict[tuple[str, int], list[_Name]] = {}
     root = f"{migration_id}/segments/"
@@ -431,8 +435,10 @@ def _manifest_partition(store: ObjectStore, topic: str, partition: int, names: l
 
 
 def _without_overlap(names: Iterable[_Name]) -> tuple[list[_Name], list[tuple[int, int]]]:
-    """(segments that cover everything, gaps between them): at each offset the one that reaches furthest, and one
-    without batches only where there is no other."""
+    """Return (segments that cover everything, gaps between them).
+
+    At each offset it takes the segment that reaches furthest, and one without batches only where there is no other.
+    """
     by_kind: dict[bool, list[_Name]] = {True: [], False: []}
     for name in sorted(names):
         by_kind[_is_empty(name)].append(name)
@@ -449,7 +455,7 @@ def _without_overlap(names: Iterable[_Name]) -> tuple[list[_Name], list[tuple[in
 
 
 def _furthest(names: Iterable[_Name]) -> list[_Name]:
-    """Of sorted names those that are needed: at each offset the one that reaches furthest."""
+    """Return the needed ones of sorted names: at each offset the one that reaches furthest."""
     chosen: list[_Name] = []
     for name in names:
         if not chosen or name.from_offset > chosen[-1].until_offset:
@@ -463,7 +469,7 @@ def _furthest(names: Iterable[_Name]) -> list[_Name]:
 
 
 def _is_covered(name: _Name, others: Sequence[_Name]) -> bool:
-    """Whether sorted names cover all of another one's range."""
+    """Return whether sorted names cover the whole range of another one."""
     position = name.from_offset
     for index in range(bisect_right(others, position, key=lambda item: item.until_offset), len(others)):
         if others[index].from_offset > position:
@@ -474,11 +480,11 @@ def _is_covered(name: _Name, others: Sequence[_Name]) -> bool:
 
 # -- gap log ----------------------------------------------------------------------------------------------------------
 #
-# Source gaps in object storage, written ahead: a gap is named before the copy goes on behind it.
+# Source gaps in object storage, written ahead: a gap is recorded before the copy continues behind it.
 #
 # Create-only objects ``<migration_id>/source-gaps/<topic>/<partition>/<from_offset:020d>-<until_offset:020d>.json``. A
-# copier that is killed between the two leaves a gap that the next one meets again, perhaps a longer one: readers join
-# what overlaps. Without them a gap would be known to one process alone, and a kill would make it silent.
+# copier that is killed between the two steps leaves a gap that the next one meets again, perhaps a longer one: readers
+# join gaps that overlap. Without these objects only one process would know a gap, and a kill would hide it.
 
 
 Gap = tuple[int, int]
@@ -487,10 +493,10 @@ _GAP_NAME = re.compile(r"(?P<topic>[^/]+)/(?P<partition>[0-9]+)/(?P<from>[0-9]{2
 
 
 def write_gap(store: ObjectStore, migration_id: str, spec: CopyPartition, gap: Gap) -> None:
-    """Name a gap. The same gap twice is one.
+    """Record a gap. Recording the same gap twice has no further effect.
 
-    :param gap: (first offset that is gone, first offset that is there).
-    :raises StorageUnavailable: it cannot be named, so the copy must not go on.
+    :param gap: (first offset that is missing, first offset that exists).
+    :raises StorageUnavailable: the gap cannot be recorded, so the copy must not continue.
     """
     document = SourceGapRecord(
         migration_id=migration_id,
@@ -508,9 +514,9 @@ def write_gap(store: ObjectStore, migration_id: str, spec: CopyPartition, gap: G
 
 
 def read_gaps(stores: Iterable[ObjectStore], migration_id: str) -> dict[tuple[str, int], list[Gap]]:
-    """All gaps of a migration, ascending and joined where they overlap or touch: the names tell everything.
+    """Return all gaps of a migration, ascending and joined where they overlap or touch; reads only names.
 
-    :param stores: of the journal and of the archive; they may be one.
+    :param stores: the stores of the journal and of the archive; they may be the same.
     """
     prefix = f"{migration_id}/{_FOLDER}/"
     found: dict[tuple[str, int], set[Gap]] = {}
@@ -524,7 +530,7 @@ def read_gaps(stores: Iterable[ObjectStore], migration_id: str) -> dict[tuple[st
 
 
 def joined(gaps: Iterable[Gap]) -> list[Gap]:
-    """Ranges in ascending order; those that overlap or touch are one."""
+    """Return ranges in ascending order, joined where they overlap or touch."""
     found: list[Gap] = []
     for first, until in sorted(gaps):
         if found and first <= found[-1][1]:

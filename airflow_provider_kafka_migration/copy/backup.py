@@ -1,7 +1,7 @@
 """The loop of a lane that knows only the source and the archive: fetch, archive. The archive is the checkpoint.
 
-What is covered by segments without a gap is what is done; a backup that is killed anywhere goes on from there. Nothing
-is decided here: batches, markers, aborted ranges and holes lie in the archive as the source has them.
+The range that segments cover without a gap is done; a backup that is killed anywhere continues from its end. This loop
+decides nothing: batches, markers, aborted ranges and holes lie in the archive as the source has them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
 
-#: A partition that could not go on for so long stops with the last error; the next slice tries again.
+#: A partition that makes no progress for this long stops with the last error; the next slice tries again.
 PATIENCE_SECONDS = 60.0
 _RETRY_PAUSES = (0.0, 0.1, 0.3, 1.0, 3.0)
-#: What was read and is not archived yet goes into the archive in the last part of a slice.
+#: In this last part of a slice, the backup reads nothing more and archives what it has read.
 FLUSH_SECONDS = 2.0
 
 
 class BackupCopier:
-    """Archives the partitions of a lane until all are done, the slice ends, or it is told to stop.
+    """Archives the partitions of a lane until all are done, the slice ends, or a stop is requested.
 
-    There is no target in here: ``target_offset`` of the results is -1, ``source_offset`` how far the archive reaches.
+    There is no target: ``target_offset`` of the results is -1, and ``source_offset`` is how far the archive reaches.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BackupCopier:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> list[PartitionResult]:
-        """Archive; one result per partition, whatever happened."""
+        """Archive the lane and return one result per partition, whatever happened."""
         try:
             self._watch.load()
             self._loop()
@@ -146,7 +146,7 @@ class BackupCopier:
             if reader.connection is connection:
                 self._feed.lose(reader, error)
 
-    # -- where a partition stands ------------------------------------------------------------------------------------
+    # -- progress of a partition -------------------------------------------------------------------------------------
 
     def _is_read(self, copy: PartitionCopy) -> bool:
         until = self._limits.until(copy)
@@ -165,7 +165,7 @@ class BackupCopier:
         )
 
     def _resume_due(self, now: float) -> None:
-        """Where the archive ends, reading goes on."""
+        """Continue to read where the archive ends."""
         due = [copy for copy in self.copies if copy.phase is CopyState.RESUMING and copy.resume_at <= now]
         if not due:
             return
@@ -188,9 +188,9 @@ class BackupCopier:
                 continue
             copy.go_back_to(position)
             if copy.read_before is not None and copy.read_before[0] >= position:
-                # Asked for before the first fetch: has the source lost what was archived? What was read beyond the
-                # archive counts as well, or a slice that ended with SOURCE_TRUNCATED there would be forgotten. An epoch
-                # of a lower offset is none of this position.
+                # The epoch lets attach check, before the first fetch, whether the source has lost what was archived.
+                # What was read beyond the archive counts as well, or a slice that ended with SOURCE_TRUNCATED there
+                # would be forgotten. The epoch of a lower offset says nothing about this position.
                 copy.source_epoch = max(copy.source_epoch, copy.read_before[1])
             copy.phase = CopyState.RUNNING
             ready.append(copy)
@@ -234,10 +234,10 @@ class BackupCopier:
                     self._feed.reset(copy)
 
     def _settle_one(self, copy: PartitionCopy, error: MigrationError) -> None:
-        # Asked for first: what ends after that is seen in the archive.
+        # This comes first: if a put ends after it, the archive check below sees its segment.
         unfinished = self._feed.unfinished_put(copy)
         if isinstance(error, SourceGap) and self._archived_until(copy) > copy.fetch_offset:
-            # A put that a reset has left behind has ended meanwhile: nothing is lost, reading goes on behind it.
+            # A put that a reset has left behind has ended meanwhile: nothing is lost, and reading continues behind it.
             copy.reset(resume_at=time.monotonic())
             self._feed.reset(copy)
             return
@@ -260,10 +260,10 @@ class BackupCopier:
         self._feed.reset(copy)
 
     def _archive_gap(self, copy: PartitionCopy, log_start_offset: int, *, is_lost: bool) -> None:
-        """What retention has deleted is covered by a segment without batches, so that a restore can go on."""
+        """Cover what retention has deleted by a segment without batches, so that a restore can continue."""
         gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
         if is_lost:
-            # Written ahead: the next backup goes on behind the segment, and would not see the gap any more.
+            # Written ahead: the next backup continues behind the segment, and can no longer see the gap.
             write_gap(self._archive, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
         else:

@@ -1,4 +1,4 @@
-"""Opens what a copier needs from references: wires to both clusters and object stores. Secrets stay in memory."""
+"""Opens the clients of a copier from references: wires to both clusters, object stores. Secrets stay in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.storage.s3 import S3Config
 
 
 class Clients:
-    """What the data plane opens.
+    """Opens the clients of the data plane.
 
     :param references: ``{"source": ..., "target": ..., "storage": ...}``; each a mapping of settings, a reference
         (``env:NAME``, ``file:PATH``), or None (storage: the machine's own AWS identity).
@@ -63,26 +63,26 @@ class Clients:
         if isinstance(value, Mapping):
             return value
         raise ConnectionInvalid(
-            f"the reference {name!r} is neither settings nor a reference",
+            f"the value of {name!r} is neither settings nor a reference",
             where=Where(path=name),
-            next_step="write librdkafka keys, env:NAME or file:PATH",
+            next_step="write librdkafka keys, env:NAME or file:PATH there",
         )
 
     def client_config(self, name: str) -> ClientConfig:
-        """Settings of ``source`` or ``target``."""
+        """Return the settings of ``source`` or ``target``."""
         settings = self._settings(name)
         if settings is None:
             raise ConnectionInvalid(
-                f"no connection is given for the {name} cluster",
+                f"the references have no connection for the {name} cluster",
                 where=Where(cluster=name),
-                next_step=f"give a reference for {name}",
+                next_step=f"add a reference for {name}",
             )
         return ClientConfig.from_librdkafka(settings, name)
 
     def wire(self, name: str, *, timeout_seconds: float = 30.0, read_only: bool = False) -> Wire:
-        """A new wire to ``source`` or ``target``.
+        """Open a new wire to ``source`` or ``target``.
 
-        :param timeout_seconds: bound of one request.
+        :param timeout_seconds: timeout of one request.
         :param read_only: refuse to send any request that could change something.
         """
         config = replace(self.client_config(name), read_only=read_only)
@@ -91,7 +91,7 @@ class Clients:
         return wire
 
     def store(self, location: str) -> ObjectStore:
-        """A store at a location, with the storage settings."""
+        """Open a store at a location, with the storage settings."""
         value = self._references.get("storage")
         if isinstance(value, str):
             return open_store(location, S3Config.of(self._resolver, value))
@@ -99,14 +99,14 @@ class Clients:
         return open_store(location, S3Config.from_dict(dict(settings)) if settings is not None else None)
 
     def load_job(self, journal_location: str, job_key: str) -> CopyJob:
-        """The job document that a phase has written.
+        """Read the job document that a phase has written.
 
         :raises Terminal: there is no such object.
         """
         data = self.store(journal_location).get(job_key)
         if data is None:
             raise Terminal(
-                "there is no such copy job",
+                "the copy job does not exist",
                 where=Where(path=f"{journal_location}/{job_key}"),
                 next_step="clear the task that writes it (seed or tail)",
             )

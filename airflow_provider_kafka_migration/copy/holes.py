@@ -1,6 +1,6 @@
-"""Holes of a source log on the target: control markers for holes inside, fillers for a log start above 0.
+"""Fills holes of a source log on the target: control markers inside the log, fillers below a log start above 0.
 
-A control marker takes one offset and no consumer of any isolation level sees it. ``WriteTxnMarkers`` (api 27) with n
+A control marker takes one offset, and no consumer of any isolation level sees it. ``WriteTxnMarkers`` (api 27) with n
 markers appends n control batches; it needs ClusterAction on the cluster, or Alter since 3.8 (KIP-1037).
 """
 
@@ -76,11 +76,11 @@ def _varint(value: int) -> bytes:
 
 
 def encode_markers(counts: Mapping[TopicPartition, int], producer_id: int, producer_epoch: int) -> bytes:
-    """Body of WriteTxnMarkers v1: ``counts`` ABORT markers for each partition.
+    """Return the body of WriteTxnMarkers v1: ``counts`` ABORT markers for each partition.
 
-    Partitions share marker entries, so the entries are as many as the largest count. The coordinator epoch is always
-    0: it must not go down on one producer id, and equal ones are accepted. ABORT, since some brokers (Redpanda) take
-    no other.
+    Partitions share marker entries, so there are as many entries as the largest count. The coordinator epoch is always
+    0: it must not go down for one producer id, and brokers accept equal ones. The markers are ABORT because some
+    brokers (Redpanda) accept no others.
     """
     levels = sorted(set(counts.values()))
     entries: list[bytes] = []
@@ -99,10 +99,10 @@ def encode_markers(counts: Mapping[TopicPartition, int], producer_id: int, produ
 
 
 def marker_errors(frame: memoryview) -> dict[TopicPartition, int]:
-    """Error code by partition of a WriteTxnMarkers answer (header included); the last entry of a partition wins.
+    """Return the error code by partition of a WriteTxnMarkers answer (header included); a partition's last entry wins.
 
-    A broker answers all markers of one producer id in one entry, which may say 0 though most of them were dropped:
-    only the log end tells how many were written.
+    A broker answers all markers of one producer id in one entry, which may be 0 although it dropped most of them: only
+    the log end shows how many were written.
     """
     answer = WriteTxnMarkersResponse.decode(bytes(frame), version=MARKERS_VERSION, header=True)
     errors: dict[TopicPartition, int] = {}
@@ -114,7 +114,7 @@ def marker_errors(frame: memoryview) -> dict[TopicPartition, int]:
 
 
 def filler_batch(count: int, now_ms: int) -> memoryview:
-    """A gzip batch of ``count`` records without key and value: about 1.4 bytes per thousand offsets on the wire."""
+    """Return a gzip batch of ``count`` records without key and value: about 1.4 bytes per thousand offsets."""
     records = [Record(offset, now_ms, None, None, []) for offset in range(count)]
     return memoryview(encode_batch(records, 1))
 
@@ -130,12 +130,13 @@ def fill_log_start(
 ) -> int:
     """Fill an empty target partition with fillers up to ``until_offset``; the caller then deletes them.
 
-    Fillers have a producer id of their own and sequence = target offset, so filling is compare-and-append as well: it
-    can be killed, repeated and raced. Their timestamps are current, so that the producer's state does not expire.
+    Fillers have a separate producer id, and their sequence is the target offset, so filling is compare-and-append as
+    well: it can be killed, repeated and raced. Their timestamps are current, so that the producer state does not
+    expire.
 
     :param on_progress: called with (offsets filled, offsets wanted).
     :returns: the log end, equal to ``until_offset``.
-    :raises ForeignData: the partition holds something else, or its end is beyond ``until_offset``.
+    :raises ForeignData: the partition holds other records, or its end is beyond ``until_offset``.
     """
     key = (topic, partition)
     where = Where(cluster=wire.config.name, topic=topic, partition=partition)
@@ -151,7 +152,7 @@ def fill_log_start(
             on_progress(position, until_offset)
     if position > until_offset:
         raise ForeignData(
-            f"the log end is {position}, but nothing was to be written at or beyond {until_offset} yet",
+            f"the log end is {position}, but nothing should have been written at or beyond {until_offset} yet",
             where=where,
             next_step="find who writes to this target topic; delete the topic and clear topology_copy",
         )
@@ -177,12 +178,12 @@ def _append_filler(
         parts = produce.encode([produce.ProduceBatch(*key, header, raw.payload)], timeout_ms=30_000)
         answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version).partitions[0]
         if answer.error_code in (error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER, error_codes.DUPLICATE_SEQUENCE_NUMBER):
-            # Another filler was faster, or our lost answer had been a success: the log end tells.
+            # Another copier's filler was faster, or the answer that was lost had been a success: the log end decides.
             return _log_end(wire, key)
         if answer.error_code:
             if answer.error_code in error_codes.STALE_METADATA:
                 wire.forget_leaders([key])
-            raise error_codes.error_for(answer.error_code, "fillers were refused", where=where, needs="Write")
+            raise error_codes.error_for(answer.error_code, "the broker refused fillers", where=where, needs="Write")
         if answer.base_offset != position:
             raise ForeignData(
                 f"fillers were written at {answer.base_offset} instead of {position}",
@@ -195,7 +196,7 @@ def _append_filler(
 
 
 def _log_end(wire: Wire, key: TopicPartition) -> int:
-    """The log end once the high watermark has reached it: what a dead filler left is then there to stay."""
+    """Return the log end once the high watermark has reached it: what a dead copier left in the log is then final."""
 
     def attempt() -> int:
         end = wire.list_offsets([key], "log_end")[key]
@@ -220,9 +221,9 @@ def _check_only_fillers(
     batches = fetch_span(wire, key, log_end_offset - 1, isolation=READ_UNCOMMITTED).batches
     if not batches:
         raise Transient(
-            f"the log ends at {log_end_offset}, and its last record cannot be read",
+            f"the log ends at {log_end_offset}, but its last record cannot be read",
             where=where,
-            next_step="clear topology_copy when the broker is well again",
+            next_step="once the broker has recovered, clear topology_copy",
         )
     if any(isinstance(b, LegacyBatch) or b.producer_id != producers.filler_producer_id for b in batches):
         raise ForeignData(
@@ -235,7 +236,7 @@ def _check_only_fillers(
 def connection_marker_parts(
     connection: BrokerConnection, counts: Mapping[TopicPartition, int], producer_id: int, producer_epoch: int
 ) -> tuple[int, list[bytes]]:
-    """(version, body) of a marker request for a connection.
+    """Return (version, body) of a marker request for a connection.
 
     :raises BrokerRefused: the broker does not know the api at all.
     """
@@ -243,7 +244,7 @@ def connection_marker_parts(
     if not low <= MARKERS_VERSION <= high:
         raise error_codes.error_for(
             error_codes.UNSUPPORTED_VERSION,
-            "WriteTxnMarkers version 1 is not offered",
+            "the broker does not offer WriteTxnMarkers version 1",
             where=Where(cluster=connection.config.name, broker=str(connection.broker_id)),
         )
     return MARKERS_VERSION, [encode_markers(counts, producer_id, producer_epoch)]
@@ -251,33 +252,32 @@ def connection_marker_parts(
 
 # -- empty transactions -----------------------------------------------------------------------------------------------
 #
-# Holes without the right to write markers: empty transactions leave one control marker per partition.
+# Fills holes without the right to write markers: empty transactions leave one control marker per partition.
 #
 # InitProducerId, AddPartitionsToTxn, EndTxn: no record is written, and the coordinator's marker takes exactly one
-# offset of each partition, under transaction versions 1 and 2 alike. It needs Write on the topics and on the
-# transactional ids, no right on the cluster. One transaction fills one offset of many partitions; several ids, each on
-# a connection of its own, hide the round trips. An id whose epoch a newer incarnation has raised can do nothing any
-# more.
+# offset of each partition, under transaction versions 1 and 2 alike. This needs Write on the topics and on the
+# transactional ids, but no right on the cluster. One transaction fills one offset of many partitions; several ids, each
+# on a separate connection, hide the round trips. An id whose epoch a newer incarnation has raised can no longer write.
 #
-# EndTxn answers before the marker is written, so the log end is waited for. An open transaction of a dead copier is
-# ended by the coordinator at a time of its own choosing, and leaves a marker then: each incarnation therefore takes
-# all ids over (:meth:`EmptyTransactions.begin`) before it looks at a log end.
+# EndTxn answers before the marker is written, so the thread waits for the log end. The coordinator ends an open
+# transaction of a dead copier at an unknown later time, and writes a marker then: each incarnation therefore takes all
+# ids over (:meth:`EmptyTransactions.begin`) before it reads a log end.
 
 
 log = logging.getLogger(__name__)
 
 #: Transactional ids of one lane: about four times the speed of a single one on a single partition.
 IDS_PER_LANE = 8
-#: Offsets of one fill; others wait for it, and its end is looked at once.
+#: Offsets of one fill; other fills wait for it, and the log end is read once for it.
 MAX_OFFSETS_PER_FILL = 64
 MAX_PARTITIONS_PER_TRANSACTION = 500
-#: No transaction begins so close to the end of the slice, so that none stays open there.
+#: No transaction begins this close to the end of the slice, so that none stays open there.
 LAST_BEGIN_SECONDS = 0.3
-#: The markers of an ended transaction are on the log's end after this time, or are asked for by ending it again.
+#: How long to wait for the markers of ended transactions to move the log end; after that the ids are taken over again.
 MARKER_SECONDS = 5.0
 TRANSACTION_TIMEOUT_MS = 30_000
 
-#: What is open when the copier closes is ended within this time.
+#: Transactions that are open when the copier closes are ended within this time.
 CLOSE_SECONDS = 1.0
 
 #: The last version that is not flexible; all of 0.11 to 4.x have it.
@@ -292,7 +292,7 @@ class Fill(NamedTuple):
 
     :param offsets: how many, at most :data:`MAX_OFFSETS_PER_FILL`.
     :param from_offset: the log end now.
-    :param token: given back with the answer.
+    :param token: returned with the answer.
     """
 
     offsets: int
@@ -301,7 +301,7 @@ class Fill(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The end of a fill: the log end that was reached, or why nothing is known."""
+    """The end of a fill: the log end reached, or the error because of which it is not known."""
 
     key: TopicPartition
     token: Any
@@ -310,9 +310,9 @@ class Filled(NamedTuple):
 
 
 def markers_are_refused(wire: Wire) -> bool:
-    """Whether this principal may not write control markers on this cluster, or its brokers do not know how.
+    """Return whether this principal may not write control markers on this cluster, or its brokers lack the api.
 
-    Asked with a marker for a topic that cannot exist: brokers look at the permission first, then at the partition.
+    It sends a marker for a topic that cannot exist: brokers check the permission first, then the partition.
     """
     connection = wire.connection()
     low, high = connection.api_versions.get(MARKERS_API_KEY, (-1, -1))
@@ -339,10 +339,10 @@ def markers_are_refused(wire: Wire) -> bool:
 def fill_and_wait(
     config: ClientConfig, transactional_id: str, fills: Mapping[TopicPartition, Fill], *, seconds: float
 ) -> dict[TopicPartition, Filled]:
-    """Fill some partitions once, for trying it out; blocks.
+    """Fill some partitions once, as a trial; blocks.
 
     :raises PermissionMissing: Write or Describe on the transactional ids is missing.
-    :raises SliceExpired: not within ``seconds``.
+    :raises SliceExpired: the fill did not end within ``seconds``.
     """
     answered = threading.Event()
     transactions = EmptyTransactions(config, transactional_id, deadline=time.monotonic() + seconds, wake=answered.set)
@@ -365,31 +365,31 @@ class _Id:
     connection: BrokerConnection | None = None
     keys: list[TopicPartition] = field(default_factory=list)
     ending: bool = False
-    #: a request without an answer, since then (monotonic clock)
+    #: when the request that has no answer yet was sent (monotonic clock)
     asked_at: float | None = None
     due: float = 0.0
     tries: int = 0
 
     def again(self) -> None:
-        """Ask once more after a pause that grows."""
+        """Send the request again after a growing pause."""
         self.asked_at = None
         self.due = time.monotonic() + PAUSES[min(self.tries, len(PAUSES) - 1)]
         self.tries += 1
 
     def go_on(self, *, ending: bool) -> None:
-        """The next request, at once."""
+        """Send the next request immediately."""
         self.asked_at, self.ending, self.due, self.tries = None, ending, 0.0, 0
 
     def forget(self) -> None:
-        """The transaction is over."""
+        """Forget the transaction, which is over."""
         self.keys = []
         self.go_on(ending=False)
 
 
 class EmptyTransactions:
-    """Fills holes of one lane's partitions, in a thread of its own.
+    """Fills holes of one lane's partitions, in a separate thread.
 
-    :param transactional_id: of the lane; the ids used are ``<it>.hole-<n>``.
+    :param transactional_id: of the lane; the ids used are ``<transactional_id>.hole-<n>``.
     :param deadline: moment of the monotonic clock after which nothing is sent.
     :param wake: called when an answer waits to be collected.
     """
@@ -413,7 +413,9 @@ class EmptyTransactions:
     # -- the copier's side -------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Take all ids over. When it returns, every transaction of former incarnations is over, markers written.
+        """Take all ids over and start the thread.
+
+        When it returns, every transaction of former incarnations is over and its markers are written.
 
         :raises PermissionMissing: Write or Describe on the transactional ids is missing.
         """
@@ -422,25 +424,25 @@ class EmptyTransactions:
         self._thread.start()
 
     def submit(self, fills: Mapping[TopicPartition, Fill]) -> None:
-        """Fill; each partition is answered once by :meth:`collect`."""
+        """Fill these partitions; :meth:`collect` returns one answer for each."""
         with self._changed:
             self._wanted.update(fills)
             self._changed.notify()
 
     def collect(self) -> list[Filled]:
-        """Answers since the last call."""
+        """Return the answers since the last call."""
         with self._changed:
             found = list(self._answers)
             self._answers.clear()
         return found
 
     def is_filling(self, key: TopicPartition) -> bool:
-        """Whether this partition's log may still grow by a fill, so that its end says nothing yet."""
+        """Return whether a fill may still grow this partition's log, so that its end is not reliable yet."""
         with self._changed:
             return key in self._wanted or key in self._under_way
 
     def close(self) -> None:
-        """Stop after what is under way, within a moment, and close all connections."""
+        """Finish open transactions within :data:`CLOSE_SECONDS`, stop, and close all connections."""
         with self._changed:
             self._closing_since = time.monotonic()
             self._changed.notify()
@@ -479,7 +481,7 @@ class EmptyTransactions:
     def _fill(
         self, fills: Mapping[TopicPartition, Fill]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MigrationError]]:
-        """Log ends after the fill, and the partitions that were refused."""
+        """Return the log ends after the fill, and the errors of partitions that were refused."""
         if len(self._ids) < len(self._names):
             self._take_over()
         left = {key: fill.offsets for key, fill in fills.items()}
@@ -489,7 +491,7 @@ class EmptyTransactions:
         except SliceExpired:
             raise
         except Transient as error:
-            # The outcome of what was open is unknown: taken over again it is known, and the log end tells it.
+            # The outcome of open transactions is unknown. Taking the ids over settles it, and the log end shows it.
             log.info("empty transactions: %s", error.what)
             self._take_over()
             ends = self._wire.list_offsets(fills, "log_end")
@@ -499,7 +501,7 @@ class EmptyTransactions:
         return self._wait_for_markers(expected), errors
 
     def _transact(self, left: dict[TopicPartition, int], errors: dict[TopicPartition, MigrationError]) -> None:
-        """Run transactions until nothing is left to fill; ``left`` counts what no transaction was begun for."""
+        """Run transactions until nothing is left to fill; ``left`` counts offsets that no transaction has taken yet."""
         while True:
             now = time.monotonic()
             self._check_may_go_on(now)
@@ -525,14 +527,14 @@ class EmptyTransactions:
 
     def _expired(self) -> SliceExpired:
         return SliceExpired(
-            "the slice has ended before a hole was filled",
+            "the slice ended before a hole was filled",
             where=self._where,
-            next_step="none: the next slice goes on from the target's log end",
+            next_step="none: the next slice continues from the target's log end",
         )
 
     @staticmethod
     def _take_work(item: _Id, left: dict[TopicPartition, int]) -> None:
-        """One offset of each partition that needs some: as many partitions as one transaction takes."""
+        """Assign to an id one offset of each partition that still needs some, up to a transaction's partition limit."""
         item.keys = [key for key, count in left.items() if count][:MAX_PARTITIONS_PER_TRANSACTION]
         for key in item.keys:
             left[key] -= 1
@@ -598,14 +600,14 @@ class EmptyTransactions:
         if not refused:
             item.go_on(ending=True)
             return
-        # An error of the transaction is said of each of its partitions.
+        # The coordinator repeats an error of the whole transaction for each of its partitions.
         if self._is_settled(item, next(iter(refused.values()))):
             return
         for key, code in refused.items():
             where = Where(cluster=self._where.cluster, topic=key[0], partition=key[1])
             errors[key] = error_codes.error_for(code, "no transaction takes the partition", where=where, needs="Write")
             left[key] = 0
-        # Nothing was added: the others are tried again without them.
+        # Nothing was added: retry the other partitions without the refused ones.
         item.keys = [key for key in item.keys if key not in refused]
         item.go_on(ending=False)
 
@@ -617,22 +619,22 @@ class EmptyTransactions:
             raise error_codes.error_for(answer.error_code, "an empty transaction cannot be ended", where=self._where)
 
     def _is_settled(self, item: _Id, code: int) -> bool:
-        """Errors of a whole transaction: asked again, or raised. False: an error of single partitions."""
+        """Handle an error of a whole transaction: retry, or raise. False: the error is one of single partitions."""
         if code == error_codes.CONCURRENT_TRANSACTIONS:
-            # The markers of the id's last transaction are not written yet.
+            # The markers of the id's previous transaction are not written yet.
             item.again()
             return True
         if code in error_codes.FENCED:
             raise SliceExpired(
                 "a newer incarnation of this lane has fenced this one",
                 where=self._where,
-                next_step="none: the newer one goes on",
+                next_step="none: the newer one continues",
             )
         if code in error_codes.COORDINATOR_MOVED:
             raise BrokerBusy(
                 f"the transaction coordinator refused: {error_codes.name(code)}",
                 where=self._where,
-                next_step="none: the ids are taken over again",
+                next_step="none: the copier takes the ids over again",
             )
         if code == error_codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             raise error_codes.error_for(
@@ -646,7 +648,7 @@ class EmptyTransactions:
     # -- the log end, and the ids ------------------------------------------------------------------------------------
 
     def _wait_for_markers(self, expected: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Log ends once they are where ended transactions must bring them, or cannot be brought there."""
+        """Wait until ended transactions have moved the log ends as expected, or cannot; return the log ends."""
         if not expected:
             return {}
         until = time.monotonic() + MARKER_SECONDS
@@ -663,7 +665,7 @@ class EmptyTransactions:
             tries += 1
 
     def _take_over(self) -> None:
-        """InitProducerId for each id: its last transaction is over when it answers."""
+        """Send InitProducerId for each id: when the coordinator answers, the id's last transaction is over."""
         self._close_connections()
         self._ids = []
         for name in self._names:
@@ -694,7 +696,7 @@ def _end_body(item: _Id) -> bytes:
         transactional_id=item.name,
         producer_id=item.producer_id,
         producer_epoch=item.producer_epoch,
-        # Nothing was written, so nothing is committed; the marker takes an offset all the same.
+        # Nothing was written, so nothing is committed; the abort marker takes an offset as well.
         committed=False,
     )
     return bytes(request.encode(version=_END_VERSION))
@@ -702,11 +704,11 @@ def _end_body(item: _Id) -> bytes:
 
 # -- log starts -------------------------------------------------------------------------------------------------------
 #
-# Log starts that went back: a broker that dies soon after DeleteRecords has forgotten it.
+# Log starts that went back: a broker that dies soon after DeleteRecords forgets the new log start.
 #
 # Brokers write log starts to a checkpoint once a minute (``log.flush.start.offset.checkpoint.interval.ms``). After a
-# crash before that, the fillers below a partition's first offset can be read again, by consumers that begin at the
-# earliest offset. Only fillers are deleted again, never records of anybody else.
+# crash before that, consumers that begin at the earliest offset can read the fillers below a partition's first offset
+# again. This code deletes only fillers again, never records of another producer.
 
 
 def delete_fillers_again(
@@ -715,11 +717,11 @@ def delete_fillers_again(
     wanted: Mapping[TopicPartition, int],
     filler_producer_id: int,
 ) -> dict[TopicPartition, int | MigrationError]:
-    """Move log starts to where they were, if fillers are what lies below.
+    """Move log starts back to where they were, where fillers lie below.
 
-    :param log_starts: as they are now.
+    :param log_starts: the present log starts.
     :param wanted: first copied offset of each partition.
-    :returns: what was done: new log start by partition, or what stood in the way.
+    :returns: the new log start, or the error, of each partition that needed it.
     """
     done: dict[TopicPartition, int | MigrationError] = {}
     for key, start in sorted(wanted.items()):
@@ -729,7 +731,7 @@ def delete_fillers_again(
             if not _begins_with_fillers(wire, key, log_starts[key], filler_producer_id):
                 continue
             log.warning(
-                "%s-%s: the log start went back from %s to %s (a broker has crashed): fillers are deleted again",
+                "%s-%s: the log start went back from %s to %s (a broker has crashed); deleting the fillers again",
                 *key,
                 start,
                 log_starts[key],

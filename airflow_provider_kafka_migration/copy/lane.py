@@ -1,6 +1,6 @@
 """The loop of a lane: fetch, (archive,) decide, place, append. One thread, no state but the target's log.
 
-What goes wrong with one partition never stops the others: it is reset and resumes, or stops with a named error.
+An error of one partition never stops the others: that partition is reset and resumes, or stops with a named error.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- polling ----------------------------------------------------------------------------------------------------------
 #
-# Waits for sockets of a copier: one selector for the connections of both clusters, and a wake-up for threads.
+# Waits for the sockets of a copier: one selector for the connections of both clusters, and a wake-up for threads.
 
 
 class SocketPoller:
-    """Not thread-safe, but for :meth:`wake`."""
+    """A selector for a copier's sockets. Only :meth:`wake` is thread-safe."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -60,7 +60,7 @@ class SocketPoller:
         self._wake_writer.setblocking(False)
 
     def wake(self) -> None:
-        """End a wait of the other thread. Nobody may be waiting any more."""
+        """End the other thread's wait. That thread may have stopped waiting already."""
         with contextlib.suppress(OSError):
             self._wake_writer.send(b"\0")
 
@@ -70,7 +70,7 @@ class SocketPoller:
         timeout_seconds: float,
         on_broken: Callable[[BrokerConnection, BrokerUnreachable], None],
     ) -> None:
-        """Wait until something can be read or written, and do it; broken connections are handed over."""
+        """Wait until a socket is readable or writable and serve it; pass broken connections to ``on_broken``."""
         self._register(connections)
         for key, events in self._selector.select(timeout_seconds):
             if key.data is None:
@@ -87,7 +87,7 @@ class SocketPoller:
                 on_broken(connection, error)
 
     def _register(self, connections: Iterable[BrokerConnection]) -> None:
-        """Bring the selector up to date: new sockets, closed ones, and who wants to write."""
+        """Update the selector: add new sockets, remove closed ones, and watch for writes where data is waiting."""
         wanted: dict[int, tuple[BrokerConnection | None, int]] = {
             self._wake_reader.fileno(): (None, selectors.EVENT_READ)
         }
@@ -107,7 +107,7 @@ class SocketPoller:
                 self._selector.modify(fileno, events, data)
 
     def close(self) -> None:
-        """Close what is ours; the connections are their owners'."""
+        """Close the selector and the wake-up sockets; connections are closed by their owners."""
         self._selector.close()
         self._wake_reader.close()
         self._wake_writer.close()
@@ -118,26 +118,28 @@ class SocketPoller:
 
 log = logging.getLogger(__name__)
 
-#: Decided and unsent bytes of one partition, and of the lane, beyond which nothing more is read.
+#: Limits for decided but unsent bytes, of one partition and of the lane; beyond them nothing more is read.
 PARTITION_BUFFER_BYTES = 4 * 1024 * 1024
 LANE_BUFFER_BYTES = 48 * 1024 * 1024
-#: Bytes are still confirmed, but no longer read, in the last part of a slice.
+#: In this last part of a slice, the copier reads nothing more and only waits for confirmations.
 CLOSING_SECONDS = 0.5
 STOP_POLL_SECONDS = 0.5
-#: A broker that leaves a request unanswered for so long is given up; its partitions look for their leaders again.
+#: The lane drops the connection to a broker that leaves a request unanswered for this long; the affected partitions
+#: then look up their leaders again.
 STALLED_SECONDS = 10.0
-#: An open transaction that holds records back for so long is named.
+#: Log an open transaction that holds records back for this long.
 OPEN_TRANSACTION_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class SliceLimits:
-    """How long a copier may go on.
+    """How long, and how fast, a copier may run.
 
-    :param deadline: of the monotonic clock; nothing is sent after it. A ``Deadline`` counts time asleep.
-    :param until: (topic, partition) -> exclusive source stop offset, or None while there is none.
-    :param stop: asked now and then; True ends the slice early.
-    :param rate: bytes per second that may be read now, 0 or None: as many as come; None: as the job says.
+    :param deadline: a moment of the monotonic clock; nothing is sent after it. A ``Deadline`` counts time asleep.
+    :param until: maps a partition's copy to its exclusive source stop offset, or to None while there is none.
+    :param stop: polled periodically; True ends the slice early.
+    :param rate: returns the bytes per second that may be read now; 0 or None is unlimited. Without this function the
+        job's rate applies.
     """
 
     deadline: float
@@ -147,7 +149,7 @@ class SliceLimits:
 
 
 class LaneCopier:
-    """Copies the partitions of a lane until all are done, the slice ends, or it is told to stop.
+    """Copies the partitions of a lane until all are done, the slice ends, or a stop is requested.
 
     :param source: None for a restore from segments alone.
     """
@@ -170,8 +172,8 @@ class LaneCopier:
         self._gap_store = map_store
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
         self._deciders: dict[PartitionCopy, BatchTransformer] = {}
-        #: partitions with something to send, and those whose log end is to be looked at: a lane may have thousands of
-        #: others, which must not cost each round
+        #: partitions with something to send, and those whose log end must be read: kept separately because a lane may
+        #: have thousands of others, which must not add cost to each round
         self._busy: dict[PartitionCopy, None] = {}
         self._resuming: dict[PartitionCopy, None] = dict.fromkeys(self.copies)
         self._maps = LaneMaps(map_store, job.migration_id, self._check_deadline)
@@ -223,7 +225,7 @@ class LaneCopier:
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def run(self) -> list[PartitionResult]:
-        """Copy; one result per partition, whatever happened."""
+        """Copy the lane and return one result per partition, whatever happened."""
         try:
             if self._source_wire is not None:
                 self._watch.load()
@@ -270,7 +272,7 @@ class LaneCopier:
             del self._busy[copy]
 
     def _look_around(self, now: float) -> None:
-        """Now and then: is it time to stop, and does everybody answer?"""
+        """Check periodically for a stop request, lasting open transactions and brokers that do not answer."""
         if now < self._next_look:
             return
         self._next_look = now + STOP_POLL_SECONDS
@@ -282,7 +284,7 @@ class LaneCopier:
                 self._on_broken(connection, connection.no_answer())
 
     def _look_for_open_transactions(self, copy: PartitionCopy, now: float) -> None:
-        """Nothing is left to read but what an open transaction holds back: said once, when it lasts."""
+        """Log once when, for a while, only an open transaction keeps the copier from reading on."""
         if not copy.held_back or copy.fetch_offset < copy.source_end_offset or self._is_read(copy):
             copy.held_since = None
             return
@@ -291,7 +293,7 @@ class LaneCopier:
         elif 0 < now - copy.held_since >= OPEN_TRANSACTION_SECONDS:
             copy.held_since = float("inf")
             log.warning(
-                "%s-%s: an open transaction holds %s records of the source back (last stable offset %s, "
+                "%s-%s: an open transaction on the source holds back %s records (last stable offset %s, "
                 "high watermark %s)",
                 *copy.key,
                 copy.held_back,
@@ -325,7 +327,7 @@ class LaneCopier:
                 self._feed.lose(reader, error)
 
     def close(self) -> None:
-        """Close all sockets; what was not answered has an unknown outcome."""
+        """Close all sockets; unanswered requests have an unknown outcome."""
         self._feed.close()
         self._appender.close()
         self._poller.close()
@@ -333,10 +335,10 @@ class LaneCopier:
     def _check_deadline(self) -> None:
         if clock.is_over(self._limits.deadline):
             raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice goes on from the target's log end"
+                "the slice has ended", next_step="none: the next slice continues from the target's log end"
             )
 
-    # -- where a partition stands ------------------------------------------------------------------------------------
+    # -- progress of a partition -------------------------------------------------------------------------------------
 
     def _is_read(self, copy: PartitionCopy) -> bool:
         until = self._limits.until(copy)
@@ -346,12 +348,15 @@ class LaneCopier:
         return self._is_copied(copy) and not (copy.fills_holes and copy.excess_markers > 0)
 
     def _is_copied(self, copy: PartitionCopy) -> bool:
-        """All up to the stop offset is decided, and confirmed by the target."""
+        """Whether everything up to the stop offset is decided, and confirmed by the target."""
         until = self._limits.until(copy)
         return until is not None and copy.phase is CopyState.RUNNING and copy.is_idle and copy.source_offset >= until
 
     def _all_are_settled(self) -> bool:
-        """The one that was not, when last looked, is asked first: mostly it answers for all."""
+        """Whether every partition is done or failed.
+
+        The partition that was unsettled at the last check comes first: usually it still is, and settles the question.
+        """
         if self._unsettled is not None and not self._is_settled(self._unsettled):
             return False
         self._unsettled = next((copy for copy in self.copies if not self._is_settled(copy)), None)
@@ -394,10 +399,10 @@ class LaneCopier:
             found = dict.fromkeys(due, error)
         for copy, point in found.items():
             if point is None:
-                # Replicas are behind: not an error, the log is asked again soon.
+                # The replicas are behind. That is not an error; the log is read again soon.
                 copy.resume_at = now + 0.05
                 self._troubles.is_patient(
-                    copy, Transient("the target's replicas do not catch up", where=self._where(copy))
+                    copy, Transient("the target's replicas are not catching up", where=self._where(copy))
                 )
             elif isinstance(point, ResumePoint):
                 self._start(copy, point)
@@ -414,7 +419,8 @@ class LaneCopier:
             return
         if copy.went_back and copy.went_back[-1][1] == point.target_end_offset:
             log.warning(
-                "%s-%s: the target's log end went back from %s to %s (unclean election?): copied again from the source",
+                "%s-%s: the target's log end went back from %s to %s (unclean election?); copying again from the "
+                "source",
                 *copy.key,
                 *copy.went_back[-1],
             )
@@ -427,29 +433,30 @@ class LaneCopier:
         )
 
     def _check_topic_ids(self, copies: Sequence[PartitionCopy]) -> None:
-        """A topic deleted and created again is another topic, whatever its offsets are."""
+        """Fail partitions whose topic was deleted and recreated: it is another topic, whatever its offsets are."""
         if self._source_wire is None:
             return
         for copy, error in fail_recreated(self._source_wire, copies, self._where).items():
             self._on_trouble(copy, error)
-            # What was noted is settled before the next look; nobody is to ask for leaders that there are not.
+            # settle() handles the noted error before the next check. Until then nothing may look up leaders of a topic
+            # that does not exist.
             copy.resume_at = float("inf")
 
     # -- chunks ------------------------------------------------------------------------------------------------------
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        """Decide a chunk that is durable where it has to be."""
+        """Decide a chunk that is durable in every place that the job requires."""
         if self._source_wire is None:
-            # What the source was like when the segment was read is all that a restore knows of it.
+            # A restore knows the source only as it was when the segment was written.
             copy.source_end_offset = max(copy.source_end_offset, chunk.last_stable_offset)
         if copy.stopping is not None or copy.phase is not CopyState.RUNNING:
             return
         try:
             steps: list[CopyOp] = []
-            # Once its holes are left out they stay so, for as long as this decider lives.
+            # Once a partition leaves out its holes, it does so for as long as this decider lives.
             self._deciders[copy].packs = not copy.fills_holes
             try:
-                # What was decided before a record that is too large stays in the list.
+                # Steps decided before a record that is too large stay in the list.
                 steps.extend(self._deciders[copy].decide_chunk(chunk))
             except RecordTooLarge as error:
                 copy.stopping = error
@@ -460,15 +467,18 @@ class LaneCopier:
             self._on_trouble(copy, error)
 
     def _record_gap(self, copy: PartitionCopy, error: SourceGap) -> None:
-        """Retention was faster, and the policy is to go on: the gap is a hole, named in results and evidence."""
+        """Record a gap when retention was faster than the copy and the policy is to continue.
+
+        The gap becomes a hole that results and evidence name.
+        """
         log_start_offset = int(error.details["log_start_offset"])
         gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
-        # A copier that wakes up late must not cover what others may have read before it was deleted.
+        # A copier that wakes up late must not mark as a gap what others may have read before it was deleted.
         self._check_deadline()
         if copy.is_fresh:
             copy.begins_at = gap[1]
         else:
-            # Written ahead: whoever goes on behind the gap would not see it any more.
+            # Written ahead: a copier that resumes behind the gap can no longer see it.
             write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
             copy.gaps.append(gap)
         self._feed.pass_gap(copy, gap[1], log_start_offset)
@@ -479,7 +489,7 @@ class LaneCopier:
         self._stop_when_idle(copy)
 
     def _stop_when_idle(self, copy: PartitionCopy) -> None:
-        """What was decided before the error is still sent; then the partition stops, and nothing overtakes."""
+        """Stop a failed partition once everything decided before the error is sent, so that nothing overtakes it."""
         if copy.stopping is not None and copy.is_idle:
             self._on_trouble(copy, copy.stopping)
 

@@ -1,9 +1,9 @@
-"""The copy of one partition as a state machine without I/O: what is decided, what is sent, what is confirmed.
+"""The copy of one partition as a state machine without I/O: steps decided, sent and confirmed.
 
-``source_offset`` .. decided up to here; ``pending`` .. decided, not sent; ``in_flight`` .. sent, not answered;
-``confirmed_offset`` .. the target's log end as far as answers say; ``projected_offset`` .. where the next step will
-land. Whatever goes wrong, :meth:`reset` drops all of it and the target's log says where to go on: there is no other
-state.
+``source_offset`` .. everything below it is decided; ``pending`` .. decided, not sent; ``in_flight`` .. sent, not
+answered; ``confirmed_offset`` .. the target's log end according to the answers; ``projected_offset`` .. where the next
+step will land. After any error, :meth:`reset` drops all of this and the target's log determines where the copy
+resumes: there is no other state.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 
 SEQUENCE_MODULUS = 2**31
-#: What the objects of a step take in memory beside the bytes of its batch: between holes batches are small.
+#: Memory that the objects of a step take in addition to the bytes of its batch: between holes, batches are small.
 _APPEND_BYTES = 1024
 _HOLE_BYTES = 128
 
 
 class CopyState(Enum):
-    """Where the copy of a partition stands."""
+    """The state of a partition's copy."""
 
     RESUMING = "resuming"
     RUNNING = "running"
@@ -61,7 +61,7 @@ class Sent(NamedTuple):
 
     @classmethod
     def of(cls, step: Append, target_offset: int) -> Sent:
-        """A step that is sent to be written at an offset (-1: the leader chooses)."""
+        """Describe a step that is sent to be written at an offset (-1: the leader chooses)."""
         return cls(
             target_offset,
             step.record_count,
@@ -71,35 +71,38 @@ class Sent(NamedTuple):
         )
 
     def runs_at(self, base_offset: int) -> Iterator[OffsetRange]:
-        """The runs of the offset map that these records are, written from an offset on."""
+        """Yield the offset map runs of these records when they are written from ``base_offset`` on."""
         ends = [number for _, number in self.runs[1:]] + [self.record_count]
         for (source_offset, number), end in zip(self.runs, ends, strict=True):
             yield OffsetRange(source_offset, base_offset + number, end - number)
 
 
 class ResumePoint(NamedTuple):
-    """What the target's log says: where the copy of a partition stands."""
+    """The position of a partition's copy, read from the target's log."""
 
     source_offset: int
     target_end_offset: int
     next_sequence: int
-    #: source offset less target offset from here on: that of the map's last run
+    #: source offset minus target offset from here on: that of the map's last run
     shift: int
     #: the map has more than its base run
     is_mapped: bool = False
-    #: holes were left out before, so they go on being left out
+    #: an earlier slice left out holes, so the copy keeps leaving them out
     skips_holes: bool = False
     #: leader epoch of the source's batch at this place; -1: not known
     source_epoch: int = -1
 
 
 def kept_bytes(step: CopyOp) -> int:
-    """About what a step takes in memory until it is sent."""
+    """Return the approximate memory that a step takes until it is sent."""
     return _APPEND_BYTES + step.batch.size_bytes if isinstance(step, Append) else _HOLE_BYTES
 
 
 def advance_sequence(sequence: int, last_offset_delta: int) -> int:
-    """Next sequence after a batch: + last offset delta + 1, modulo 2**31 (``DefaultRecordBatch.incrementSequence``)."""
+    """Return the sequence after a batch: plus last offset delta plus 1, modulo 2**31.
+
+    As in ``DefaultRecordBatch.incrementSequence``.
+    """
     return (sequence + last_offset_delta + 1) % SEQUENCE_MODULUS
 
 
@@ -113,37 +116,37 @@ class PartitionCopy:
     spec: CopyPartition
     lane: int
     phase: CopyState = CopyState.RESUMING
-    #: goes up with each reset: answers to what was sent before are not ours any more
+    #: goes up with each reset, so that answers to earlier requests are ignored
     incarnation: int = 0
     verdict: Verdict = Verdict.EQUAL
     #: False: holes become new runs of the offset map (mapped)
     fills_holes: bool = True
 
     source_offset: int = 0
-    #: Where the copy begins: as planned, or where the source's log began when nothing was copied yet. What lies below
-    #: it was deleted on the source before the copy, and owes nothing to an earlier one.
+    #: Where the copy begins: as planned, or where the source's log began when nothing was copied yet. Records below it
+    #: were deleted on the source before the copy, and no earlier copier has copied any of them.
     begins_at: int = field(init=False)
     #: next offset to read; ahead of ``source_offset`` while chunks are being archived
     fetch_offset: int = 0
-    #: leader epoch of the last source batch that was read; -1: not known. Survives resets: whatever came later than the
-    #: position goes on to be compared with what the present leader has.
+    #: leader epoch of the last source batch that was read; -1: not known. Survives resets, so that what was read
+    #: beyond the new position is still compared with the present leader's log.
     source_epoch: int = -1
-    #: (source offset, leader epoch) up to where an earlier slice had read, if that is known
+    #: (source offset, leader epoch) up to which an earlier slice had read, if known
     read_before: tuple[int, int] | None = None
     #: bytes read and not decided yet
     reading_bytes: int = 0
     #: last stable offset and high watermark of the source, as last seen
     source_end_offset: int = -1
     source_high_watermark: int = -1
-    #: since when nothing but an open transaction stands in the way
+    #: since when only an open transaction blocks reading
     held_since: float | None = None
     confirmed_offset: int = 0
-    #: target offset where the next step will land, after all that is pending
+    #: target offset where the next step will land, after everything pending
     projected_offset: int = 0
-    #: source offset less target offset, of the run in force
+    #: source offset minus target offset, of the run in force
     shift: int = 0
     next_sequence: int = 0
-    #: control markers of this partition so far, those that are pending included, and records likewise
+    #: control markers of this partition so far, including pending ones, and records likewise
     markers: int = 0
     total_records: int = 0
     pending: deque[CopyOp] = field(default_factory=deque)
@@ -152,41 +155,41 @@ class PartitionCopy:
     #: offsets of a marker request that waits for its answer; 0: none
     filling: int = 0
     has_filled: bool = False
-    #: since when nothing but a hole is to be sent next (monotonic clock), and how long that was in all in this slice
+    #: since when the next step has been a hole (monotonic clock), and for how long in total in this slice
     hole_since: float | None = None
     fill_seconds: float = 0.0
     #: source offset when this slice took the partition over
     resumed_source_offset: int = -1
-    #: an append of this incarnation was confirmed: the broker knows our sequence numbers
+    #: an append of this incarnation was confirmed, so the broker knows our sequence numbers
     has_appended: bool = False
 
     resume_at: float = 0.0
-    #: markers whose answer is lost may still be on their way until then
+    #: until then, markers whose answer was lost may still arrive at the broker
     settles_at: float = 0.0
     retries: int = 0
     stuck_since: float | None = None
-    #: the last failure that is tried again
+    #: the last error that is being retried
     trouble: MigrationError | None = None
-    #: since when the cluster has answered that a topic of this partition is not there (monotonic clock)
+    #: since when the cluster has answered that a topic of this partition does not exist (monotonic clock)
     missing_since: float | None = None
     error: MigrationError | None = None
     #: decided source offsets without records that the committed position does not cover yet (transactional)
     owes_position: bool = False
-    #: stops the partition once all that was decided before it is confirmed
+    #: stops the partition once everything decided before this error is confirmed
     stopping: MigrationError | None = None
 
     records: int = 0
     copied_bytes: int = 0
     source_bytes: int = 0
     holes: int = 0
-    #: target log end when this slice took it over; -1: it never did
+    #: target log end when this slice took the partition over; -1: it has not yet
     resumed_offset: int = -1
-    #: (from, to): the target's log end went back, and what was lost there is copied again
+    #: (from, to): the target's log end went back, and the copier copies the lost part again
     went_back: list[tuple[int, int]] = field(default_factory=list)
-    #: of the holes: those filled by empty transactions
+    #: holes (a part of ``holes``) that were filled by empty transactions
     transaction_holes: int = 0
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    #: source offsets where tombstones may have gone before they were read
+    #: source offsets where compaction may have removed tombstones before they were read
     overtaken: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -196,43 +199,43 @@ class PartitionCopy:
 
     @property
     def key(self) -> tuple[str, int]:
-        """(source topic, partition)."""
+        """The (source topic, partition)."""
         return self.spec.key
 
     @property
     def target_key(self) -> tuple[str, int]:
-        """(target topic, partition)."""
+        """The (target topic, partition)."""
         return (self.spec.target_topic, self.spec.partition)
 
     @property
     def held_back(self) -> int:
-        """Records of the source that an open transaction holds back."""
+        """The number of source records that an open transaction holds back."""
         return max(0, self.source_high_watermark - self.source_end_offset) if self.source_end_offset >= 0 else 0
 
     @property
     def due_at(self) -> float:
-        """When the target's log is looked at again."""
+        """When the target's log is read again."""
         return max(self.resume_at, self.settles_at)
 
     @property
     def is_fresh(self) -> bool:
-        """No record of this partition was copied yet, by anybody."""
+        """Whether no copier has copied a record of this partition yet."""
         return self.next_sequence == 0 and not self.records and self.fetch_offset == self.begins_at
 
     def go_back_to(self, source_offset: int) -> None:
-        """Read on from an offset, whatever was read before."""
+        """Continue to read from an offset, whatever was read before."""
         self.source_offset = self.fetch_offset = source_offset
         if source_offset != self.begins_at:
-            # The source's log start was found later than planned, and is to be found again.
+            # The source's log start was later than planned and has to be determined again.
             self.begins_at = self.spec.source_start_offset
 
     @property
     def is_idle(self) -> bool:
-        """Nothing decided is left to send, and nothing sent is left to be answered."""
+        """Whether nothing decided is left to send, and nothing sent is left to be answered."""
         return not self.pending and not self.in_flight and not self.filling and not self.owes_position
 
     def reset(self, *, resume_at: float) -> None:
-        """Forget all that was decided or sent: the target's log will say where to go on."""
+        """Forget all decided and sent steps: the target's log will determine where the copy resumes."""
         self.incarnation += 1
         self.pending.clear()
         self.pending_bytes = 0
@@ -245,7 +248,7 @@ class PartitionCopy:
             self.resume_at = resume_at
 
     def resume(self, point: ResumePoint) -> None:
-        """Go on from what the target's log says."""
+        """Continue from the position that the target's log gives."""
         if self.confirmed_offset > point.target_end_offset and self.resumed_offset >= 0:
             self.went_back.append((self.confirmed_offset, point.target_end_offset))
         if self.resumed_offset < 0:
@@ -258,7 +261,7 @@ class PartitionCopy:
         self.projected_offset = point.target_end_offset
         self.shift = point.shift
         self.next_sequence = point.next_sequence
-        # Sequences count records, so what the log has beside them are markers; exact below 2**31 of them.
+        # Sequences count records, so all other offsets of the log are markers; exact below 2**31 of them.
         self.markers = (
             point.target_end_offset - self.spec.target_start_offset - point.next_sequence
         ) % SEQUENCE_MODULUS
@@ -272,18 +275,18 @@ class PartitionCopy:
         self.has_appended = False
 
     def fail(self, error: MigrationError) -> None:
-        """Stop this partition; the others of the lane go on."""
+        """Stop this partition; the others of the lane continue."""
         self.error = error
         self.phase = CopyState.FAILED
         self.reset(resume_at=0.0)
 
     @property
     def excess_markers(self) -> int:
-        """Markers on the target, or pending, beyond the source offset that was decided last."""
+        """The number of markers on the target, or pending, beyond the source offset that was decided last."""
         return self.projected_offset + self.shift - self.source_offset
 
     def queue(self, steps: Iterable[CopyOp]) -> None:
-        """Send these after what is pending."""
+        """Append steps to the pending ones."""
         for step in steps:
             self.pending.append(step)
             self.pending_bytes += kept_bytes(step)
@@ -291,18 +294,21 @@ class PartitionCopy:
                 self.total_records += step.record_count
 
     def take(self) -> CopyOp:
-        """The next step, which is not pending any more."""
+        """Remove the next step from the pending ones and return it."""
         step = self.pending.popleft()
         self.pending_bytes -= kept_bytes(step)
         return step
 
     def take_back(self, step: CopyOp) -> None:
-        """A step that was taken is pending again, before all others."""
+        """Put a taken step back in front of all other pending ones."""
         self.pending.appendleft(step)
         self.pending_bytes += kept_bytes(step)
 
     def take_append(self) -> tuple[Append, Sent, int]:
-        """The next step, an :class:`Append`, as sent: (step, what waits for its answer, base sequence)."""
+        """Take the next step, an :class:`Append`, as sent.
+
+        :returns: (step, its entry in ``in_flight``, base sequence).
+        """
         step = self.take()
         assert isinstance(step, Append)
         last = self.in_flight[-1] if self.in_flight else None
@@ -314,7 +320,7 @@ class PartitionCopy:
         return step, sent, sequence
 
     def confirm_append(self) -> Sent:
-        """The oldest append was answered as expected."""
+        """Confirm the oldest append: it was answered as expected."""
         sent = self.in_flight.popleft()
         self.confirmed_offset = sent.target_offset + sent.record_count
         self.has_appended = True
@@ -325,20 +331,20 @@ class PartitionCopy:
         return sent
 
     def note_hole(self, now: float) -> None:
-        """If a hole is what comes next, time is running for it: what was sent before must be answered first."""
+        """Start the clock for a hole if that is the next step: what was sent before it must be answered first."""
         if self.hole_since is None and self.pending and isinstance(self.pending[0], Hole):
             self.hole_since = now
 
     @property
     def remaining_fill_seconds(self) -> float:
-        """How long filling takes up to the source's present end, if it goes on as it has in this slice."""
+        """How long filling takes up to the source's present end, at the pace of this slice."""
         advanced = self.confirmed_source_offset - self.resumed_source_offset
         if not self.fill_seconds or advanced <= 0:
             return 0.0
         return self.fill_seconds / advanced * max(self.source_end_offset - self.source_offset, 0)
 
     def confirm_fill(self, log_end_offset: int, now: float) -> None:
-        """Markers were written: the log end has grown to what was expected, or a part of it."""
+        """Confirm written markers: the log end has grown to the expected offset, or a part of the way."""
         step = self.pending[0]
         assert isinstance(step, Hole)
         grown = log_end_offset - self.confirmed_offset
@@ -358,22 +364,22 @@ class PartitionCopy:
             self.pending[0] = Hole(step.source_offset + grown, step.count - grown)
 
     def open_trouble(self) -> MigrationError | None:
-        """What keeps the partition from going on, though nothing has stopped it; None: it goes on.
+        """Return what keeps the partition from making progress although it has not failed; None: it makes progress.
 
-        A partition whose log end was never looked at has made no contact in the whole slice: that is no good news.
+        A partition whose log end was never read has reached no broker in the whole slice, which counts as trouble.
         """
         if self.phase is CopyState.RUNNING:
             return None if self.is_idle or self.stuck_since is None else self.trouble
         if self.phase is not CopyState.RESUMING:
             return None
         return self.trouble or Transient(
-            "the slice ended before anybody had said where the copy of the partition stands",
+            "the slice ended before the position of the partition's copy could be read from the clusters",
             where=Where(topic=self.spec.topic, partition=self.spec.partition),
-            next_step="none, unless it lasts: the next slice asks again; then check that both clusters answer",
+            next_step="none at first: the next slice tries again; if it lasts, check that both clusters answer",
         )
 
     def result(self, *, done: bool) -> PartitionResult:
-        """What happened in this slice."""
+        """Return what happened in this slice."""
         trouble = None if done else self.open_trouble()
         return PartitionResult(
             lane=self.lane,
@@ -405,9 +411,9 @@ class PartitionCopy:
 
     @property
     def confirmed_records(self) -> int:
-        """Records on the target that the copy has put there since it began, whichever run did it; -1: not known.
+        """The number of records that the copy has put on the target since it began, over all runs; -1: not known.
 
-        What an answer that never came has left in the log is counted by the next slice, which reads the log.
+        Records whose answer never came are counted by the next slice, which reads the log.
         """
         if self.phase is not CopyState.RUNNING or self.spec.verdict is Verdict.TRANSACTIONAL:
             return -1
@@ -416,13 +422,13 @@ class PartitionCopy:
 
     @property
     def confirmed_holes(self) -> int:
-        """Markers on the target since the copy began; -1: not known."""
+        """The number of markers on the target since the copy began; -1: not known."""
         records = self.confirmed_records
         return -1 if records < 0 else self.confirmed_offset - self.spec.target_start_offset - records
 
     @property
     def confirmed_source_offset(self) -> int:
-        """Next source offset that the target does not have yet."""
+        """The next source offset that the target does not have yet."""
         if self.in_flight:
             return self.in_flight[0].source_offset
         if self.pending:
@@ -434,33 +440,33 @@ class PartitionCopy:
 #
 # Where decided steps go on the target: markers for holes, runs of the offset map where the shift changes.
 #
-# All is arithmetic on three numbers of a partition: the shift in force (source offset less target offset), the source
+# All is arithmetic on three numbers of a partition: the shift in force (source offset minus target offset), the source
 # offset that is decided next, and the target offset where the next step will land. Too many markers (a hole filled
-# twice), holes left out (mapped), a log that begins elsewhere: each is only another shift from some record on, and a
-# new run is durable before the first record that needs it is sent.
+# twice), holes left out (mapped), a log that begins elsewhere: each of them only changes the shift from some record
+# on, and a new run is durable before the first record that needs it is sent.
 
 
 log = logging.getLogger(__name__)
 
-#: So many markers are always within ``max_markers_per_record``: at the head of a log there are no records yet.
+#: This many markers never exceed ``max_markers_per_record``: at the head of a log there are no records yet.
 GRACE_MARKERS = 1_000_000
-#: For so long holes must have been filled before what is left of them is judged by the time it takes.
+#: The time limit applies to the remaining holes only after holes have been filled for this long.
 _MEASURED_SECONDS = 10.0
 
 
 class OffsetLayout:
-    """Queues steps for a lane's partitions and writes runs ahead."""
+    """Queues steps for a lane's partitions, and makes their map runs durable before the records are sent."""
 
     def __init__(self, job: CopyJob, maps: LaneMaps) -> None:
         self._job = job
         self._maps = maps
 
     def place(self, copy: PartitionCopy, steps: Sequence[CopyOp]) -> None:
-        """Queue steps that follow on what was placed before.
+        """Queue steps that follow the ones placed before.
 
         :raises ForeignData: a hole was filled twice, and the policy is to fail.
-        :raises HolesExceedBudget: more holes than may be filled, and the policy is to fail.
-        :raises OffsetMapConflict: somebody else writes this partition's runs.
+        :raises HolesExceedBudget: there are more holes than the budget allows, and the policy is to fail.
+        :raises OffsetMapConflict: another writer writes this partition's runs.
         """
         if copy.spec.verdict is Verdict.TRANSACTIONAL:
             place_in_transactions(copy, steps)
@@ -510,13 +516,14 @@ class OffsetLayout:
     def _overfilled(self, copy: PartitionCopy, extra: int, source_offset: int) -> None:
         if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise ForeignData(
-                f"a hole was filled twice: {extra} control markers too many before source offset {source_offset}",
+                f"a hole was filled twice: the target has {extra} control markers too many before source offset "
+                f"{source_offset}",
                 where=self._where(copy),
                 next_step="delete the target topic and start again, or set offsets.on_mismatch: mapped",
                 details={"extra_markers": extra, "source_offset": source_offset},
             )
         log.warning(
-            "%s-%s: %s control markers too many before source offset %s, going on as mapped",
+            "%s-%s: %s control markers too many before source offset %s, continuing as mapped",
             *copy.key,
             extra,
             source_offset,
@@ -528,7 +535,7 @@ class OffsetLayout:
             return True
         if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise HolesExceedBudget(
-                f"{why} for {copy.total_records} records is more than may be spent on holes",
+                f"{why} for {copy.total_records} records exceeds the budget for holes",
                 where=self._where(copy),
                 next_step="raise offsets.max_markers, offsets.max_markers_per_record and offsets.max_fill_time, or let "
                 "the partition become mapped (offsets.mode: auto, offsets.on_mismatch: mapped)",
@@ -539,24 +546,26 @@ class OffsetLayout:
                     "max_fill_seconds": self._job.max_fill_seconds,
                 },
             )
-        log.warning("%s-%s: %s exceeds the budget for holes, going on as mapped", *copy.key, why)
+        log.warning("%s-%s: %s exceeds the budget for holes, continuing as mapped", *copy.key, why)
         return False
 
     def _over_budget(self, copy: PartitionCopy, count: int) -> str | None:
-        """What filling a hole would spend too much of; None: it may be filled."""
+        """Return which part of the budget filling a hole would exceed; None: the hole may be filled."""
         total = copy.markers + count
         by_records = max(GRACE_MARKERS, copy.total_records * self._job.max_markers_per_record)
         if total > min(self._job.max_markers, by_records):
             return f"writing {total} control markers"
         limit = self._job.max_fill_seconds
         rest = copy.remaining_fill_seconds
-        # At the beginning of a slice a few slow answers would say too much.
+        # At the beginning of a slice, a few slow answers would weigh too much.
         if rest > limit and copy.fill_seconds >= min(_MEASURED_SECONDS, limit):
             return f"filling holes for another {rest:.0f} s"
         return None
 
     def settle_end(self, copy: PartitionCopy) -> None:
-        """All is copied, and the target's markers reach beyond the source's end: what follows has another shift.
+        """Begin a new run if all is copied and the target's markers reach beyond the source's end.
+
+        Later records then have another shift.
 
         :raises ForeignData: as :meth:`place`.
         """
@@ -579,7 +588,7 @@ class OffsetLayout:
 
 
 def place_in_transactions(copy: PartitionCopy, steps: Sequence[CopyOp]) -> None:
-    """Queue what has records: the leader chooses the offsets, and holes leave nothing but a later position."""
+    """Queue the steps with records. The leader chooses the offsets; holes only advance the position."""
     for step in steps:
         if isinstance(step, Hole):
             copy.source_offset = step.source_offset + step.count
@@ -591,13 +600,13 @@ def place_in_transactions(copy: PartitionCopy, steps: Sequence[CopyOp]) -> None:
 
 # -- throttling -------------------------------------------------------------------------------------------------------
 #
-# For how long brokers' quotas have held a lane up.
+# For how long brokers' quotas have delayed a lane.
 
 
 class Throttling:
-    """Adds throttle times up: each answer says how long its connection is muted from now on, so they overlap.
+    """Adds up throttle times, which overlap: each answer gives how long its connection is muted from now on.
 
-    :ivar seconds: in which at least one connection was muted.
+    :ivar seconds: the time in which at least one connection was muted.
     """
 
     def __init__(self) -> None:
@@ -605,10 +614,10 @@ class Throttling:
         self._until = 0.0
 
     def note(self, throttle_time_ms: int, now: float) -> float:
-        """Take in an answer's throttle time.
+        """Add an answer's throttle time.
 
-        :param now: of the monotonic clock.
-        :returns: when its connection may send again.
+        :param now: the present time of the monotonic clock.
+        :returns: when the answer's connection may send again.
         """
         until = now + throttle_time_ms / 1000
         self.seconds += max(0.0, until - max(now, self._until))
@@ -618,16 +627,17 @@ class Throttling:
 
 # -- topic ids --------------------------------------------------------------------------------------------------------
 #
-# A topic deleted and created again is another topic, whatever its offsets are (KIP-516 topic ids tell).
+# A topic deleted and created again is another topic, whatever its offsets are; KIP-516 topic ids reveal it.
 
 
 def fail_recreated(
     source: Wire, copies: Iterable[PartitionCopy], where: Callable[[PartitionCopy], Where]
 ) -> dict[PartitionCopy, BrokerBusy]:
-    """Fail the partitions whose source topic has another id than the job says.
+    """Fail the partitions whose source topic has another id than the job expects.
 
-    :returns: partitions of topics that the source says are not there. Whoever asks for their leaders waits in vain.
-    :raises Transient: nobody of the source answers.
+    :returns: an error for each partition whose topic does not exist according to the source. Waiting for a leader of
+        such a partition is useless.
+    :raises Transient: no broker of the source answers.
     """
     missing: dict[PartitionCopy, BrokerBusy] = {}
     looked_at = list(copies)
@@ -643,10 +653,10 @@ def fail_recreated(
 
 
 def another_topic(what: str, where: Where) -> TopicRecreated:
-    """The error of a source topic that is not the planned one any more."""
+    """Return the error of a source topic that is no longer the planned one."""
     return TopicRecreated(
         f"the source topic {what}",
         where=where,
-        next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the target "
+        next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the target "
         "stays); or delete the target topic, and start a new migration for this topic",
     )

@@ -1,6 +1,6 @@
-"""What a lane reads, and from where: the source cluster, the archive, or the one through the other.
+"""Reads chunks for a lane from the source cluster, from the archive, or from the source through the archive.
 
-Through S3 ("write-through") a chunk is durable in the archive before the target sees it; a resumed copy reads what the
+Through S3 ("write-through"), a chunk is durable in the archive before the target sees it; a resumed copy reads what the
 archive has, and the source only from there on.
 """
 
@@ -25,14 +25,15 @@ from airflow_provider_kafka_migration.kafka.fetch import Aborted
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Bytes that a lane gathers for its segments and has on their way into the archive; beyond it nothing more is read.
+#: Limit for the bytes that a lane gathers for segments or is putting into the archive; beyond it, it reads nothing
+#: more.
 ARCHIVE_BUFFER_BYTES = 64 * 1024 * 1024
 ARCHIVE_THREADS = 8
-#: Puts of one partition on their way; their chunks are given on in order, whichever ends first.
+#: Concurrent puts of one partition; their chunks are passed on in order, whichever put ends first.
 PUTS_PER_PARTITION = 2
-#: Segments get no smaller than that for want of buffers, where many partitions are copied at a time.
+#: Segments are at least this large even if many partitions share the buffer.
 _LEAST_SEGMENT_BYTES = 4 * 1024 * 1024
-#: A restore looks for more of a partition after such pauses: twice as long each time that nothing has come.
+#: Pauses before a restore looks for more segments of a partition: each is twice the last if nothing new came.
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.1, 3.2
 
 OnChunk = Callable[[PartitionCopy, Chunk], None]
@@ -43,7 +44,7 @@ OnTrouble = Callable[[PartitionCopy, MigrationError], None]
 class _Gathered:
     """Chunks of one partition that wait to become a segment.
 
-    Their bytes are copied at once: a view would keep the whole answer, other partitions' chunks included.
+    Their bytes are copied immediately: a view would keep the whole answer in memory, with other partitions' chunks.
     """
 
     first: Chunk
@@ -80,13 +81,13 @@ class _Gathered:
 
 
 class SourceReader:
-    """Gives chunks to a lane's copier, one partition after the other or side by side.
+    """Passes chunks to a lane's copier, for one partition after the other or for several concurrently.
 
-    :param on_chunk: called with chunks in offset order, durable where they have to be.
-    :param wants: whether a partition has room for more.
-    :param reached: whether a partition is read up to its stop offset.
-    :param rate: bytes per second that may be read at the moment; not given: those of the job.
-    :param watch: hears of each answer of the source.
+    :param on_chunk: called with chunks in offset order, durable in every place that the job requires.
+    :param wants: returns whether a partition has room for more.
+    :param reached: returns whether a partition is read up to its stop offset.
+    :param rate: returns the bytes per second that may be read now; without it, the job's rate applies.
+    :param watch: notified of each answer of the source.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class SourceReader:
     ) -> None:
         self._job = job
         self._rate = rate or (lambda: job.max_bytes_per_second)
-        #: as it was when the next read was put off
+        #: the rate when the next read was postponed
         self._rate_before: int | None = None
         self._copies = sorted(copies, key=lambda copy: copy.key)
         self._on_chunk = on_chunk
@@ -113,7 +114,7 @@ class SourceReader:
         self._wants_room = wants
         self._reached = reached
         self._archive = archive_store if job.via == "s3" else None
-        # At least two fetches go into a segment, else each would be one of its own, however little it brought.
+        # A segment has room for at least two fetches; otherwise each fetch would become a segment, however small.
         self._fetch_bytes = min(PARTITION_FETCH_BYTES, job.segment_max_bytes // 2)
         self._kafka: KafkaSource | None = None
         if source is not None:
@@ -128,22 +129,22 @@ class SourceReader:
         self._pool = ThreadPoolExecutor(ARCHIVE_THREADS, "archive") if self._archive is not None else None
         self._gathered: dict[PartitionCopy, _Gathered] = {}
         self._working: dict[PartitionCopy, deque[tuple[int, Future[Chunk | None]]]] = {}
-        #: what earlier lives of a partition have begun in the background, and has not ended yet
+        #: unfinished background work that earlier incarnations of a partition have begun
         self._left_behind: dict[PartitionCopy, list[Future[Chunk | None]]] = {}
         self._indexes: dict[PartitionCopy, SegmentIndex] = {}
         self._from_archive: set[PartitionCopy] = set()
         self._read_again_at = 0.0
-        #: when the archive is looked at again for a partition that it had no more of, and after what pause
+        #: when the archive is checked again for a partition of which it had no more, and after which pause
         self._look_again: dict[PartitionCopy, tuple[float, float]] = {}
         self._active: frozenset[PartitionCopy] = frozenset()
-        #: partitions that may have something left to read, so that those that are done are not looked at all the time
+        #: partitions that may have something left to read, so that finished ones are not checked all the time
         self._unread: dict[PartitionCopy, None] = dict.fromkeys(copies)
         #: wakes the copier's loop when a background put or get has ended
         self.wake: Callable[[], object] = lambda: None
 
     @property
     def _is_backup(self) -> bool:
-        """It begins where the archive ends, and has nothing to read in there."""
+        """Whether this is a backup, which begins where the archive ends and reads nothing from it."""
         return self._job.name == "backup"
 
     @property
@@ -153,26 +154,26 @@ class SourceReader:
 
     @property
     def throttled_seconds(self) -> float:
-        """For how long the source's quotas have held this lane back."""
+        """For how long the source's quotas have delayed this lane."""
         return 0.0 if self._kafka is None else self._kafka.throttling.seconds
 
     @property
     def reading_bytes(self) -> int:
-        """Bytes of all partitions that are read and not given on yet."""
+        """Bytes of all partitions that are read but not passed on yet."""
         return sum(copy.reading_bytes for copy in self._gathered.keys() | self._working.keys())
 
     def next_due(self, now: float) -> float:
-        """When something is to be read without an answer having come (monotonic clock)."""
+        """Return when to read next even if no answer comes before (monotonic clock)."""
         if self._read_again_at > now:
             return self._read_again_at
         return now + _LONGEST_LOOK_SECONDS if self._kafka is None else self._kafka.next_due(now)
 
     def archive_reader(self, copy: PartitionCopy) -> ReadChunk | None:
-        """Reads what the archive has of a partition; None without an archive."""
+        """Return a reader of what the archive has of a partition; None without an archive."""
         return None if self._archive is None else chunks_of_archive(self._index(copy))
 
     def lose(self, reader: Reader, error: MigrationError) -> None:
-        """A connection to a source leader broke."""
+        """Drop a broken connection to a source leader."""
         assert self._kafka is not None
         self._kafka.lose(reader, error)
 
@@ -185,7 +186,7 @@ class SourceReader:
                 self._kafka.attach([copy])
 
     def reset(self, copy: PartitionCopy) -> None:
-        """Drop what was read of a partition; it begins anew after its resume."""
+        """Drop what was read of a partition; reading starts again after the partition resumes."""
         self._gathered.pop(copy, None)
         self._leave_behind(copy, self._working.pop(copy, ()))
         self._from_archive.discard(copy)
@@ -194,7 +195,7 @@ class SourceReader:
             self._kafka.detach(copy)
 
     def close(self) -> None:
-        """Stop reading. A put that is on its way ends by itself; its segment counts or does not, both are right."""
+        """Stop reading. An unfinished put ends by itself; whether its segment counts or not, both are correct."""
         if self._kafka is not None:
             self._kafka.close()
         if self._pool is not None:
@@ -214,7 +215,10 @@ class SourceReader:
         return copy.phase is CopyState.RUNNING if self._follows else copy in self._active
 
     def _choose_active(self) -> None:
-        """A seed reads some partitions at a time, so that their segments get large; what follows reads all."""
+        """Choose the partitions to read.
+
+        A seed reads only some at a time, so that their segments get large. A copy that follows the source reads all.
+        """
         if self._follows:
             return
         chosen: list[PartitionCopy] = []
@@ -230,26 +234,26 @@ class SourceReader:
 
     @property
     def _follows(self) -> bool:
-        """Partitions have no end yet, so each must go on all the time."""
+        """Whether partitions have no end yet, so that the copy must read all of them continuously."""
         return self._job.name == "tail" or (self._job.name != "seed" and self._job.stop_key is not None)
 
     def flush(self) -> bool:
-        """Put what was gathered, whatever its size; whether something is still on its way into the archive."""
+        """Put what was gathered, whatever its size; return whether any put is still unfinished."""
         for copy, gathered in list(self._gathered.items()):
             self._put(copy, gathered)
         return bool(self._working)
 
     def due_seconds(self, now: float) -> float:
-        """After how long something that was gathered has to be put."""
+        """Return after how long gathered chunks have to be put."""
         waits = [gathered.began_at + self._job.segment_linger_seconds - now for gathered in self._gathered.values()]
         return max(min(waits, default=60.0), 0.02)
 
     def pump(self, now: float) -> None:
-        """Ask for more where there is room for it."""
+        """Read more where there is room for it."""
         self._choose_active()
         if self._is_held_back(now):
             return
-        # Of a seed most partitions wait for their turn in here: only those that are looked at are put in order.
+        # In a seed most partitions wait here for their turn, so only those that are due are sorted.
         due = [
             copy
             for copy in self._from_archive
@@ -269,7 +273,7 @@ class SourceReader:
             self._read_again_at = max(now, self._read_again_at) + size_bytes / rate
 
     def _is_held_back(self, now: float) -> bool:
-        """Whether the rate forbids to read. A pause that another rate has asked for ends when the rate changes."""
+        """Return whether the rate forbids reading now. A change of the rate ends a pause due to the former rate."""
         if now < self._read_again_at and self._rate() != self._rate_before:
             self._rate_before, self._read_again_at = self._rate(), now
         return now < self._read_again_at
@@ -277,7 +281,7 @@ class SourceReader:
     # -- through the archive -----------------------------------------------------------------------------------------
 
     def _on_read(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        """A chunk came from the source cluster."""
+        """Take a chunk from the source cluster."""
         self._throttle(chunk.source_bytes)
         if self._archive is None:
             copy.fetch_offset = chunk.until_offset
@@ -286,7 +290,7 @@ class SourceReader:
         self.gather(copy, chunk)
 
     def gather(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        """Take a chunk for the archive; it is given on when it is durable."""
+        """Take a chunk for the archive; it is passed on when it is durable."""
         copy.fetch_offset = chunk.until_offset
         gathered = self._gathered.get(copy)
         if gathered is not None and gathered.size_bytes + len(chunk.batches) > self._segment_bytes():
@@ -299,31 +303,32 @@ class SourceReader:
         copy.reading_bytes += len(chunk.batches)
 
     def _leave_behind(self, copy: PartitionCopy, waiting: Iterable[tuple[int, Future[Chunk | None]]]) -> None:
-        """Nobody waits for these puts and gets any more, but a put may still bring its segment into the archive."""
+        """Stop waiting for these puts and gets; a put may still bring its segment into the archive."""
         before = self._left_behind.pop(copy, [])
         left = [future for future in [*before, *(future for _, future in waiting)] if not future.done()]
         if left:
             self._left_behind[copy] = left
 
     def unfinished_put(self, copy: PartitionCopy) -> StorageUnavailable | None:
-        """Why it cannot be told yet what the archive has of a partition; None if it can.
+        """Return why it is not known yet what the archive has of a partition; None if it is known.
 
-        An earlier life of the copy may have read what the source has deleted since: its put is waited for before there
-        is a gap.
+        An earlier incarnation of the copy may have read what the source has deleted since: the copier waits for its put
+        before it records a gap.
         """
         self._leave_behind(copy, ())
         if copy not in self._left_behind:
             return None
         return StorageUnavailable(
-            "records that the source has deleted since are still on their way into the archive",
+            "records that the source has deleted since are still being written to the archive",
             where=Where(topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.fetch_offset),
-            next_step="none: the partition goes on when the storage has answered",
+            next_step="none: the partition continues when the storage has answered",
         )
 
     def back_to_archive(self, copy: PartitionCopy) -> bool:
-        """The source has deleted what comes next: whether the archive has it, to be read there behind what is gathered.
+        """Switch to the archive if it has what the source has deleted at the position; return whether it has.
 
-        A put that a reset has left behind may have ended since the archive was looked at.
+        The archive is read after what is gathered. A put that a reset has left behind may have ended since the archive
+        was last checked.
         """
         if self._archive is None or self._is_backup:
             return False
@@ -338,23 +343,23 @@ class SourceReader:
         return True
 
     def gap_until(self, copy: PartitionCopy, log_start_offset: int) -> int:
-        """Where the gap ends that begins at a partition's position: not behind records that the archive has."""
+        """Return where a gap at a partition's position ends: not behind records that the archive has."""
         if self._archive is None:
             return log_start_offset
         return self._new_index(copy).gap_until(copy.fetch_offset, log_start_offset)
 
     def _new_index(self, copy: PartitionCopy) -> SegmentIndex:
-        """Not the index in use: a look of an earlier life may still be going on in the background."""
+        """Return a new index: an earlier incarnation's look-up may still use the present one in the background."""
         assert self._archive is not None
         spec = copy.spec
         return SegmentIndex(self._archive, self._job.migration_id, spec.topic, spec.partition, spec.topic_id)
 
     def pass_gap(self, copy: PartitionCopy, until_offset: int, log_start_offset: int) -> None:
-        """Go on behind what the source has deleted: it is covered without records.
+        """Continue behind what the source has deleted: the gap is covered without records.
 
-        With an archive the gap takes the same way as all that was read before it, so it overtakes nothing that is not
-        durable yet. It becomes a segment, or a copy that resumes before it would have to ask the source again, which
-        may have deleted more by then, though the archive has that.
+        With an archive, the gap takes the same way as all that was read before it, so it overtakes nothing that is not
+        durable yet. It becomes a segment: otherwise a copy that resumes before it would have to ask the source again,
+        which may have deleted more by then, although the archive has that.
         """
         gap = Chunk(
             copy.spec.topic, copy.spec.partition, copy.fetch_offset, until_offset, memoryview(b""),
@@ -363,26 +368,26 @@ class SourceReader:
         if self._archive is None:
             self._on_read(copy, gap)
             return
-        # A segment of its own, which tells "deleted before it was read" from "the source had no records there".
+        # A separate segment, which distinguishes "deleted before it was read" from "the source had no records there".
         if copy in self._gathered:
             self._put(copy, self._gathered[copy])
         self.gather(copy, gap)
         self._put(copy, self._gathered[copy])
 
     def _segment_bytes(self) -> int:
-        """How large segments get: two of each partition, one gathered and one on its way, fit into the buffer."""
+        """Return the segment size: two of each partition, one gathered and one being put, fit into the buffer."""
         active = len(self._copies if self._follows else self._active)
         share = ARCHIVE_BUFFER_BYTES // (2 * max(1, active))
         return min(self._job.segment_max_bytes, max(share, _LEAST_SEGMENT_BYTES))
 
     def _put_leftovers(self) -> None:
-        """Put segments that are as large as they get: the stop offset is read, or the lane's buffer is full."""
+        """Put segments that cannot or must not grow: full, lingering, up to the stop offset, or the buffer is full."""
         total, limit = 0, self._segment_bytes()
         lingered = time.monotonic() - self._job.segment_linger_seconds
         for copy, gathered in list(self._gathered.items()):
             total += gathered.size_bytes
-            # What is there of a partition that is read up to its end waits for the put before it, and grows.
-            # A backup that follows is to be read soon, also where it never gets to the end.
+            # Chunks of a partition that is read up to its end wait for the put before them, and grow meanwhile.
+            # What a following backup archives must be readable soon, even if the backup never reaches the end.
             is_due = copy.fetch_offset >= copy.source_end_offset or self._job.segment_linger_seconds > 0
             at_end = self._reached(copy) or (is_due and gathered.began_at <= lingered)
             if gathered.size_bytes + self._fetch_bytes > limit or (at_end and copy not in self._working):
@@ -415,7 +420,7 @@ class SourceReader:
             if entry is None:
                 return None
             chunk = index.read(entry)
-            # Parsed here, where what is damaged is the partition's trouble.
+            # Parsed here, where damaged data become an error of this partition.
             chunk.parsed = read_batches(chunk.batches)[0]
             return chunk
 
@@ -438,22 +443,22 @@ class SourceReader:
         try:
             self.wake()
         except OSError:
-            return  # the copier's slice has ended, nobody waits
+            return  # the copier's slice has ended, so nothing waits
 
     def collect(self) -> None:
-        """Take over what background puts and gets have brought."""
+        """Process what background puts and gets have brought."""
         for copy, waiting in list(self._working.items()):
             while waiting and waiting[0][1].done():
                 incarnation, future = waiting.popleft()
                 if copy.incarnation == incarnation and not self._take_over(copy, future):
-                    # What was read behind it must not overtake it; the partition begins anew.
+                    # What was read behind the failed part must not overtake it; the partition resumes.
                     self._leave_behind(copy, waiting)
                     waiting.clear()
             if not waiting and self._working.get(copy) is waiting:
                 del self._working[copy]
 
     def _take_over(self, copy: PartitionCopy, future: Future[Chunk | None]) -> bool:
-        """Give on what a put or get has brought; False if it has failed."""
+        """Pass on what a put or get has brought; False if it has failed."""
         try:
             chunk = future.result()
         except MigrationError as error:
@@ -469,8 +474,8 @@ class SourceReader:
         if chunk.origin == "segment":
             self._throttle(len(chunk.batches))
             self._look_again.pop(copy, None)
-            # The new position goes with the epoch of what was read just below it, or leaders are asked for the end of
-            # an epoch that ends earlier. A segment without batches does not tell it: nothing is asked then.
+            # The new position needs the epoch of what was read just below it, or leaders would be asked for the end of
+            # an epoch that ends earlier. A segment without batches does not name it, so leaders are not asked then.
             epoch = last_epoch(chunk.parsed or ())
             copy.source_epoch = max(copy.source_epoch, epoch) if epoch >= 0 else -1
             copy.fetch_offset = chunk.until_offset
@@ -479,7 +484,7 @@ class SourceReader:
         self._on_chunk(copy, chunk)
 
     def _archive_exhausted(self, copy: PartitionCopy) -> None:
-        """The archive has nothing from here on: read the source, or wait for a backup that goes on."""
+        """Switch to the source where the archive ends, or wait for a backup that continues."""
         if self._kafka is None:
             pause = min(2 * self._look_again.get(copy, (0.0, _FIRST_LOOK_SECONDS / 2))[1], _LONGEST_LOOK_SECONDS)
             self._look_again[copy] = (time.monotonic() + pause, pause)

@@ -1,17 +1,19 @@
-"""Watches when a lane's copiers were at the end of the source's logs: for tombstones, and for lost records.
+"""Records when a lane's copiers were at the end of the source's logs, to detect lost tombstones and lost records.
 
-A broker keeps a tombstone for ``delete.retention.ms`` after its cleaner has first passed it, and it passes nothing that
-is not below the last stable offset. So a copy that has all that was written before a moment ``caught_up_at`` misses no
-tombstone until ``caught_up_at + delete.retention.ms``: values that it has copied since were there then. (In the first
-pass, of tombstones that are older than it, only as long as the leader stays: each replica has a cleaner.) Read later,
-a tombstone may be gone together with the value that it deleted, and a copied value lives on for ever.
+A broker keeps a tombstone for ``delete.retention.ms`` after its cleaner has first passed it, and the cleaner passes
+only what lies below the last stable offset. So a copy that has everything written before a moment ``caught_up_at``
+misses no tombstone until ``caught_up_at + delete.retention.ms``: values that it has copied since were there then. (In
+the first pass, for tombstones that are older than it, this holds only as long as the leader stays: each replica has its
+own cleaner.) If the copy reads on later, the cleaner may have removed a tombstone together with the value that it
+deleted, and the copied value lives on forever.
 
-Whether one is gone cannot be seen, but whether anything is: where offsets follow each other nothing was removed. So a
-partition is named only where reading went on too late **and** an offset is missing.
+It is impossible to see whether a tombstone was removed, but possible to see whether anything was: where offsets are
+consecutive, nothing was removed. So a partition is reported only where reading continued too late **and** an offset is
+missing.
 
-How ``caught_up_at`` moves: an end of the log that a fetch has told becomes the mark. When everything below it is on the
-target (or in the archive), the moment at which that fetch was sent is the new ``caught_up_at``. That also holds for
-copies that are never quite at the end.
+How ``caught_up_at`` advances: the end of the log that a fetch returns becomes the mark. When everything below the mark
+is on the target (or in the archive), the moment at which that fetch was sent is the new ``caught_up_at``. That also
+works for copies that are never quite at the end.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 # Stretches of compacted partitions that were read too late for their tombstones, in object storage, written ahead.
 #
 # Create-only objects
-# ``<migration_id>/overtaken-tombstones/<topic>/<partition>/<from:020d>-<until:020d>-<event>.json``. How many there are
-# of a partition is what tells whether a comparison is older than the newest of them.
+# ``<migration_id>/overtaken-tombstones/<topic>/<partition>/<from:020d>-<until:020d>-<event>.json``. Their number in a
+# partition shows whether a comparison is older than the newest of them.
 
 
 _FOLDER = "overtaken-tombstones"
@@ -58,9 +60,9 @@ log = logging.getLogger(__name__)
 
 
 def write_overtaken(store: ObjectStore, document: OvertakenTombstones) -> None:
-    """Name a stretch, or that the copy has passed it. The same one twice is one.
+    """Record a stretch, or that the copy has passed it. Recording the same event twice has no further effect.
 
-    :raises StorageUnavailable: it cannot be named, so the copy must not go on.
+    :raises StorageUnavailable: it cannot be recorded, so the copy must not continue.
     """
     name = f"{document.from_offset:020d}-{document.until_offset:020d}-{document.event}.json"
     prefix = f"{document.migration_id}/{_FOLDER}/{topic_key(document.topic)}/{document.partition}"
@@ -71,12 +73,12 @@ def write_overtaken(store: ObjectStore, document: OvertakenTombstones) -> None:
 
 
 def times_overtaken(store: ObjectStore, migration_id: str, topic: str, partition: int) -> int:
-    """How many objects there are of a partition."""
+    """Return how many objects a partition has."""
     return sum(1 for _ in store.list(f"{migration_id}/{_FOLDER}/{topic_key(topic)}/{partition}/"))
 
 
 def all_times_overtaken(store: ObjectStore, migration_id: str) -> Counter[tuple[str, int]]:
-    """The same of all partitions, by (source topic, partition)."""
+    """Return how many objects each partition has, by (source topic, partition)."""
     prefix = f"{migration_id}/{_FOLDER}/"
     found: Counter[tuple[str, int]] = Counter()
     for info in store.list(prefix):
@@ -87,9 +89,9 @@ def all_times_overtaken(store: ObjectStore, migration_id: str) -> Counter[tuple[
 
 
 def read_overtaken(stores: Iterable[ObjectStore], migration_id: str) -> list[OvertakenTombstones]:
-    """All stretches that were met, ascending by partition and offset.
+    """Return all recorded stretches, ascending by partition and offset.
 
-    :param stores: of the journal and of the archive; they may be one.
+    :param stores: the stores of the journal and of the archive; they may be the same.
     """
     found: dict[str, OvertakenTombstones] = {}
     for store in stores:
@@ -104,7 +106,7 @@ def read_overtaken(stores: Iterable[ObjectStore], migration_id: str) -> list[Ove
 
 
 def _parse(data: bytes, key: str) -> OvertakenTombstones | None:
-    """An object that cannot be read is named by its name at least."""
+    """Parse an object; if it cannot be read, take what its name gives."""
     try:
         return OvertakenTombstones.parse(data)
     except ValidationError as error:
@@ -128,14 +130,15 @@ def _parse(data: bytes, key: str) -> OvertakenTombstones | None:
 # -- read watch -------------------------------------------------------------------------------------------------------
 
 
-#: A time of an earlier slice may lie so far in the future: machines' clocks differ. Beyond it one of them is wrong.
+#: A time from an earlier slice may lie this far in the future, because machines' clocks differ. Beyond that, one of the
+#: clocks is wrong.
 CLOCK_TOLERANCE_SECONDS = 60.0
 
 
 class Answered(NamedTuple):
-    """What a fetch has told of a partition, at its ``fetch_offset``.
+    """A fetch answer for a partition, at its ``fetch_offset``.
 
-    :param until_offset: everything below it is read; ``fetch_offset`` if there was nothing.
+    :param until_offset: everything below it is read; ``fetch_offset`` if the answer was empty.
     :param sent_at: when the fetch was sent, seconds since 1970.
     """
 
@@ -146,11 +149,11 @@ class Answered(NamedTuple):
 
 
 def first_missing(from_offset: int, batches: Sequence[AnyBatch], until_offset: int) -> int | None:
-    """The first batch or offset from which on something is missing in what was read; None: all offsets are there."""
+    """Return the first offset at which something is missing from what was read; None: all offsets are there."""
     expected = from_offset
     for batch in batches:
         if isinstance(batch, LegacyBatch):
-            # Only single messages say which offsets they have without a look inside.
+            # Only uncompressed messages show their offsets without decompression.
             is_whole = batch.codec == NONE and batch.last_offset == expected
         else:
             is_whole = batch.base_offset <= expected and batch.is_full
@@ -161,11 +164,12 @@ def first_missing(from_offset: int, batches: Sequence[AnyBatch], until_offset: i
 
 
 class ReadWatch:
-    """The reading positions of a lane, for one slice. One owner, except for what a late owner writes too late: it has
-    older times and positions, which are true as well.
+    """The reading positions of a lane, for one slice.
 
-    :param store: of the journal location; of a backup half: the archive.
-    :param now: seconds since 1970.
+    A lane has one owner. A late owner may still write too late, but its times and positions are older, which is safe.
+
+    :param store: the store of the journal location; in a backup, that of the archive.
+    :param now: returns the seconds since 1970.
     :param check: raises when this owner's time is over: others may have read in time what it reads too late.
     """
 
@@ -196,14 +200,14 @@ class ReadWatch:
     # -- storage -----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """What earlier slices have stored.
+        """Load what earlier slices have stored.
 
-        :raises StorageUnavailable: it cannot be read; nobody may guess.
+        :raises StorageUnavailable: it cannot be read, and guessing is not safe.
         """
         wanted = {copy.key for copy in self._copies}
         self._take(self._read(self._key), wanted)
         if wanted - self._known.keys():
-            # Partitions that another lane had before.
+            # Partitions that belonged to another lane before.
             for info in self._store.list(self._prefix):
                 if info.key != self._key:
                     self._take(self._read(info.key), wanted)
@@ -221,7 +225,7 @@ class ReadWatch:
         try:
             return None if data is None else LaneReading.parse(data)
         except ValidationError as error:
-            log.warning("%s cannot be read, so it is not known when the copy was at the end: %s", key, error)
+            log.warning("%s cannot be read, so it is unknown when the copy was at the end: %s", key, error)
             return None
 
     def _take(self, document: LaneReading | None, wanted: set[tuple[str, int]]) -> None:
@@ -230,17 +234,17 @@ class ReadWatch:
                 self._known.setdefault(item.key, item)
 
     def save(self) -> None:
-        """Store what is known at the end of a slice. What cannot be stored is older next time, and still true."""
+        """Store what is known at the end of a slice. If that fails, the stored times stay older but correct."""
         try:
             for copy in self._copies:
-                # Also what nothing is known of: the next slice does not look for it in other lanes then.
+                # Also partitions of which nothing is known: the next slice then need not search other lanes for them.
                 self._change(copy)
                 self._note_epoch(copy)
                 if copy in self._begun:
                     self._advance(copy)
             self._put()
         except MigrationError as error:
-            log.warning("When lane %s was at the end of its logs could not be stored: %s", self._lane, error)
+            log.warning("Lane %s could not store when it was at the end of its logs: %s", self._lane, error)
 
     def _put(self) -> None:
         document = LaneReading(
@@ -254,11 +258,11 @@ class ReadWatch:
             self._stored = data
 
     def _note_epoch(self, copy: PartitionCopy) -> None:
-        """Only where nothing is on its way: then the last epoch that was read is that of the safe position."""
+        """Note the leader epoch of an idle copy: only then does the last epoch read belong to the safe position."""
         if copy.spec.verdict is Verdict.TRANSACTIONAL or copy.source_epoch < 0:
-            return  # a position that is committed on the target has the epoch beside it
+            return  # the position committed on the target includes the epoch
         if isinstance(copy.error, SourceTruncated):
-            # The next slice has to find the same.
+            # The next slice has to find the same truncation.
             details = copy.error.details
             self._change(copy, source_offset=details["source_offset"], source_epoch=details["read_epoch"])
         if copy.phase is CopyState.RUNNING and copy.is_idle and copy.fetch_offset == copy.source_offset:
@@ -272,10 +276,10 @@ class ReadWatch:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def note(self, copy: PartitionCopy, answered: Answered) -> None:
-        """A fetch was answered; called before anything of it is given on.
+        """Note a fetch answer, before any of it is passed on.
 
-        :raises TombstonesOvertaken: tombstones may have gone before they were read, and the policy is to fail.
-        :raises StorageUnavailable: what has to be known of it cannot be stored.
+        :raises TombstonesOvertaken: tombstones may have been removed before they were read, and the policy is to fail.
+        :raises StorageUnavailable: what must be recorded about it cannot be stored.
         """
         if copy not in self._answered:
             self._forget_former_topic(copy)
@@ -293,8 +297,10 @@ class ReadWatch:
             self._advance(copy)
 
     def _forget_former_topic(self, copy: PartitionCopy) -> None:
-        """A copy that begins again, from the source, has read nothing yet under any epoch. What went into the archive
-        was read, and is read from there."""
+        """Forget the stored epoch of a copy that starts again from the source, which has read nothing under it.
+
+        Through S3 the epoch stays: what went into the archive was read, and the copy reads it from there.
+        """
         known = self._known.get(copy.key)
         if known is not None and known.source_epoch >= 0 and self._job.via == "direct" and copy.is_fresh:
             self._change(copy, source_offset=-1, source_epoch=-1)
@@ -306,7 +312,7 @@ class ReadWatch:
         return None if settings is None else settings.retention_ms.get(copy.spec.topic)
 
     def _begin(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
-        """The first answer of this slice. What is read from the start on owes nothing to earlier slices."""
+        """Handle the first answer of this slice. A copy that reads from the start does not depend on earlier slices."""
         known = self._known.get(copy.key)
         has_times = known is not None and known.caught_up_at >= 0
         starts = copy.fetch_offset == copy.begins_at
@@ -329,7 +335,7 @@ class ReadWatch:
 
     def _go_on(self, copy: PartitionCopy, known: PartitionReading, answered: Answered, retention_ms: int) -> None:
         if known.caught_up_at > answered.sent_at + CLOCK_TOLERANCE_SECONDS:
-            # Some machine's clock is wrong, or was: the time since then cannot be told.
+            # Some machine's clock is or was wrong, so the time since then is unknown.
             self._start_anew(copy, answered, retention_ms)
             self._name_unknown(copy, answered, retention_ms)
             return
@@ -354,7 +360,7 @@ class ReadWatch:
         )
 
     def _start_others(self, copy: PartitionCopy, answered: Answered) -> None:
-        """A tail begins with all its partitions in one slice: one write serves all of them."""
+        """Start the other partitions of a tail too: all begin in one slice, so one write serves all of them."""
         if self._job.stop_key is None:
             return
         for other in self._copies:
@@ -371,7 +377,10 @@ class ReadWatch:
         )
 
     def _advance(self, copy: PartitionCopy) -> None:
-        """Everything below the mark is safe: the copy has all that was written before the mark was set."""
+        """Advance ``caught_up_at`` once everything below the mark is safe.
+
+        The copy then has everything that was written before the mark was set.
+        """
         known = self._known[copy.key]
         if known.mark_at < 0 or copy.phase is not CopyState.RUNNING or copy.confirmed_source_offset < known.mark_offset:
             return
@@ -399,18 +408,18 @@ class ReadWatch:
             return
         until = max(answered.last_stable_offset, answered.until_offset)
         stretch = known.model_copy(update={"overtaken_from": copy.fetch_offset, "overtaken_until": until})
-        # Written ahead: whoever goes on behind it would not see it any more.
+        # Written ahead: a copier that continues behind the stretch can no longer see it.
         document = self._write(copy, stretch, "met")
         copy.overtaken.append(document.from_offset)
         if self._job.tombstones is not None and self._job.tombstones.on_overtaken == "fail":
             raise overtaken_error(self._job.migration_id, document)
         log.warning("%s-%s: %s", *copy.key, describe(document))
         self._known[copy.key] = stretch
-        # An older mark would say that the copy is late still, once it is passed.
+        # An older mark would make the copy look late again once the stretch is passed.
         self._set_mark(copy, answered, self._retention_ms(copy) or 0)
 
     def _name_unknown(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
-        """Nothing tells when the copy was at the end. Named, but no reason to stop: it is no evidence of a gap."""
+        """Record that it is unknown when the copy was at the end. That proves no gap, so the copy continues."""
         unknown = PartitionReading(
             topic=copy.spec.topic,
             partition=copy.spec.partition,
@@ -449,23 +458,23 @@ class ReadWatch:
 
 
 def describe(document: OvertakenTombstones) -> str:
-    """What was met, for people."""
+    """Describe a stretch for people."""
     until = max(document.until_offset - 1, document.from_offset)
     if document.gap_seconds < 0:
         return (
-            f"it is not known when the copy was last at the source's end, so tombstones at offsets "
-            f"{document.from_offset}..{until} may have gone before they were read"
+            f"it is not known when the copy was last at the source's end, so compaction may have removed tombstones at "
+            f"offsets {document.from_offset}..{until} before they were read"
         )
     return (
-        f"the copy has all that was written before {document.caught_up_at} (offset {document.caught_up_offset}), and "
-        f"read on {document.gap_seconds:.0f} s later, after more than delete.retention.ms "
-        f"({document.retention_ms / 1000:g} s): tombstones at offsets {document.from_offset}..{until} may have gone "
-        "before they were read, and keys that they deleted may live on on the target"
+        f"the copy has everything written before {document.caught_up_at} (offset {document.caught_up_offset}), and "
+        f"continued to read {document.gap_seconds:.0f} s later, after more than delete.retention.ms "
+        f"({document.retention_ms / 1000:g} s): compaction may have removed tombstones at offsets "
+        f"{document.from_offset}..{until} before they were read, and keys that they deleted may live on on the target"
     )
 
 
 def overtaken_error(migration_id: str, document: OvertakenTombstones) -> TombstonesOvertaken:
-    """The error of a partition that stops there."""
+    """Return the error of a partition that stops at a stretch."""
     return TombstonesOvertaken(
         describe(document),
         where=Where(
@@ -475,10 +484,10 @@ def overtaken_error(migration_id: str, document: OvertakenTombstones) -> Tombsto
             partition=document.partition,
             offset=document.from_offset,
         ),
-        next_step="to go on, set offsets.on_overtaken_tombstones: warn; the whole partition is compared again then, "
-        "and a key that lives on is a difference; recopy: the target topic is deleted, made again, and copied from the "
-        "source's log start (not in a seed through S3). Raise delete.retention.ms on the source until the cutover "
-        "first; then clear the task",
+        next_step="first raise delete.retention.ms on the source until the cutover; then set "
+        "offsets.on_overtaken_tombstones to warn (the migration then compares the whole partition again, and a key "
+        "that lives on is a difference) or to recopy (it deletes the target topic, creates it again, and copies it "
+        "from the source's log start; not in a seed through S3); then clear the task",
         details={
             "from_offset": document.from_offset,
             "until_offset": document.until_offset,

@@ -1,6 +1,6 @@
-"""What goes wrong with one partition: tried again from the target's log, gone round, or a named end of that partition.
+"""Error handling for one partition: retry from the target's log, work around the error, or stop with a specific error.
 
-Errors are noted where they happen, in socket callbacks too, and settled between two rounds of the loop.
+Errors are noted where they happen, also in socket callbacks, and settled between two rounds of the loop.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from airflow_provider_kafka_migration.kafka.wire import Wire
 
 log = logging.getLogger(__name__)
 
-#: A partition that could not go on for so long stops with the last error; the next round tries again.
+#: A partition that makes no progress for this long stops with the last error; the next round tries again.
 PATIENCE_SECONDS = 60.0
-#: A topic is gone when the cluster has said so for that long: a broker that has just started may not know it yet.
+#: A topic counts as deleted when the cluster has answered so for this long: a broker that has just started may not know
+#: the topic yet.
 MISSING_SECONDS = 10.0
-#: After so many appends that were taken, batches may be twice as large again.
+#: After this many accepted appends, batches may become twice as large again.
 _RELAX_AFTER = 64
 _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
 
@@ -42,8 +43,8 @@ _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
 class RecoveryPolicy:
     """Settles the errors of a lane's partitions.
 
-    :param resuming: takes the partitions whose log ends are to be looked at again.
-    :param on_gap: called with (copy, error) when retention was faster and the policy is to go on.
+    :param resuming: receives the partitions whose log ends must be read again.
+    :param on_gap: called with (copy, error) when retention was faster and the policy is to continue.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class RecoveryPolicy:
         self._since_split: dict[PartitionCopy, int] = {}
 
     def split_bytes(self, copy: PartitionCopy) -> int | None:
-        """Batches of several records are made smaller than that: larger ones were refused of late."""
+        """Return the size limit for batches of several records; None unless the target lately refused larger ones."""
         return self._split_bytes.get(copy)
 
     def relax(self, copy: PartitionCopy) -> bool:
-        """An append was taken; True if batches may be larger again from now on."""
+        """Count an accepted append; return whether batches may be larger again from now on."""
         if copy not in self._split_bytes:
             return False
         self._since_split[copy] += 1
@@ -82,11 +83,11 @@ class RecoveryPolicy:
         return True
 
     def note(self, copy: PartitionCopy, error: MigrationError) -> None:
-        """Something went wrong with a partition; what comes for its present life later is ignored."""
+        """Note an error of a partition. Once a reset follows, later errors of the same incarnation are ignored."""
         self._noted.append((copy, copy.incarnation, error))
 
     def close(self) -> None:
-        """The slice is over: what was noted last counts too, or nobody would hear of what takes a slice to fail."""
+        """Settle the errors noted last: otherwise an error that takes a whole slice to occur would be lost."""
         for copy, incarnation, error in self._noted:
             if copy.incarnation != incarnation or copy.phase is CopyState.FAILED or isinstance(error, SliceExpired):
                 continue
@@ -97,7 +98,7 @@ class RecoveryPolicy:
         self._noted.clear()
 
     def settle(self) -> None:
-        """Deal with all that was noted."""
+        """Settle all noted errors."""
         while self._noted:
             copy, incarnation, error = self._noted.pop(0)
             if copy.incarnation != incarnation or copy.phase is CopyState.FAILED:
@@ -109,10 +110,10 @@ class RecoveryPolicy:
 
     def _settle(self, copy: PartitionCopy, error: MigrationError) -> None:
         log.info("%s-%s: %s", *copy.key, error.what)
-        # Only what the copy was about to read next can be a gap, so a partition that still resumes has none.
+        # Only records that the copy was about to read next can be a gap, so a partition that still resumes has none.
         is_reading = copy.phase is CopyState.RUNNING
         if isinstance(error, SourceGap) and is_reading:
-            # Asked for first: what ends after that is seen in the archive.
+            # This comes first: if a put ends after it, the archive check below sees its segment.
             unfinished = self._feed.unfinished_put(copy)
             if self._feed.back_to_archive(copy):
                 return
@@ -136,7 +137,7 @@ class RecoveryPolicy:
         self._feed.reset(copy)
 
     def is_patient(self, copy: PartitionCopy, error: MigrationError) -> bool:
-        """Whether to try again; a partition that is stuck for too long is stopped."""
+        """Return whether to try again; stop a partition that has been stuck for too long."""
         now = note_trouble(copy, error)
         missing = is_missing(copy, error, now, self._job.slice_seconds)
         if missing:
@@ -155,14 +156,19 @@ class RecoveryPolicy:
         self._feed.reset(copy)
 
     def _split_from_now_on(self, copy: PartitionCopy, error: TooLarge) -> None:
-        """The target's limit is for what it writes itself: with another codec that may be more than what came."""
+        """Split batches from now on.
+
+        The target's limit applies to what it writes itself: with another codec that may be more than what was sent.
+        """
         size, known = int(error.details["size_bytes"]), self._split_bytes.get(copy)
         self._split_bytes[copy] = max(1, (size if known is None else min(size, known)) // 2)
         self._since_split[copy] = 0
 
     def _look_for_others(self, copy: PartitionCopy, error: UnexpectedOffset | UnexpectedEnd) -> None:
-        """Who wrote between the expected offset and the one that came? Our own markers and records are placed anew by
-        the resume; anybody else's end the partition."""
+        """Check which producer wrote between the expected offset and the actual one.
+
+        The resume places the migration's own markers and records again; records of another producer stop the partition.
+        """
         expected = int(error.details["expected_offset"])
         if isinstance(error, UnexpectedEnd):
             until = int(error.details["log_end_offset"])
@@ -188,7 +194,7 @@ class RecoveryPolicy:
 
 
 def note_trouble(copy: PartitionCopy, error: MigrationError) -> float:
-    """Remember what keeps a partition from going on; the present moment of the monotonic clock."""
+    """Remember what keeps a partition from making progress; return the present moment of the monotonic clock."""
     now = time.monotonic()
     copy.trouble = error
     copy.stuck_since = now if copy.stuck_since is None else copy.stuck_since
@@ -196,7 +202,7 @@ def note_trouble(copy: PartitionCopy, error: MigrationError) -> float:
 
 
 def is_missing(copy: PartitionCopy, error: MigrationError, now: float, slice_seconds: float) -> bool:
-    """Whether the cluster has said for long enough, without a break, that the topic is not there."""
+    """Return whether the cluster has answered for long enough, without a break, that the topic does not exist."""
     if MISSING_TOPIC not in error.details:
         copy.missing_since = None
         return False
@@ -205,7 +211,7 @@ def is_missing(copy: PartitionCopy, error: MigrationError, now: float, slice_sec
 
 
 def topic_gone(job: CopyJob, copy: PartitionCopy, error: MigrationError) -> MigrationError:
-    """A topic was deleted while it is copied, on the cluster that the error names."""
+    """Return the error of a topic that was deleted while it is copied, on the cluster that ``error`` names."""
     if error.where.cluster == "source":
         where = Where(
             migration_id=job.migration_id,
@@ -216,7 +222,7 @@ def topic_gone(job: CopyJob, copy: PartitionCopy, error: MigrationError) -> Migr
         )
         return another_topic("was deleted", where)
     return TargetTopicMissing(
-        "the target topic is not there any more: somebody has deleted it",
+        "the target topic no longer exists: somebody has deleted it",
         where=Where(
             migration_id=job.migration_id,
             phase=job.name,
@@ -224,6 +230,6 @@ def topic_gone(job: CopyJob, copy: PartitionCopy, error: MigrationError) -> Migr
             topic=copy.spec.target_topic,
             partition=copy.spec.partition,
         ),
-        next_step=f"if it may be copied again from the start, clear {job.name} (or kafka-migration resume FILE): the "
-        "topic is made again first; else leave the topic out of the migration",
+        next_step=f"to copy it again from the start, clear {job.name} (or kafka-migration resume FILE): the migration "
+        "creates the topic again first; otherwise leave the topic out of the migration",
     )

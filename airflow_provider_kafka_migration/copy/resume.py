@@ -1,12 +1,12 @@
-"""Where does the copy of a partition stand? The target's own log answers; nothing else is stored.
+"""Finds the position of a partition's copy from the target's own log; no other state is stored.
 
-The rules are paid for (KIP-98's sequence numbers make them possible):
+The rules are learned from failures (KIP-98's sequence numbers make them possible):
 
-1. Wait until the high watermark has reached the log end: what a dead copier left is then there to stay.
+1. Wait until the high watermark has reached the log end: what a dead copier left is then final.
 2. The last *data* batch gives the next sequence and the source offset. The end of the log must agree with the source
-   (``takeover_check``); where records lie behind markers too many, the map is made right (``realign``).
-3. Markers behind it fill a part of the next hole; the next source record must not lie below the log end. That is
-   noticed when the next record is placed (``placing``), so it needs no extra read.
+   ("takeover check" below); where excess markers have displaced records, the map is corrected ("realign" below).
+3. Markers behind that batch fill a part of the next hole; the next source record must not lie below the log end. The
+   copier notices that when it places the next record (``OffsetLayout``), so it needs no extra read.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 
 # -- log tail ---------------------------------------------------------------------------------------------------------
 #
-# The end of a target's log: the last data batches before a log end that was seen, markers left out.
+# The end of a target's log: the last data batches before a log end that was read, without markers.
 #
-# What was appended after that moment is not looked at: a position must come from one state of the log. Long stretches
-# of markers are passed over without looking at each of them.
+# Batches appended after that read are ignored: a position must come from one state of the log. Long stretches of
+# markers are skipped without parsing each of them.
 
 
-#: So many data batches are kept; more than one copier ever has on its way.
+#: This many data batches are kept, which is more than one copier ever has in flight.
 MAX_TAIL_BATCHES = 32
 _QUICK_BYTES = 1024 * 1024
 _LONG_FETCH_BYTES = 8 * 1024 * 1024
-#: A control batch with its one record, as brokers write it for WriteTxnMarkers and EndTxn.
+#: The size of a control batch with its one record, as brokers write it for WriteTxnMarkers and EndTxn.
 MARKER_BYTES = 78
 
 
 class LogTail(NamedTuple):
-    """Data batches of ``[from_offset, end_offset)``, ascending; the first may begin below ``from_offset``."""
+    """The data batches of ``[from_offset, end_offset)``, ascending; the first may begin below ``from_offset``."""
 
     from_offset: int
     end_offset: int
@@ -78,7 +78,7 @@ class LogTail(NamedTuple):
 def read_tails(
     wire: Wire, spans: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, LogTail | MigrationError]:
-    """The tails of several partitions, or what stood in the way of one.
+    """Read the tails of several partitions; a partition that cannot be read has its error instead.
 
     :param spans: (from offset, log end) by partition.
     """
@@ -135,7 +135,7 @@ def _data_span(wire: Wire, key: TopicPartition, start: int, end: int) -> Iterato
     while position < end:
         span = fetch_span(wire, key, position, isolation=READ_UNCOMMITTED, max_bytes=size)
         if span.until_offset <= position:
-            raise Transient(f"the log end {end} was seen, and nothing can be read at offset {position}")
+            raise Transient(f"the log ends at {end}, but nothing can be read at offset {position}")
         behind = behind_markers(span.records)
         if behind is not None:
             position, size = max(position, behind), _LONG_FETCH_BYTES
@@ -145,7 +145,7 @@ def _data_span(wire: Wire, key: TopicPartition, start: int, end: int) -> Iterato
 
 
 def behind_markers(records: memoryview) -> int | None:
-    """First offset behind the whole markers that these bytes consist of; None if anything else is among them."""
+    """Return the first offset behind the whole markers in these bytes; None if they hold anything else, too."""
     count = len(records) // MARKER_BYTES
     if not count:
         return None
@@ -161,22 +161,22 @@ def behind_markers(records: memoryview) -> int | None:
 
 # -- takeover check ---------------------------------------------------------------------------------------------------
 #
-# Is the end of the target's log what the source has there? Asked at each take-over, in both directions.
+# Compares the end of the target's log with the source at each take-over, in both directions.
 #
 # Each record at the target's end must be the source's record of that offset, and each committed record that the source
-# has in that stretch must be on the target. What the source has compacted or deleted since does not count; an offset
-# that is a marker or an aborted record there cannot be a record of ours.
+# has in that stretch must be on the target. Records that the source has compacted or deleted since do not count; an
+# offset that is a marker or an aborted record on the source cannot be a copied record.
 
 
-#: So many equal records at their offsets cannot be a coincidence of shifted ones.
+#: This many equal records at their offsets cannot be a coincidence among shifted ones.
 STRONG_RECORDS = 16
 
-#: Gives the chunk that covers an offset, or None if there is none (any more, or yet).
+#: Returns the chunk that covers an offset, or None if there is none (no longer, or not yet).
 ReadChunk = Callable[[int], Chunk | None]
 
 
 class Agreement(Enum):
-    """What a comparison of both ends has brought."""
+    """The result of comparing both ends."""
 
     #: equal, and enough records to be sure
     STRONG = "strong"
@@ -187,22 +187,22 @@ class Agreement(Enum):
 
 @dataclass
 class SourceSpan:
-    """What the source has in a stretch of offsets: committed records, and offsets where none can be."""
+    """The source's content in a stretch of offsets: committed records, and offsets where none can be."""
 
     committed: dict[int, Record] = field(default_factory=dict)
     barred: list[tuple[int, int]] = field(default_factory=list)
 
     def is_barred(self, offset: int) -> bool:
-        """A marker or an aborted record is there."""
+        """Return whether a marker or an aborted record is at this offset."""
         return any(first <= offset <= last for first, last in self.barred)
 
 
 def chunks_of_cluster(wire: Wire, key: TopicPartition, first: tuple[int, FetchedPartition] | None = None) -> ReadChunk:
-    """Chunks as a cluster gives them now; the last one is kept for a second look.
+    """Return a reader of a cluster's present chunks, which keeps the last one for a second read.
 
-    None is where the log ends, never only an answer without records.
+    The reader returns None only where the log ends, never merely because an answer has no records.
 
-    :param first: what was fetched already: (position, answer with read_committed).
+    :param first: an answer fetched already: (position, answer with read_committed).
     """
     kept: dict[int, Chunk] = {}
     if first is not None and not first[1].error_code:
@@ -217,7 +217,7 @@ def chunks_of_cluster(wire: Wire, key: TopicPartition, first: tuple[int, Fetched
             try:
                 span = fetch_span(wire, key, position)
             except OutsideOfLog as error:
-                # Nothing below the log start is asked for, so it has moved since it was read.
+                # No read goes below the log start, so the log start has moved since it was determined.
                 raise BrokerBusy(
                     f"the {wire.config.name} log changed while the target's end was compared with it: {error.what}",
                     where=error.where,
@@ -239,10 +239,10 @@ def _chunk(key: TopicPartition, position: int, until: int, records: memoryview, 
 
 
 def chunks_of_archive(index: SegmentIndex) -> ReadChunk:
-    """Chunks as they were archived, for a restore that does not know the source.
+    """Return a reader of archived chunks, for a restore that does not know the source.
 
-    A gap of the source that was passed stays one in here, also if its records have come into the archive later: the
-    target may have been copied before or after that.
+    A recorded source gap remains a gap here, even if its records came into the archive later: the target may have been
+    copied before or after that.
     """
 
     def read(position: int) -> Chunk | None:
@@ -253,7 +253,7 @@ def chunks_of_archive(index: SegmentIndex) -> ReadChunk:
 
 
 def chunks_from(read: ReadChunk, from_offset: int, until_offset: int) -> Iterator[Chunk]:
-    """Chunks that cover a stretch; ends early where there is nothing more."""
+    """Yield the chunks that cover a stretch; end early where there is nothing more."""
     position = from_offset
     while position < until_offset:
         chunk = read(position)
@@ -264,7 +264,7 @@ def chunks_from(read: ReadChunk, from_offset: int, until_offset: int) -> Iterato
 
 
 def committed_batches(chunk: Chunk) -> Iterator[tuple[AnyBatch, bool]]:
-    """Batches of a chunk and whether their records are committed data."""
+    """Yield the batches of a chunk, and whether their records are committed data."""
     aborted = AbortedTransactions(chunk.aborted)
     for batch in read_batches(chunk.batches)[0]:
         if isinstance(batch, LegacyBatch):
@@ -275,12 +275,12 @@ def committed_batches(chunk: Chunk) -> Iterator[tuple[AnyBatch, bool]]:
 
 
 def records_of(batch: AnyBatch, timestamps: Timestamps) -> Iterator[Record]:
-    """The records of any batch."""
+    """Yield the records of any batch."""
     return batch.records(timestamps) if isinstance(batch, LegacyBatch) else records(batch, timestamps)
 
 
 def read_source(read: ReadChunk, from_offset: int, until_offset: int, timestamps: Timestamps) -> SourceSpan:
-    """What the source has in ``[from_offset, until_offset)``."""
+    """Return the source's content in ``[from_offset, until_offset)``."""
     span = SourceSpan()
     for chunk in chunks_from(read, from_offset, until_offset):
         stop = min(chunk.until_offset, until_offset)
@@ -307,8 +307,8 @@ def agreement(
 ) -> Agreement:
     """Compare the target's tail with the source.
 
-    :param tail: with at least one data batch, all of our own.
-    :param source_start_offset: what lies below it on the source is gone, and is not compared.
+    :param tail: with at least one data batch; this migration has written all of its batches.
+    :param source_start_offset: the source has deleted what lies below it, which is not compared.
     :param is_whole: the tail reaches down to the first record that was ever copied.
     """
     batches = [batch for batch in tail.batches if isinstance(batch, RawBatch)]
@@ -347,7 +347,7 @@ def _compare(own: dict[int, Record], span: SourceSpan, *, is_whole: bool) -> Agr
 
 
 def _is_forwarded(batch: RawBatch, offset_map: PartitionMap, read: ReadChunk) -> bool:
-    """The source has this very batch at the same place: nothing needs to be unpacked."""
+    """Return whether the source has this very batch at the same place, so that no record needs to be unpacked."""
     source_offset = offset_map.source_of(batch.base_offset)
     chunk = read(source_offset)
     if chunk is None:
@@ -368,11 +368,12 @@ def _is_forwarded(batch: RawBatch, offset_map: PartitionMap, read: ReadChunk) ->
 
 # -- realign ----------------------------------------------------------------------------------------------------------
 #
-# Heals the offset map of a partition whose last records lie further on than planned, behind markers too many.
+# Rewrites the offset map of a partition whose last records landed later than planned because of excess control markers.
 #
-# A copier that dies before it has seen the answers to its last appends cannot tell that a hole was filled twice. Order
-# and content are right nevertheless, since appends are compared: after the last record that is where it should be, the
-# target's records must be the source's next ones, one by one. Then only the map is wrong, and is written anew.
+# A copier that dies before it has seen the answers to its last appends cannot know that a hole was filled twice. Order
+# and content are right nevertheless, because appends are compare-and-append: after the last record that is at its
+# planned offset, the target's records must be the source's next ones, one by one. Then only the map is wrong, and is
+# rewritten.
 
 
 _FAR = 2**63 - 1
@@ -387,9 +388,9 @@ def realigned(
     is_whole: bool,
     timestamps: Timestamps,
 ) -> list[OffsetRange] | None:
-    """The runs that make the map right from the first displaced record on; None if that is not what has happened.
+    """Return the runs that correct the map from the first displaced record on; None if markers are not the cause.
 
-    :param tail: reaches back to a record that is where it should be (or to the first one of all).
+    :param tail: reaches back to a record at its planned offset (or to the very first record).
     :param source_start_offset: batches that begin below it cannot be compared, because the source has deleted them.
     :param is_whole: the tail reaches down to the first record that was ever copied.
     """
@@ -414,7 +415,7 @@ def realigned(
 
 
 def _well_placed(batches: Sequence[RawBatch], offset_map: PartitionMap, read: ReadChunk, timestamps: Timestamps) -> int:
-    """How many of the batches, from the first on, hold records that the source has at their offsets."""
+    """Return how many batches, from the first on, hold records that the source has at their offsets."""
     for index, batch in enumerate(batches):
         begin = offset_map.source_of(batch.base_offset)
         end = offset_map.source_of(batch.last_offset) + 1
@@ -456,18 +457,18 @@ log = logging.getLogger(__name__)
 
 _FIRST_WINDOW_OFFSETS = 64
 _WINDOW_GROWTH = 64
-#: How far back is looked when the last batch alone cannot tell, and when displaced records are to be placed again.
+#: How far back to read when the last batch alone is not conclusive, and when the map of displaced records is corrected.
 _DEEPER_OFFSETS = 256
 _REALIGN_OFFSETS = 100_000
 
-#: The point; None: not yet, ask again soon; or what stops the partition.
+#: The resume point; None: not known yet, ask again soon; or the error of the partition.
 Resumed = ResumePoint | MigrationError | None
 ArchiveReader = Callable[[PartitionCopy], ReadChunk | None]
 
 
 @dataclass(eq=False)
 class _Look:
-    """One partition while its end is looked at."""
+    """One partition while its log end is examined."""
 
     copy: PartitionCopy
     ends: LogEnds
@@ -476,7 +477,7 @@ class _Look:
 
     @property
     def last(self) -> RawBatch | None:
-        """The last data batch of ours."""
+        """The last data batch of this migration."""
         if self.tail is None or not self.tail.batches:
             return None
         batch = self.tail.batches[-1]
@@ -485,19 +486,19 @@ class _Look:
 
     @property
     def floor(self) -> int:
-        """Nothing of ours lies below it."""
+        """The offset below which this migration has written nothing that is still in the log."""
         return max(self.ends.log_start_offset, min(self.copy.spec.target_start_offset, self.ends.log_end_offset))
 
     @property
     def is_whole(self) -> bool:
-        """The tail reaches down to the first record of all."""
+        """Whether the tail reaches down to the very first record."""
         return self.tail is not None and self.tail.from_offset <= self.copy.spec.target_start_offset
 
 
 class ResumeFinder:
     """Finds resume points, many partitions at a time.
 
-    :param archive: where a restore that does not know the source reads what was copied.
+    :param archive: returns the reader of the archive, for a restore that does not know the source.
     """
 
     def __init__(
@@ -509,10 +510,10 @@ class ResumeFinder:
         self._archive = archive
 
     def resume(self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps) -> dict[PartitionCopy, Resumed]:
-        """Resume points; what goes wrong with one partition is its value, and does not stop the others.
+        """Return the resume point of each partition, or its error, which does not stop the others.
 
         :param lane_maps: taken over here, at the log ends that are found.
-        :raises Transient: nobody of a cluster answers, or the storage does not.
+        :raises Transient: no broker of a cluster answers, or the storage does not.
         """
         found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
         looks = self._settled(copies, lane_maps, found)
@@ -535,7 +536,7 @@ class ResumeFinder:
     def _settled(
         self, copies: Sequence[PartitionCopy], lane_maps: LaneMaps, found: dict[PartitionCopy, Resumed]
     ) -> list[_Look]:
-        """Partitions whose replicas have all that the leader has, with their maps taken over at the log end."""
+        """Return the partitions whose replicas have caught up, with their maps taken over at the log end."""
         ends = read_ends(self._target, [copy.target_key for copy in copies])
         self._restore_log_starts(copies, ends)
         looks = []
@@ -555,7 +556,7 @@ class ResumeFinder:
     def _restore_log_starts(
         self, copies: Sequence[PartitionCopy], ends: dict[TopicPartition, LogEnds | MigrationError]
     ) -> None:
-        """A broker that crashed may have forgotten that fillers were deleted."""
+        """Delete fillers again where a broker that crashed has forgotten their deletion."""
         starts: dict[TopicPartition, int] = {}
         wanted: dict[TopicPartition, int] = {}
         for copy in copies:
@@ -569,7 +570,7 @@ class ResumeFinder:
             ends[key] = found if isinstance(found, MigrationError) else replace(end, log_start_offset=found)
 
     def _find_last(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> None:
-        """The tail of each log with at least one data batch, walking back from the end with growing windows."""
+        """Read the tail of each log, back from the end in growing windows until it has at least one data batch."""
         todo = [look for look in looks if look.ends.log_end_offset > look.ends.log_start_offset]
         window = _FIRST_WINDOW_OFFSETS
         while todo:
@@ -600,7 +601,7 @@ class ResumeFinder:
                 raise self._foreign(copy, batch)
 
     def _source_epoch(self, look: _Look, read: ReadChunk | None, source_ends: LogEnds | MigrationError | None) -> int:
-        """Leader epoch of what the source has at the end of our copy; -1 if it is not there any more."""
+        """Return the leader epoch of the source's batch at the end of the copy; -1 if the batch is deleted by now."""
         if self._source is None or read is None or look.last is None or not isinstance(source_ends, LogEnds):
             return -1
         offset = look.map.source_of(look.last.base_offset)
@@ -628,14 +629,14 @@ class ResumeFinder:
         start = copy.spec.target_start_offset
         if end < start:
             raise Transient(
-                f"the log end {end} is below the first offset to copy, {start}: the log start is not filled yet",
+                f"the log end {end} is below the first offset to copy, {start}: the fillers are not all written yet",
                 where=self._where(copy),
                 next_step="clear topology_copy, then this task",
             )
         if look.ends.log_start_offset > start:
             raise FloorViolated(
-                f"the log start {look.ends.log_start_offset} is above the first copied offset {start} and nothing is "
-                "left",
+                f"the log start {look.ends.log_start_offset} is above the first copied offset {start}, and no copied "
+                "record is left",
                 where=self._where(copy),
                 next_step="find what deleted records on the target (retention, DeleteRecords); delete the topic and "
                 "start again",
@@ -645,7 +646,7 @@ class ResumeFinder:
     # -- the source --------------------------------------------------------------------------------------------------
 
     def _readers(self, looks: Sequence[_Look]) -> dict[PartitionCopy, ReadChunk]:
-        """What to compare each tail with; the first look at the source is one fetch for all partitions."""
+        """Return a reader of what to compare each tail with; the first read from the source is one fetch for all."""
         if self._source is None:
             archived = {look.copy: self._archive(look.copy) for look in looks}
             return {copy: read for copy, read in archived.items() if read is not None}
@@ -665,8 +666,10 @@ class ResumeFinder:
         }
 
     def _not_truncated(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
-        """Those of which the source still has what was read; asked before the contents are compared, which would name
-        the difference, but not its cause."""
+        """Return the partitions of which the source still has what was read.
+
+        This check comes before the contents are compared: the comparison would show the difference, but not its cause.
+        """
         if self._source is None:
             return list(looks)
         asked = {look.copy.key: read for look in looks if (read := _read_up_to(look)) is not None}
@@ -685,7 +688,7 @@ class ResumeFinder:
     def _check(
         self, look: _Look, read: ReadChunk | None, source_ends: LogEnds | MigrationError | None, lane_maps: LaneMaps
     ) -> None:
-        """The end of the target must be what the source has there, and not lie beyond its end."""
+        """Check that the target's end equals the source's records there, and does not lie beyond the source's end."""
         last = look.last
         if last is None or read is None:
             return
@@ -724,7 +727,7 @@ class ResumeFinder:
     def _realign(
         self, look: _Look, last: RawBatch, read: ReadChunk, source_start_offset: int, lane_maps: LaneMaps
     ) -> None:
-        """Records behind markers too many: write the map anew. Anything else is not ours to heal."""
+        """Rewrite the map if excess markers have displaced records. Raise on any other difference."""
         self._look_further(look, last.base_offset - _REALIGN_OFFSETS)
         assert look.tail is not None
         runs = realigned(
@@ -738,7 +741,7 @@ class ResumeFinder:
         if runs is None or (look.copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise self._mismatch(look, last)
         log.warning(
-            "%s-%s: control markers too many before source offset %s, found at the take-over; going on as mapped",
+            "%s-%s: the take-over found excess control markers before source offset %s; continuing as mapped",
             *look.copy.key,
             runs[0].source_start,
         )
@@ -768,10 +771,11 @@ class ResumeFinder:
 
     def _beyond(self, look: _Look, batch: RawBatch, source_end: int) -> ForeignData:
         return ForeignData(
-            f"the target's last record stands for source offset {look.map.source_of(batch.last_offset)}, "
+            f"the target's last record is that of source offset {look.map.source_of(batch.last_offset)}, "
             f"but the source ends at {source_end}",
             where=self._where(look.copy, batch.last_offset),
-            next_step="the source lost records (unclean election?) or somebody wrote to the target; compare both ends",
+            next_step="compare both ends: the source lost records (unclean election?), or another writer wrote to the "
+            "target",
             details={"target_offset": batch.last_offset, "source_end_offset": source_end},
         )
 
@@ -781,8 +785,8 @@ class ResumeFinder:
             f"the end of the target (offsets {batch.base_offset}..{batch.last_offset}) differs from the source's "
             f"records at {source_offset}",
             where=self._where(look.copy, batch.base_offset),
-            next_step="a stale copier, or somebody else, wrote to the target; delete the target topic and start "
-            "again, or leave the topic out",
+            next_step="a stale copier or another writer wrote to the target: delete the target topic and start again, "
+            "or leave the topic out",
             details={"target_offset": batch.base_offset, "source_offset": source_offset},
         )
 
@@ -792,12 +796,12 @@ def _failed(found: Mapping[PartitionCopy, Resumed]) -> set[PartitionCopy]:
 
 
 def _read_up_to(look: _Look) -> ReadUpTo | None:
-    """Up to where it is known under which leader epoch the source was read; None: it is not."""
+    """Return up to which offset, and under which leader epoch, the source was read; None: not known."""
     if look.last is None:
         return None
     position = look.map.source_position(look.last.next_offset)
     if look.copy.source_epoch >= 0:
         return ReadUpTo(position, look.copy.source_epoch)
     before = look.copy.read_before
-    # Beyond what the target has, the source may lose what it likes: that was not copied.
+    # Beyond what the target has, the source may lose anything: that was not copied.
     return ReadUpTo(*before) if before is not None and before[0] <= position else None

@@ -1,4 +1,4 @@
-"""Where chunks come from: the source cluster's leaders, without blocking; archived segments are in ``archive``."""
+"""Reads chunks from the source cluster's leaders, without blocking; ``archive`` reads archived segments."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, ap
 
 # -- leader epochs ----------------------------------------------------------------------------------------------------
 #
-# Has the source lost records that were read already? Leader epochs tell, as in KIP-320.
+# Leader epochs reveal whether the source has lost records that were read already, as in KIP-320.
 #
 # Each batch names the epoch of the leader that appended it. An unclean election (or a broker restored from an old
-# disk) cuts the log and begins another epoch at the cut, so the new log may grow past our position before anybody
-# looks: by offsets alone it cannot be told from the old one. Fetches name the leader's epoch, so a broker refuses them
-# once the epoch has risen; then the new leader is asked where the epoch ends that was read last. If that is below our
-# position, records that were read are gone.
+# disk) cuts the log and begins another epoch at the cut, so the new log may grow past our position before the next
+# fetch: offsets alone cannot distinguish it from the old one. Fetches name the leader's epoch, so a broker refuses them
+# once the epoch has risen; then the copier asks the new leader where the epoch that was read last ends. If that is
+# below our position, the source has lost records that were read.
 
 
-#: The lowest version that names the epoch of the present leader, so that a stale one does not answer.
+#: The lowest version whose request names the present leader's epoch, so that a stale leader does not answer.
 _LOWEST_VERSION = 2
 _HIGHEST_VERSION = 3
 _CONSUMER = -1
@@ -64,21 +64,21 @@ class ReadUpTo(NamedTuple):
 
 
 def last_epoch(batches: Sequence[AnyBatch]) -> int:
-    """Leader epoch of the last of these batches; -1: none has one (message formats 0 and 1)."""
+    """Return the leader epoch of the last of these batches; -1: none has one (message formats 0 and 1)."""
     return max((batch.leader_epoch for batch in batches if isinstance(batch, RawBatch)), default=-1)
 
 
 def truncated(
     offset: int, read: ReadUpTo, where: Where, *, leader_epoch: int = -1, last_epoch: int = -1
 ) -> SourceTruncated:
-    """The error for a source that ends, or parted from what was read, below our position.
+    """Return the error for a source whose log ends below our position, or diverges there from what was read.
 
     :param offset: first offset that may be lost; -1: not known.
-    :param leader_epoch: of the present leader.
+    :param leader_epoch: the present leader's epoch.
     :param last_epoch: the newest epoch of the present leader that is not above the one that was read.
     """
     lost = f"records {offset}..{read.source_offset - 1}" if offset >= 0 else "some of the records"
-    # With an epoch of ours missing altogether the two logs may have parted earlier.
+    # If the leader lacks the epoch that was read altogether, the two logs may have diverged earlier.
     also = ", and maybe earlier ones," if offset >= 0 and last_epoch < read.epoch else ""
     leader = f"its leader of epoch {leader_epoch}" if leader_epoch >= 0 else "its present leader"
     return SourceTruncated(
@@ -86,7 +86,7 @@ def truncated(
         f"{read.epoch} up to offset {read.source_offset}",
         where=where,
         next_step="find out from the source's brokers what was lost (an unclean leader election, or a broker that came "
-        "back without its disk): the target may still have these records and the source has others in their place; "
+        "back without its disk): the target may still have these records while the source has others in their place; "
         "to copy the topic again, set offsets.on_source_truncation: recopy and clear the task; or leave the topic out",
         details={
             "truncated_offset": offset,
@@ -100,9 +100,10 @@ def truncated(
 def check_not_truncated(
     wire: Wire, read: Mapping[TopicPartition, ReadUpTo]
 ) -> dict[TopicPartition, MigrationError | None]:
-    """Whether the present leaders still have what was read; None: they do.
+    """Check that the present leaders still have what was read.
 
-    :raises Transient: nobody of the cluster answers.
+    :returns: an error by partition, or None where the leader still has it.
+    :raises Transient: no broker of the cluster answers.
     """
     found: dict[TopicPartition, MigrationError | None] = {}
     for broker_id, keys in by_leader(wire, read, found).items():
@@ -121,7 +122,7 @@ def _ask(
     low, high = connection.api_versions.get(OffsetForLeaderEpochRequest.API_KEY, (-1, -1))
     version = min(high, _HIGHEST_VERSION)
     if not max(low, _LOWEST_VERSION) <= version:
-        # Brokers before 2.1 and some other products: the comparison at each take-over and the proof remain.
+        # Brokers before 2.1 and some other products. The comparison at each take-over and the proof remain as checks.
         return dict.fromkeys(read)
     epochs = wire.leader_epochs(read)
     entry = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
@@ -145,9 +146,9 @@ def _ask(
     answer = connection.call(request, version=version)
     found: dict[TopicPartition, MigrationError | None] = {
         key: BrokerBusy(
-            "the broker did not say whether it still has what was read",
+            "the broker did not answer whether it still has the records that were read",
             where=Where(cluster=wire.config.name, topic=key[0], partition=key[1]),
-            next_step="none: it is asked again",
+            next_step="none: the copier asks again",
         )
         for key in read
     }
@@ -165,8 +166,8 @@ def _judge(wire: Wire, key: TopicPartition, item: object, read: ReadUpTo, leader
         if code in error_codes.STALE_METADATA:
             wire.forget_leaders([key])
         return error_codes.error_for(code, "the end of a leader epoch is not known", where=where, needs="Describe")
-    # An end of -1: the leader does not know the epoch of a batch that it must have. An earlier epoch than ours: it has
-    # nothing of that epoch, so what it has at these offsets was written by somebody else (KIP-279).
+    # An end of -1: the leader does not know the epoch of a batch that it must have. An epoch earlier than the one that
+    # was read: the leader has nothing of that epoch, so another leader wrote what it has at these offsets (KIP-279).
     if end_offset < read.source_offset or epoch < read.epoch:
         cut = end_offset if end_offset < read.source_offset else -1
         return truncated(cut, read, where, leader_epoch=leader_epoch, last_epoch=epoch)
@@ -183,34 +184,34 @@ PARTITION_FETCH_BYTES = 1024 * 1024
 RESPONSE_FETCH_BYTES = 16 * 1024 * 1024
 LONG_POLL_MS = 500
 SHORT_POLL_MS = 5
-#: A fetch costs the broker and us something for each partition in it, so partitions that brought nothing for so long
-#: are asked for by a fetch of their own, which waits while the busy ones' goes on at their pace.
+#: A fetch costs the broker and the copier something for each partition in it. Partitions that brought nothing for this
+#: long are therefore fetched separately: their fetch waits, while that of the busy ones continues at its own pace.
 QUIET_SECONDS = 1.0
-#: Fewer partitions of a leader stay in one fetch, whatever they do.
+#: This many partitions of a leader, or fewer, always stay in one fetch.
 FEW_PARTITIONS = 16
-#: Pauses of a partition whose records are withheld, before each further try. Behind the last one it is in trouble: it
-#: loses what it has on its way, and resumes.
+#: Pauses before each retry of a partition whose records are withheld. After the last one the partition is in trouble:
+#: it drops what is in flight, and resumes.
 WITHHELD_PAUSES = (0.1, 0.3, 1.0, 2.0)
-#: Pause between two fetches of the quiet ones, so that single records here and there do not make it turn all the time.
+#: Pause between two fetches of the quiet partitions, so that single records now and then do not keep it fetching.
 QUIET_PAUSE_SECONDS = 0.01
 
 
 class Ask(Enum):
-    """How a partition is asked for."""
+    """How a partition is fetched."""
 
     #: with others
     TOGETHER = "together"
-    #: by a fetch of its own: its first batch did not fit, or nothing came though there is more
+    #: in a separate fetch: its first batch did not fit, or nothing came although there is more
     ALONE = "alone"
-    #: nothing came again: what can prove a hole (``empty_answers``)
+    #: nothing came again: a fetch that can prove a hole (``proven_hole``)
     PROBE = "probe"
 
 
 @dataclass(eq=False)
 class Reader:
-    """One connection to one source leader, with at most one fetch on its way.
+    """One connection to one source leader, with at most one unanswered fetch.
 
-    :param is_quiet: carries the partitions that bring nothing.
+    :param is_quiet: it carries the partitions that bring nothing.
     """
 
     broker_id: int
@@ -223,17 +224,17 @@ class Reader:
     sent_at: float = 0.0
     muted_until: float = 0.0
     copies: dict[PartitionCopy, None] = field(default_factory=dict)
-    #: of the quiet ones: those that have brought something and are to go over to the busy ones
+    #: of a quiet reader: partitions that have brought something and are to move to the busy reader
     lively: dict[PartitionCopy, None] = field(default_factory=dict)
 
 
 class KafkaSource:
-    """The source side of a lane: one fetch per leader on its way, long-polling, read_committed.
+    """The source side of a lane: one unanswered fetch per reader, long-polling, read_committed.
 
     :param on_chunk: called with (copy, chunk) for each partition that has something new.
     :param on_trouble: called with (copy, error).
-    :param wants: whether a partition may be fetched now (room in its queues, stop offset not reached).
-    :param watch: hears of each answer before anything of it is given on.
+    :param wants: returns whether a partition may be fetched now (room in its queues, stop offset not reached).
+    :param watch: notified of each answer before its content is passed on.
     """
 
     def __init__(
@@ -252,18 +253,18 @@ class KafkaSource:
         self._on_trouble = on_trouble
         self._wants = wants
         self._partition_fetch_bytes = partition_fetch_bytes
-        #: by broker id and whether they carry the quiet ones
+        #: by broker id and whether they carry the quiet partitions
         self._readers: dict[tuple[int, bool], Reader] = {}
         self._reader_of: dict[PartitionCopy, Reader] = {}
         self._fetch_bytes: dict[PartitionCopy, int] = {}
-        #: of the leader that each partition was attached to: it refuses fetches once there is another one
+        #: epoch of the leader that each partition was attached to: brokers refuse fetches once a later one has begun
         self._leader_epochs: dict[PartitionCopy, int] = {}
-        #: when a partition has brought something (monotonic clock), or was attached
+        #: when a partition last brought something (monotonic clock), or was attached
         self._heard_at: dict[PartitionCopy, float] = {}
         self._next_sorting = 0.0
-        #: Partitions that must be asked for alone, and how.
+        #: Partitions that must be fetched alone, and how.
         self._alone: dict[PartitionCopy, Ask] = {}
-        #: Partitions whose records are withheld: how often that was so, and when they are asked for again.
+        #: Partitions whose records are withheld: how often that happened, and when they are fetched again.
         self._withheld: dict[PartitionCopy, tuple[int, float]] = {}
         self.throttling = Throttling()
 
@@ -287,9 +288,9 @@ class KafkaSource:
     def _not_truncated(
         self, copies: Sequence[PartitionCopy], epochs: Mapping[tuple[str, int], int]
     ) -> list[PartitionCopy]:
-        """Those whose leader still has what was read; the others are in trouble.
+        """Return the partitions whose leader still has what was read; report the others as in trouble.
 
-        A leader whose own epoch is that of the last batch is the one that was read from: its log only grows.
+        A leader whose epoch is that of the last batch is the one that was read from: its log only grows.
         """
         asked = {
             copy.key: ReadUpTo(copy.fetch_offset, copy.source_epoch)
@@ -322,14 +323,14 @@ class KafkaSource:
             reader.lively.pop(copy, None)
 
     def detach(self, copy: PartitionCopy) -> None:
-        """Take a partition off its reader; its leader is asked for again."""
+        """Take a partition off its reader; the next attach looks up its leader again."""
         self._take(copy)
         self._alone.pop(copy, None)
         self._withheld.pop(copy, None)
         self._source.forget_leaders([copy.key])
 
     def lose(self, reader: Reader, error: MigrationError) -> None:
-        """A connection broke."""
+        """Drop a broken connection."""
         reader.connection.close()
         if self._readers.get((reader.broker_id, reader.is_quiet)) is reader:
             del self._readers[(reader.broker_id, reader.is_quiet)]
@@ -347,13 +348,13 @@ class KafkaSource:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def next_due(self, now: float) -> float:
-        """When a reader that rests may go on (monotonic clock); far away if none does."""
+        """Return when a resting reader or partition may fetch (monotonic clock); a long poll from now if none rests."""
         resting = [item.muted_until for item in self._readers.values() if not item.busy and item.muted_until > now]
         resting += [due_at for _, due_at in self._withheld.values() if due_at > now]
         return min(resting, default=now + LONG_POLL_MS / 1000)
 
     def pump(self, now: float) -> None:
-        """Send a fetch to each leader that has none on its way."""
+        """Send a fetch through each reader that has none unanswered."""
         if now >= self._next_sorting:
             self._next_sorting = now + QUIET_SECONDS / 2
             self._open_for_quiet_ones(now)
@@ -367,7 +368,7 @@ class KafkaSource:
                 self.lose(reader, error)
 
     def _open_for_quiet_ones(self, now: float) -> None:
-        """A second connection to leaders of which many partitions bring nothing."""
+        """Open a second connection to leaders with many partitions if some of them bring nothing."""
         for broker_id, is_quiet in list(self._readers):
             if is_quiet or (broker_id, True) in self._readers:
                 continue
@@ -379,10 +380,10 @@ class KafkaSource:
                     log.info("no second connection to broker %s of the source: %s", broker_id, error.what)
 
     def _take_in(self, reader: Reader, now: float) -> None:
-        """Before a fetch: take over the partitions that belong to it by now.
+        """Move to this reader, before its fetch, the partitions that belong to it by now.
 
-        The reader that they leave may have them in a fetch that is on its way; its answer for them is ignored. The
-        other way round, those that have become busy would wait for that answer.
+        The reader that they leave may have them in an unanswered fetch, whose answer for them is then ignored.
+        Otherwise, partitions that have become busy would have to wait for that answer.
         """
         other = self._readers.get((reader.broker_id, not reader.is_quiet))
         if other is None:
@@ -398,7 +399,7 @@ class KafkaSource:
         return (
             self._heard_at[copy] <= now - QUIET_SECONDS
             and copy not in self._alone
-            # What only waits for room goes on soon.
+            # A partition that only waits for buffer room continues soon.
             and not copy.pending_bytes
             and not copy.reading_bytes
         )
@@ -421,7 +422,7 @@ class KafkaSource:
         body = fetch.encode(
             ranges,
             version,
-            # With partitions left out for want of room the answer must not keep them waiting.
+            # While some partitions are left out for lack of buffer room, a long poll must not keep them waiting.
             max_wait_ms=FULL_WAIT_MS if reader.was_alone else LONG_POLL_MS if waits else SHORT_POLL_MS,
             max_bytes=max(RESPONSE_FETCH_BYTES, max(size.values())),
             isolation=fetch.READ_UNCOMMITTED if ask is Ask.PROBE else fetch.READ_COMMITTED,
@@ -439,7 +440,7 @@ class KafkaSource:
         return copy in self._withheld and time.monotonic() < self._withheld[copy][1]
 
     def _choose(self, reader: Reader, wanted: list[PartitionCopy]) -> tuple[list[PartitionCopy], Ask]:
-        """One that must be asked for alone, or all; by turns, since an answer without records may take long."""
+        """Choose a partition that must be fetched alone, or all, in turn: an empty answer may take long."""
         alone = next((copy for copy in wanted if copy in self._alone), None)
         if alone is None or (reader.was_alone and len(wanted) > 1):
             return wanted, Ask.TOGETHER
@@ -480,13 +481,13 @@ class KafkaSource:
             except RecordsWithheld as error:
                 self._on_withheld(copy, error)
             except MigrationError as error:
-                # Bytes that are no batches, or a broker that does not say where its log begins: this partition's.
+                # Bytes that are not batches, or a broker that does not give its log start, concern only this partition.
                 self._on_trouble(copy, error)
         if answer.throttle_time_ms <= 0:
             self._on_left_out(left.values(), answer.error_code)
 
     def _on_withheld(self, copy: PartitionCopy, error: RecordsWithheld) -> None:
-        """Nothing is concluded; the partition rests, and is asked for as ever then."""
+        """Draw no conclusion: let the partition rest, then fetch it normally."""
         self._alone.pop(copy, None)
         times, _ = self._withheld.get(copy, (0, 0.0))
         if times == len(WITHHELD_PAUSES):
@@ -496,7 +497,7 @@ class KafkaSource:
         self._withheld[copy] = (times + 1, time.monotonic() + WITHHELD_PAUSES[times])
 
     def _on_left_out(self, copies: Iterable[PartitionCopy], error_code: int) -> None:
-        """Only a quota that is used up is a reason to say nothing of a partition."""
+        """Report partitions missing from an answer: only an exhausted quota would be a valid reason to omit one."""
         for copy in copies:
             if error_code:
                 error = error_codes.error_for(
@@ -504,9 +505,9 @@ class KafkaSource:
                 )
             else:
                 error = BrokerBusy(
-                    "the broker's answer says nothing of the partition",
+                    "the broker's answer does not contain the partition",
                     where=self._where(copy),
-                    next_step="clear the task when the broker is well again",
+                    next_step="once the broker has recovered, clear the task",
                 )
             self._on_trouble(copy, error)
 
@@ -522,7 +523,7 @@ class KafkaSource:
             )
 
     def _out_of_range(self, copy: PartitionCopy, where: Where) -> MigrationError:
-        """Retention has overtaken the copy, or the log is another one."""
+        """Return the error: retention has overtaken the copy, the source lost records, or the log moved meanwhile."""
         log_start = self._source.list_offsets([copy.key], "earliest")[copy.key]
         log_end = self._source.list_offsets([copy.key], "log_end")[copy.key]
         details = {"from_offset": copy.fetch_offset, "log_start_offset": log_start, "log_end_offset": log_end}
@@ -530,8 +531,8 @@ class KafkaSource:
             return SourceGap(
                 f"records {copy.fetch_offset}..{log_start - 1} were deleted on the source before they were copied",
                 where=where,
-                next_step="raise the retention of the source topic; set offsets.on_source_gap: record to go on without "
-                "them, named in the evidence",
+                next_step="raise the retention of the source topic; to continue without these records, set "
+                "offsets.on_source_gap: record, and the evidence names them",
                 details=details,
             )
         if log_end < copy.fetch_offset:
@@ -539,7 +540,9 @@ class KafkaSource:
             read = ReadUpTo(copy.fetch_offset, copy.source_epoch)
             return truncated(log_end, read, where, leader_epoch=epoch, last_epoch=copy.source_epoch)
         return BrokerBusy(
-            "the source's log start or end moved while it was read", where=where, next_step="none: it is read again"
+            "the source's log start or end moved while the log was read",
+            where=where,
+            next_step="none: the copier reads it again",
         )
 
     def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask, sent_at: float) -> None:
@@ -564,11 +567,11 @@ class KafkaSource:
             if not copy.source_bytes:
                 self._heard_at[copy] = 0.0
         else:
-            # Other partitions have used up the answer's bytes, or it means nothing at all.
+            # Other partitions have used up the answer's bytes, or the answer means nothing at all.
             self._alone[copy] = Ask.PROBE if ask is Ask.ALONE else self._alone.get(copy, Ask.ALONE)
 
     def _ask_for_more(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask) -> None:
-        """A batch larger than what was asked for, and not the first in the answer: alone it comes whole."""
+        """Fetch the partition alone: its batch is larger than the bytes requested and was not the answer's first."""
         size = self._fetch_bytes.get(copy, self._partition_fetch_bytes)
         enough = enough_bytes(item.records, size)
         if enough is None and ask is not Ask.TOGETHER:
@@ -590,9 +593,9 @@ class KafkaSource:
     def _on_probe(
         self, copy: PartitionCopy, item: fetch.FetchedPartition, batches: list[AnyBatch], sent_at: float
     ) -> None:
-        """Nothing came, twice, though there is more below the last stable offset: is it a hole?
+        """Determine whether there is a hole: twice nothing came, although the last stable offset is further on.
 
-        :raises RecordsWithheld: nothing proves that it is one.
+        :raises RecordsWithheld: nothing proves a hole.
         """
         self._alone.pop(copy, None)
         if item.last_stable_offset <= copy.fetch_offset:
@@ -600,7 +603,7 @@ class KafkaSource:
         local_start = None if batches else local_log_start(self._source, copy.key, self._leader_epochs[copy])
         until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
         log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
-        # The hole may have swallowed whole epochs: with the one before it, the position behind it would look cut off.
+        # The hole may contain whole epochs: with the epoch before it, the position behind it would look truncated.
         behind = last_epoch(batches[:1]) if batches else self._leader_epochs[copy]
         copy.source_epoch = max(copy.source_epoch, behind)
         self._tell_watch(copy, [], until, item, sent_at)

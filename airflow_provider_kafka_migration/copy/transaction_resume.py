@@ -1,12 +1,12 @@
-"""Where does the copy of a transactional partition stand? The target's coordinators answer; nothing else is asked.
+"""Finds the position of a transactional partition's copy from the target's coordinators.
 
 1. InitProducerId for the partition's transactional id: when it answers, the last transaction of every former
-   incarnation is over, with its markers written, and whoever still lives of them is fenced.
-2. The position is the offset that our group has committed on the target, stable ones only (KIP-447).
-3. The target must still have what the position stands for: its log does not end below it, and the last record that the
-   position names is of ours. (An unclean election, or a topic that was deleted and made again, is found so.)
+   incarnation is over, with its markers written, and former copiers that still run are fenced.
+2. The position is the offset that the migration's group has committed on the target, stable ones only (KIP-447).
+3. The target must still have everything below the position: its log does not end below it, and the migration wrote the
+   last record that the position names. (This detects an unclean election, or a topic that was deleted and recreated.)
 
-Many partitions at a time: requests to one coordinator go out together.
+Many partitions resume at a time: requests to one coordinator are sent together.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
     transactional_id,
 )
 
-#: Beyond it the coordinator ends an open transaction by itself; until then it holds read-committed readers back.
+#: After this time the coordinator ends an open transaction by itself; until then it holds read-committed readers back.
 TRANSACTION_TIMEOUT_MS = 30_000
 _LAST_BATCH_BYTES = 128 * 1024
 
-#: The point; None: not yet, ask again soon; or what stops the partition.
+#: The resume point; None: not known yet, ask again soon; or the error of the partition.
 Resumed = ResumePoint | MigrationError | None
 
 
@@ -63,8 +63,8 @@ class _Look:
 class TransactionalResumer:
     """Takes transactional ids over and finds resume points.
 
-    :param pages: of a partition.
-    :param on_session: called with the new incarnation of each partition that can go on.
+    :param pages: returns a partition's map pages.
+    :param on_session: called with the new incarnation of each partition that can continue.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class TransactionalResumer:
         self._on_session = on_session
 
     def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]:
-        """Resume points; what goes wrong with one partition is its value, and does not stop the others.
+        """Return the resume point of each partition, or its error, which does not stop the others.
 
-        :raises Transient: the coordinators, or nobody of the cluster, answers.
+        :raises Transient: a coordinator, or every broker of the cluster, does not answer.
         """
         found: dict[PartitionCopy, Resumed] = dict.fromkeys(copies)
         looks = self._take_over(copies, found)
@@ -114,7 +114,7 @@ class TransactionalResumer:
         return looks
 
     def _init_all(self, broker_id: int, names: Sequence[str]) -> dict[str, tuple[int, int, int]]:
-        """InitProducerId for all of them on one connection."""
+        """Send InitProducerId for all names on one connection."""
         connection = self._target.connection(broker_id)
         answers: dict[str, tuple[int, int, int]] = {}
 
@@ -171,18 +171,18 @@ class TransactionalResumer:
         look.is_begun = self._pages(look.copy).has_begun()
         if look.position is None and look.is_begun:
             raise PositionLost(
-                f"the group {group_name(self._migration_id)} has no position of this partition any more",
+                f"the group {group_name(self._migration_id)} no longer has a position of this partition",
                 where=self._where(look.copy),
-                next_step="find who deleted the group or its offsets on the target (or whether "
-                "offsets.retention.minutes went by while nothing ran); what was copied cannot be told from what was "
-                "not: begin anew with another migration_id, and remove what this one has copied",
+                next_step="find out who deleted the group or its offsets on the target (or whether "
+                "offsets.retention.minutes passed while nothing ran); it is not known any more what was copied: start "
+                "again with another migration_id, and remove what this migration has copied",
                 details={"group": group_name(self._migration_id)},
             )
 
     # -- the target's log --------------------------------------------------------------------------------------------
 
     def _check(self, looks: Sequence[_Look], found: dict[PartitionCopy, Resumed]) -> list[_Look]:
-        """The log must still have what the positions stand for."""
+        """Check that the logs still have what the positions cover; return the partitions that passed."""
         ends = read_ends(self._target, [look.copy.target_key for look in looks]) if looks else {}
         good = []
         for look in looks:
@@ -200,7 +200,7 @@ class TransactionalResumer:
         return [look for look in good if look.copy not in bad]
 
     def _foreign_ends(self, looks: Sequence[_Look]) -> dict[PartitionCopy, MigrationError]:
-        """Partitions whose record at the position is not of ours."""
+        """Return an error for each partition whose record at the position the migration has not written."""
         wanted = {look.copy.target_key: look for look in looks if _last_run(look) is not None}
         if not wanted:
             return {}
@@ -218,7 +218,7 @@ class TransactionalResumer:
         return bad
 
     def _batches_at(self, key: TopicPartition, offset: int, answer: FetchedPartition | None) -> list[AnyBatch]:
-        """What the log has at an offset; none only if it is deleted, or proven to be compacted away."""
+        """Return the batches at an offset; none only if the record is deleted, or proven to be compacted away."""
         if answer is not None and not answer.error_code:
             batches, _ = read_batches(answer.records)
             if batches:
@@ -228,14 +228,14 @@ class TransactionalResumer:
                 self._target, key, offset, isolation=READ_UNCOMMITTED, max_bytes=_LAST_BATCH_BYTES
             ).batches
         except OutsideOfLog:
-            return []  # retention was faster than we
+            return []  # retention was faster than this check
 
     def _point(self, look: _Look) -> ResumePoint:
         copy, position = look.copy, look.position
         assert look.ends is not None
         if position is None:
             if not look.ends.settled:
-                raise Transient("the target's replicas do not catch up", where=self._where(copy))
+                raise Transient("the target's replicas are not catching up", where=self._where(copy))
             start = OffsetRange(copy.spec.source_start_offset, look.ends.log_end_offset)
             position = Position(start.source_start, start.target_start, start)
         session = ProducerSession(
@@ -249,10 +249,10 @@ class TransactionalResumer:
     def _went_back(self, look: _Look, what: str) -> PositionLost:
         assert look.position is not None
         return PositionLost(
-            f"the position on the target stands for offset {look.position.target_offset}, but {what}",
+            f"the committed position is at target offset {look.position.target_offset}, but {what}",
             where=self._where(look.copy),
-            next_step="the target lost records (unclean election?), or the topic was made anew: begin anew with "
-            "another migration_id, and remove what this one has copied",
+            next_step="the target lost records (unclean election?), or the topic was recreated: start again with "
+            "another migration_id, and remove what this migration has copied",
             details={
                 "target_offset": look.position.target_offset,
                 "source_offset": look.position.source_offset,
@@ -270,7 +270,7 @@ class TransactionalResumer:
 
 
 def _last_run(look: _Look) -> OffsetRange | None:
-    """The last run that the metadata names, if the log still has its end."""
+    """Return the last run that the metadata names, if the log still has its end."""
     position, ends = look.position, look.ends
     if position is None or ends is None or not position.runs or position.target_offset - 1 < ends.log_start_offset:
         return None
@@ -283,12 +283,12 @@ def _last_offset(look: _Look) -> int:
 
 
 def _problem(batches: Sequence[object], look: _Look) -> str:
-    """Why the batch at the position is not of ours; empty if it is, or cannot be told."""
+    """Return why the migration has not written the batch at the position; empty if it has, or if that is unknown."""
     assert look.position is not None
     offset = _last_offset(look)
     batch = next((item for item in batches if isinstance(item, RawBatch) and item.next_offset > offset), None)
     if batch is None:
         return ""
     if batch.base_offset > offset or batch.is_control or batch.producer_id not in look.position.producer_ids:
-        return f"offset {offset} is not what was written there (producer id {batch.producer_id})"
+        return f"offset {offset} has other data than were written there (producer id {batch.producer_id})"
     return ""

@@ -1,11 +1,11 @@
 """Appends in transactions (KIP-656): records, map and source position become visible together, or not at all.
 
-For target partitions where offsets cannot be kept: others write there, too, or the brokers do not compare sequence
-numbers. Each partition has a transactional id of its own, so partitions never wait for each other, and whoever copies
-a partition next fences who did before. Nothing is aborted by name: after any trouble the partition is reset, and the
-InitProducerId of its resume ends what was left open.
+For target partitions where offsets cannot be kept, because others write there too or the brokers do not compare
+sequence numbers. Each partition has its own transactional id, so partitions never wait for each other, and the next
+copier of a partition fences the previous one. The appender never aborts a transaction explicitly: after any error the
+partition is reset, and the InitProducerId of its resume ends what was left open.
 
-With the same surface as :class:`~.append.Appender`.
+It has the same interface as :class:`~.append.Appender`.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ from airflow_provider_kafka_migration.offset_map.transactional import MAX_METADA
 
 # -- transactional session --------------------------------------------------------------------------------------------
 #
-# One partition's transactions as a state machine without I/O: what is open, what it holds, when it ends.
+# One partition's transactions as a state machine without I/O: the open transaction, its content, and when it ends.
 
 
-#: Appends on their way; a broker remembers the last five batches of a producer id and partition.
+#: Unanswered appends; a broker remembers the last five batches of a producer id and partition.
 MAX_UNANSWERED = 5
-#: A transaction ends when it has so many bytes ...
+#: A transaction ends when it has this many bytes ...
 MAX_TRANSACTION_BYTES = 32 * 1024 * 1024
-#: ... or is so old; sooner when nothing waits, but not at once: each one costs a marker and a run of the map.
+#: ... or reaches this age; sooner if nothing waits, but not immediately: each one costs a marker and a run of the map.
 MAX_TRANSACTION_SECONDS = 1.0
 IDLE_TRANSACTION_SECONDS = 0.04
-#: Source offsets without records (markers, compacted ones) are committed so often, and whenever a copy ends.
+#: Interval for committing source offsets without records (markers, compacted ones); also committed when a copy ends.
 POSITION_SECONDS = 1.0
-#: A position is committed anew when it is so old, long before brokers forget it (``offsets.retention.minutes``).
+#: A position of this age is committed again, long before brokers forget it (``offsets.retention.minutes``).
 KEEP_ALIVE_SECONDS = 6 * 3600
-#: An idle partition's position is looked at so often.
+#: Interval for checking the age of an idle partition's position.
 REST_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 _LEAST_PAUSE_SECONDS = 0.002
 
 
 class Stage(Enum):
-    """Where a transaction stands."""
+    """The stage of a transaction."""
 
     #: none is open
     IDLE = "idle"
-    #: the first position is committed; that this is so is being written down
+    #: the first position is committed; the note of this fact is being written
     BEGINNING = "beginning"
     #: the partition is being added (transaction version 1)
     ADDING = "adding"
@@ -82,16 +82,16 @@ class Stage(Enum):
 class ProducerSession:
     """The present incarnation of a partition's transactional id, and its transaction.
 
-    In ``copy.in_flight`` is all that the transaction holds, answered or not: nothing of it counts before the end.
+    ``copy.in_flight`` has every append of the transaction, answered or not: none of them counts before the end.
     """
 
     copy: PartitionCopy
     incarnation: int
     producer: Producer
-    #: as committed
+    #: the committed position
     position: Position
     coordinator_id: int
-    #: it is written down that a position was committed once, so that its loss is noticed
+    #: the note is written that a position was committed once, so that its loss would be noticed
     is_begun: bool = True
     stage: Stage = Stage.IDLE
     sequence: int = 0
@@ -100,50 +100,50 @@ class ProducerSession:
     answered: int = 0
     size_bytes: int = 0
     opened_at: float = 0.0
-    #: no more appends: it ends as soon as all are answered
+    #: no more appends: the transaction ends as soon as all are answered
     is_closing: bool = False
-    #: what it will commit
+    #: the position that the transaction will commit
     next_position: Position | None = None
     page: Future[Position] | None = None
     beginning: Future[None] | None = None
     #: a request to a coordinator waits for its answer
     asked: bool = False
-    #: nothing is asked before (monotonic clock), and how often it was asked in vain
+    #: no request is sent before this moment (monotonic clock), and how often the last one was sent in vain
     due: float = 0.0
     tries: int = 0
-    #: the first append of a transaction (version 2) goes alone: it adds the partition, and may have to be sent again
+    #: the first append of a transaction (version 2) is sent alone: it adds the partition, and may have to be sent again
     first_step: Append | None = None
     position_due: float = 0.0
-    #: with nothing to do it is not looked at before
+    #: a session with nothing to do is not checked before this moment
     rests_until: float = 0.0
 
     def is_resting(self, now: float) -> bool:
-        """Nothing is to be done, and the age of the position was looked at lately: so it is with most partitions."""
+        """Return whether nothing is to be done and the position's age was checked lately, as for most partitions."""
         copy = self.copy
         return self.stage is Stage.IDLE and not copy.pending and not copy.owes_position and now < self.rests_until
 
     @property
     def unanswered(self) -> int:
-        """Appends on their way."""
+        """The number of unanswered appends."""
         return len(self.copy.in_flight) - self.answered
 
     @property
     def is_live(self) -> bool:
-        """Whether answers are still meant for the copy's present life."""
+        """Whether this session still belongs to the copy's present incarnation."""
         return self.copy.incarnation == self.incarnation
 
     def go_on(self, stage: Stage) -> None:
-        """The next stage, at once."""
+        """Enter a stage, with its request due immediately."""
         self.stage, self.asked, self.due, self.tries = stage, False, 0.0, 0
 
     def again(self, now: float, pauses: Sequence[float]) -> None:
-        """Ask once more after a pause that grows."""
+        """Send the request again after a growing pause."""
         self.asked = False
         self.due = now + pauses[min(self.tries, len(pauses) - 1)]
         self.tries += 1
 
     def next_look(self, now: float) -> float:
-        """When there is something to do though no answer has come (monotonic clock)."""
+        """Return when there is something to do even if no answer comes before (monotonic clock)."""
         if self.stage is not Stage.OPEN or self.due > now:
             return self.due if self.due > now else now + _LOOK_SECONDS
         patience = MAX_TRANSACTION_SECONDS if self.copy.pending else IDLE_TRANSACTION_SECONDS
@@ -152,7 +152,7 @@ class ProducerSession:
     # -- what a transaction holds ------------------------------------------------------------------------------------
 
     def may_append(self) -> bool:
-        """Whether the next batch can go."""
+        """Return whether the next batch can be sent."""
         return (
             not self.is_closing
             and bool(self.copy.pending)
@@ -160,7 +160,7 @@ class ProducerSession:
         )
 
     def take_append(self) -> tuple[Append, int]:
-        """The next batch, as sent: (step, base sequence)."""
+        """Take the next batch, as sent: (step, base sequence)."""
         copy = self.copy
         step = copy.take()
         assert isinstance(step, Append)
@@ -172,7 +172,7 @@ class ProducerSession:
         return step, sequence
 
     def take_back(self, step: Append) -> None:
-        """The first batch was not taken yet: it goes again, with the same sequence."""
+        """Put back the first batch, which was not accepted yet, to send it again with the same sequence."""
         copy = self.copy
         sent = copy.in_flight.pop()
         copy.take_back(step)
@@ -181,11 +181,11 @@ class ProducerSession:
 
     @property
     def oldest(self) -> Sent:
-        """The append that is answered next."""
+        """The append whose answer comes next."""
         return self.copy.in_flight[self.answered]
 
     def confirm(self, base_offset: int) -> None:
-        """The oldest append was written at an offset of the leader's choice."""
+        """Confirm the oldest append: the leader wrote it at an offset that it chose."""
         sent = self.oldest
         self.answered += 1
         self.first_step = None
@@ -205,16 +205,16 @@ class ProducerSession:
 
     @property
     def has_position(self) -> bool:
-        """A position was committed, by this incarnation or a former one."""
+        """Whether a position was committed, by this incarnation or a former one."""
         return self.position.committed_at > 0
 
     @property
     def owes_position(self) -> bool:
-        """Source offsets without records were decided that the committed position does not cover."""
+        """Whether source offsets are decided that the committed position does not cover."""
         return self.copy.source_offset > self.position.source_offset
 
     def open(self, now: float, *, is_second: bool, holds_records: bool) -> None:
-        """A transaction begins; one without records commits a position alone."""
+        """Begin a transaction; one without records only commits a position."""
         self.opened_at = now
         self.runs, self.answered, self.size_bytes = [], 0, 0
         self.is_closing, self.next_position = not holds_records, None
@@ -223,14 +223,14 @@ class ProducerSession:
         self.first_step = head if is_second and isinstance(head, Append) else None
 
     def wants_end(self, now: float, *, hurry: bool) -> bool:
-        """Whether the open transaction has enough."""
+        """Return whether the open transaction should end."""
         age = now - self.opened_at
         if self.size_bytes >= MAX_TRANSACTION_BYTES or age >= MAX_TRANSACTION_SECONDS:
             return True
         return not self.copy.pending and (hurry or age >= IDLE_TRANSACTION_SECONDS)
 
     def plan_commit(self, seconds_now: int) -> Position:
-        """What the transaction commits."""
+        """Return the position that the transaction commits."""
         copy = self.copy
         if not self.is_begun:
             source_offset = self.position.source_offset
@@ -241,7 +241,7 @@ class ProducerSession:
         )
 
     def committed(self, producer_id: int, producer_epoch: int, now: float) -> None:
-        """The transaction has ended well: what it held counts."""
+        """Confirm the transaction, which has ended well: its content counts now."""
         copy = self.copy
         assert self.next_position is not None
         self.position = self.next_position
@@ -265,7 +265,7 @@ class ProducerSession:
 # -- transactions -----------------------------------------------------------------------------------------------------
 
 
-#: No transaction begins so close to the end of the slice: it could not end there, and would hold readers back.
+#: No transaction begins this close to the end of the slice: it could not end in time, and would hold readers back.
 LAST_BEGIN_SECONDS = 0.4
 #: Connections to each leader. A request can name one transactional id, so it carries one batch of one partition, and a
 #: broker answers one connection's requests one after the other.
@@ -278,8 +278,8 @@ _PAGE_THREADS = 4
 class TransactionalAppender:
     """The target side of a lane's transactional partitions.
 
-    :param group: whose offsets on the target are the source positions.
-    :param pages: of a partition, for runs that no longer fit into the commit.
+    :param group: the consumer group whose offsets on the target are the source positions.
+    :param pages: returns a partition's map pages, for runs that no longer fit into the commit.
     :param deadline: moment of the monotonic clock after which nothing is sent.
     :param on_trouble: called with (copy, error): the partition must be reset or stopped.
     :param on_confirmed: called with the partition when a transaction has ended well.
@@ -320,7 +320,7 @@ class TransactionalAppender:
         return list(self._channels.values())
 
     def begin(self, session: ProducerSession) -> None:
-        """A partition goes on under a new incarnation of its transactional id."""
+        """Continue a partition under a new incarnation of its transactional id."""
         self._sessions[session.copy] = session
         session.position_due = time.monotonic()
 
@@ -336,7 +336,7 @@ class TransactionalAppender:
         for copy in todo:
             self._coordinator_of[copy] = self._channel(self._sessions[copy].coordinator_id, _COORDINATOR_CHANNEL)
             self._leader_of[copy] = self._channel(leaders[copy.target_key], copy.spec.partition % LEADER_CHANNELS)
-            # Also where there is nothing to copy: the position says where the target ended when the copy began.
+            # Also where there is nothing to copy: the position records where the target's log ended at the start.
             copy.owes_position = not self._sessions[copy].has_position
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
                 channel.copies[copy] = None
@@ -351,7 +351,7 @@ class TransactionalAppender:
         return channel
 
     def detach(self, copy: PartitionCopy) -> None:
-        """Take a partition off its channels; leader and coordinators are asked for again."""
+        """Take a partition off its channels; the next attach looks up leader and coordinators again."""
         self._leader_of.pop(copy, None)
         self._coordinator_of.pop(copy, None)
         for channel in self._channels.values():
@@ -359,7 +359,7 @@ class TransactionalAppender:
         self._target.forget_leaders([copy.target_key])
 
     def lose(self, channel: Channel, error: MigrationError) -> None:
-        """A connection broke: the outcome of all that it carried is unknown, until the ids are taken over again."""
+        """Drop a broken connection: what it carried has an unknown outcome until the ids are taken over again."""
         channel.connection.close()
         if self._channels.get((channel.broker_id, channel.number)) is channel:
             del self._channels[(channel.broker_id, channel.number)]
@@ -370,7 +370,7 @@ class TransactionalAppender:
             self.detach(copy)
 
     def close(self) -> None:
-        """Close all connections. What is open stays open until the next incarnation, or the coordinator, ends it."""
+        """Close all connections. The next incarnation, or the coordinator, ends transactions that are still open."""
         for channel in self._channels.values():
             channel.connection.close()
         self._channels.clear()
@@ -380,7 +380,7 @@ class TransactionalAppender:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def is_settling(self, copy: PartitionCopy) -> bool:
-        """Never: the InitProducerId of a resume settles what was on its way."""
+        """Return False: the InitProducerId of a resume settles what was in flight."""
         return False
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class TransactionalAppender:
         """
         if clock.is_over(self._deadline):
             raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice goes on from the position on the target"
+                "the slice has ended", next_step="none: the next slice continues from the position on the target"
             )
         for copy, session in list(self._sessions.items()):
             if session.is_resting(now):
@@ -407,7 +407,7 @@ class TransactionalAppender:
                 self._on_trouble(copy, error)
 
     def next_due(self, now: float) -> float:
-        """When the next transaction wants to be looked at again (monotonic clock)."""
+        """Return when the next transaction must be checked again (monotonic clock)."""
         due = [
             session.next_look(now)
             for copy, session in self._sessions.items()
@@ -416,7 +416,7 @@ class TransactionalAppender:
         return min(due, default=now + 1.0)
 
     def _advance(self, session: ProducerSession, now: float) -> None:
-        """As many stages as go without an answer."""
+        """Pass through as many stages as possible without waiting for an answer."""
         while not session.asked and now >= session.due:
             stage = session.stage
             if stage is Stage.IDLE:
@@ -437,7 +437,7 @@ class TransactionalAppender:
         if copy.pending:
             wanted = now < self._deadline - LAST_BEGIN_SECONDS
         elif session.owes_position:
-            # What was read up to the end, or is left at the end of a slice, does not wait.
+            # A position at the source's end is committed without waiting.
             wanted = now >= session.position_due or copy.fetch_offset >= copy.source_end_offset
         else:
             wanted = time.time() - session.position.committed_at > KEEP_ALIVE_SECONDS
@@ -447,7 +447,7 @@ class TransactionalAppender:
         if not session.is_begun and session.has_position:
             self._write_beginning(session)
             return
-        # The very first transaction has no records: once it is committed, a position that is gone was lost.
+        # The very first transaction has no records: once it is committed, a missing position is a lost one.
         holds_records = bool(copy.pending) and session.is_begun
         session.open(now, is_second=self._versions(session).is_second, holds_records=holds_records)
 
@@ -488,7 +488,7 @@ class TransactionalAppender:
         self._submit(channel, encoded, lambda frame: self._on_appended(session, channel, version, frame))
 
     def _prepare_commit(self, session: ProducerSession) -> None:
-        """All that the transaction holds is known: decide what its commit says."""
+        """Determine what the transaction commits, now that its whole content is known."""
         position = session.plan_commit(int(time.time()))
         session.next_position = position
         stage = Stage.COMMITTING if self._versions(session).is_second else Stage.ADDING_OFFSETS
@@ -503,7 +503,7 @@ class TransactionalAppender:
         try:
             self.wake()
         except OSError:
-            return  # the copier's slice has ended, nobody waits
+            return  # the copier's slice has ended, so nothing waits
 
     def _take_page(self, session: ProducerSession) -> None:
         if session.page is None or not session.page.done():
@@ -515,7 +515,7 @@ class TransactionalAppender:
     # -- the coordinators --------------------------------------------------------------------------------------------
 
     def _ask(self, session: ProducerSession) -> None:
-        """Send what the stage is about."""
+        """Send the request of the present stage."""
         copy, producer = session.copy, session.producer
         channel = self._coordinator_of[copy]
         versions = self._versions(session)
@@ -562,27 +562,28 @@ class TransactionalAppender:
         if not answer.error_code:
             session.confirm(answer.base_offset)
         elif is_concurrent(answer.error_code) and session.first_step is not None:
-            # The markers of the transaction before it are not written yet.
+            # The markers of the previous transaction are not written yet.
             session.take_back(session.first_step)
             session.again(time.monotonic(), PAUSES)
         else:
-            # The transaction is lost with it; what it holds is read and appended again.
+            # The whole transaction is lost; its records are read and appended again.
             session.is_closing = True
             error = append_error(session.copy, session.oldest, answer.error_code, answer.error_message)
             if isinstance(error, RecordTooLarge):
-                # Found again when it is decided anew: what lies before it is committed then, and nothing behind it.
+                # The transformer finds the record again on the retry; then what lies before it is committed, and
+                # nothing behind it.
                 limit = session.oldest.size_bytes - 1
                 session.copy.spec = session.copy.spec.model_copy(update={"max_batch_bytes": limit})
                 error = TooLarge(error.what, where=error.where, details={"size_bytes": limit})
             self._on_trouble(session.copy, error)
 
     def _on_added(self, session: ProducerSession, frame: memoryview) -> None:
-        if self._is_good(session, requests.add_partition_answer(frame), "the partition is not taken", "Write"):
+        if self._is_good(session, requests.add_partition_answer(frame), "no transaction takes the partition", "Write"):
             session.go_on(Stage.OPEN)
 
     def _on_offsets_added(self, session: ProducerSession, frame: memoryview) -> None:
         needs = f"Read on Group {self._group}"
-        if self._is_good(session, requests.add_offsets_answer(frame), "the group is not taken", needs):
+        if self._is_good(session, requests.add_offsets_answer(frame), "the transaction refused the group", needs):
             session.go_on(Stage.COMMITTING)
 
     def _on_offset(self, session: ProducerSession, version: int, frame: memoryview) -> None:
@@ -591,7 +592,7 @@ class TransactionalAppender:
             self._max_metadata_bytes //= 2
             self._prepare_commit(session)
             return
-        if self._is_good(session, code, "the position is not taken", f"Read on Group {self._group}"):
+        if self._is_good(session, code, "the group refused the position", f"Read on Group {self._group}"):
             session.go_on(Stage.ENDING)
 
     def _on_ended(self, session: ProducerSession, version: int, frame: memoryview) -> None:
@@ -602,7 +603,7 @@ class TransactionalAppender:
             self._on_confirmed(session.copy, None)
 
     def _is_good(self, session: ProducerSession, code: int, what: str, needs: str) -> bool:
-        """Whether to go on; else it is asked again, or the partition is in trouble."""
+        """Return whether to continue; otherwise repeat the request later, or report the partition's error."""
         if not session.is_live:
             return False
         if not code:

@@ -1,8 +1,8 @@
-"""What becomes of each source batch: forwarded as it is, rebuilt, or a hole. Pure: no I/O, no clock.
+"""Decides for each source batch: forward it as it is, rebuild it, or treat it as a hole. Pure: no I/O, no clock.
 
-docs/internals.md has the table: full committed batches go raw; batches with holes, a begin below the wanted offset,
-visible LogAppendTime, skewed offsets or too many bytes are rebuilt; small ones in a row are joined; control batches,
-empty ones and aborted transactions are holes; message formats 0 and 1 are converted.
+docs/internals.md has the table: full committed batches are forwarded raw; batches with holes, a start below the wanted
+offset, visible LogAppendTime, skewed offsets or too many bytes are rebuilt; consecutive small ones are joined; control
+batches, empty ones and aborted transactions are holes; message formats 0 and 1 are converted.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from airflow_provider_kafka_migration.kafka.fetch import Aborted
 
 # -- chunk ------------------------------------------------------------------------------------------------------------
 #
-# A chunk: what one fetch, or one archived segment, says of a stretch of one partition.
+# A chunk: what one fetch, or one archived segment, holds about a range of one partition's offsets.
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Raw batches of one partition in offset order, and what is known of their surroundings.
+    """Raw batches of one partition in offset order, and what is known about their surroundings.
 
     ``[from_offset, until_offset)`` is covered: the source has no committed record in it that isn't in ``batches``.
     The first batch may begin below ``from_offset``, and there may be no batch at all.
@@ -46,40 +46,40 @@ class Chunk:
     partition: int
     #: first offset that is covered
     from_offset: int
-    #: everything below it, down to ``from_offset``, is covered
+    #: every offset below it, down to ``from_offset``, is covered
     until_offset: int
     #: batches as the broker stores them; a truncated last one lies at or above ``until_offset``
     batches: memoryview
     #: aborted transactions that overlap the batches, in any order
     aborted: list[Aborted] = field(default_factory=list)
-    #: as told with the fetch; -1 if not known
+    #: as answered with the fetch; -1 if not known
     last_stable_offset: int = -1
     log_start_offset: int = -1
     origin: Literal["kafka", "segment"] = "kafka"
-    #: bytes that were read from the source cluster for it: 0 from segments
+    #: bytes read from the source cluster for this chunk: 0 for segments
     source_bytes: int = 0
-    #: ``batches``, whole ones, if somebody has looked at them already
+    #: the whole batches of ``batches``, if they have been parsed already
     parsed: list[AnyBatch] | None = field(default=None, compare=False, repr=False)
 
 
 # -- small batches ----------------------------------------------------------------------------------------------------
 #
-# Gathers small batches, so that each doesn't become an append of its own.
+# Joins small batches, so that each doesn't become a separate append.
 
 
-#: Larger batches, and those of more records, are cheaper to forward than to read.
+#: Batches with more bytes or records than these are cheaper to forward than to read.
 SMALL_BATCH_BYTES = 4 * 1024
 SMALL_BATCH_RECORDS = 16
 JOINED_BATCH_BYTES = 64 * 1024
 
 
 class SmallBatches:
-    """Batches of CreateTime that are to become one.
+    """Batches with CreateTime that are to be joined into one.
 
-    Nothing is waited for: what a fetch has brought is joined, so a record that comes alone goes alone.
+    It joins only what one fetch has brought and never waits for more, so a record that arrives alone is sent alone.
 
-    :param limit_bytes: of one batch at the target; None: none that is known.
-    :param packs: also batches with holes, and such that do not follow on each other: the target keeps no holes.
+    :param limit_bytes: the largest size of one batch on the target; None: no known limit.
+    :param packs: also takes batches with holes, and batches that are not consecutive: the target keeps no holes.
     """
 
     __slots__ = ("_batches", "_bytes", "_codec", "_limit_bytes", "_next_offset", "_packs")
@@ -93,7 +93,7 @@ class SmallBatches:
         self._next_offset = 0
 
     def takes(self, batch: RawBatch) -> bool:
-        """Whether a batch is better joined than sent alone."""
+        """Return whether a batch is better joined than sent alone."""
         if batch.size_bytes > self._limit_bytes or batch.is_log_append_time:
             return False
         if batch.record_count != batch.last_offset_delta + 1:
@@ -101,7 +101,7 @@ class SmallBatches:
         return batch.size_bytes <= SMALL_BATCH_BYTES and batch.record_count <= SMALL_BATCH_RECORDS
 
     def has_room_for(self, batch: RawBatch) -> bool:
-        """Whether a batch can go with what is there."""
+        """Return whether a batch can be joined with the gathered ones."""
         return not self._batches or (
             (self._packs or self._next_offset == batch.base_offset)
             and self._codec == batch.codec
@@ -116,7 +116,7 @@ class SmallBatches:
         self._next_offset = batch.next_offset
 
     def take(self) -> list[RawBatch]:
-        """What is there; nothing is, afterwards."""
+        """Return the gathered batches, and forget them."""
         taken, self._batches, self._bytes = self._batches, [], 0
         return taken
 
@@ -130,31 +130,31 @@ _LEGACY_BATCH_BYTES = 512 * 1024
 
 @dataclass(slots=True)
 class Append:
-    """Append this batch: a full one, whose base offset is that of the source."""
+    """Append this batch, which is full and has the source's base offset."""
 
     batch: RawBatch
     source_offset: int
     record_count: int
-    #: False if the batch holds the source's bytes as one of its batches
+    #: False if the batch has the very bytes of a source batch
     rebuilt: bool = False
-    #: of a packed one: (source offset, records before it) of each stretch of consecutive source offsets; else empty
+    #: if packed: (source offset, records before it) of each stretch of consecutive source offsets; else empty
     packed: Sequence[tuple[int, int]] = ()
 
     @property
     def runs(self) -> Sequence[tuple[int, int]]:
-        """(source offset, records before it) of each stretch of consecutive source offsets: at least one."""
+        """The (source offset, records before it) of each stretch of consecutive source offsets: at least one."""
         return self.packed or ((self.source_offset, 0),)
 
     @property
     def source_next_offset(self) -> int:
-        """First source offset behind it."""
+        """The first source offset behind this batch."""
         source_offset, number = self.runs[-1]
         return source_offset + self.record_count - number
 
 
 @dataclass(slots=True)
 class Hole:
-    """No committed record has one of these offsets on the source."""
+    """A range of source offsets without committed records."""
 
     source_offset: int
     count: int
@@ -164,7 +164,7 @@ CopyOp = Append | Hole
 
 
 class AbortedTransactions:
-    """Which transactional batches of one chunk were aborted: the state machine of Java's ``CompletedFetch``.
+    """Finds the aborted transactional batches of one chunk, as the state machine of Java's ``CompletedFetch`` does.
 
     :param aborted: (producer id, first offset), duplicates allowed, in any order.
     """
@@ -172,7 +172,7 @@ class AbortedTransactions:
     __slots__ = ("_open", "_pending")
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
-        #: by first offset, the next one last
+        #: sorted by first offset, the next one last
         self._pending = sorted(((first, producer) for producer, first in set(aborted)), reverse=True)
         self._open: set[int] = set()
 
@@ -180,7 +180,7 @@ class AbortedTransactions:
         return bool(self._pending or self._open)
 
     def drops(self, batch: RawBatch) -> bool:
-        """True if this batch belongs to an aborted transaction. To be asked for each batch, in offset order."""
+        """Return whether this batch belongs to an aborted transaction. Call it for each batch, in offset order."""
         if batch.producer_id < 0:
             return False
         pending = self._pending
@@ -194,7 +194,10 @@ class AbortedTransactions:
 
 
 def _is_abort_marker(batch: RawBatch) -> bool:
-    """Key of a marker: version (int16), type (int16): 0 abort, 1 commit. The cleaner may have emptied the batch."""
+    """Return whether a control batch is an abort marker.
+
+    The key of a marker: version (int16), type (int16): 0 abort, 1 commit. The cleaner may have emptied the batch.
+    """
     marker = next(records(batch), None)
     return marker is not None and marker.key is not None and marker.key[2:4] == b"\x00\x00"
 
@@ -202,11 +205,11 @@ def _is_abort_marker(batch: RawBatch) -> bool:
 class BatchTransformer:
     """Turns the batches of one partition into steps, contiguous from ``next_offset`` on.
 
-    :param next_offset: first source offset that is wanted; moves on with each step.
+    :param next_offset: first source offset that is wanted; advances with each step.
     :param timestamps: ``visible`` keeps what readers see, ``raw`` what producers have written.
     :param max_batch_bytes: ``max.message.bytes`` of the target topic; larger batches are split.
-    :param split_bytes: batches of several records are split at this size, too (the target makes them larger).
-    :param packs: the target keeps no holes: records go without those between them, many runs in one batch.
+    :param split_bytes: batches of several records are also split at this size (the target makes them larger).
+    :param packs: the target keeps no holes: records are sent without the holes between them, many runs in one batch.
     :param check_inner_offsets: look for skewed offsets in uncompressed batches (costs about 0.3 us per record).
     :param where: topic and partition, for errors.
     """
@@ -230,7 +233,7 @@ class BatchTransformer:
         self.check_inner_offsets = check_inner_offsets
         self.where = where or Where()
         self._rebuilds_log_append_time = timestamps == "visible"
-        #: batches whose inner offsets were skewed, and were numbered anew
+        #: batches whose inner offsets were skewed and had to be renumbered
         self.skewed_batches = 0
 
     def decide(
@@ -239,13 +242,13 @@ class BatchTransformer:
         aborted: Sequence[Aborted] = (),
         covered_until_offset: int | None = None,
     ) -> Iterator[CopyOp]:
-        """Steps for the batches of one chunk, in order; adjacent holes are one.
+        """Yield the steps for the batches of one chunk, in order; adjacent holes become one.
 
-        :param batches: in offset order; those below ``next_offset`` are only looked at for markers.
-        :param aborted: of this chunk; nothing is remembered from one chunk to the next.
-        :param covered_until_offset: the source has nothing more below it: a hole at the end reaches up to there.
-        :raises BatchMalformed: damaged data; names the place.
-        :raises RecordTooLarge: a single record does not fit the target; steps before it were given.
+        :param batches: in offset order; those below ``next_offset`` are only checked for markers.
+        :param aborted: of this chunk; no state is kept from one chunk to the next.
+        :param covered_until_offset: the source has nothing more below it, so a hole at the end reaches up to it.
+        :raises BatchMalformed: the data are damaged; the error names the place.
+        :raises RecordTooLarge: a single record does not fit the target; the steps before it were yielded.
         """
         try:
             yield from self._decide(batches, AbortedTransactions(aborted), covered_until_offset)
@@ -253,7 +256,10 @@ class BatchTransformer:
             raise self._located(error) from error
 
     def decide_chunk(self, chunk: Chunk) -> Iterator[CopyOp]:
-        """Steps for a chunk; :class:`BatchMalformed` also if its batches end before it claims to."""
+        """Return the steps for a chunk.
+
+        :raises BatchMalformed: as :meth:`decide`, and if the batches end before the chunk claims to.
+        """
         if chunk.parsed is not None:
             return self.decide(chunk.parsed, chunk.aborted, chunk.until_offset)
         batches, consumed = read_batches(chunk.batches)
@@ -261,8 +267,8 @@ class BatchTransformer:
         if consumed < len(chunk.batches) and chunk.until_offset > reached:
             raise self._located(
                 BatchMalformed(
-                    f"a chunk that covers {chunk.from_offset}..{chunk.until_offset} is cut at offset {reached}",
-                    next_step="clear the task to read it again; if it stays so, the archived segment is torn",
+                    f"a chunk that covers {chunk.from_offset}..{chunk.until_offset} is cut off at offset {reached}",
+                    next_step="clear the task to read it again; if the error remains, the archived segment is torn",
                 )
             )
         return self.decide(batches, chunk.aborted, chunk.until_offset)
@@ -278,7 +284,7 @@ class BatchTransformer:
                 yield from self._joined(small)
                 yield from legacy.add(batch)
                 continue
-            # The markers of batches below next_offset count, so aborted transactions are looked at first.
+            # Markers below next_offset count as well, so aborted transactions are checked first.
             dropped = bool(aborted) and aborted.drops(batch)
             if dropped or batch.next_offset <= self.next_offset or not batch.record_count or batch.is_control:
                 continue
@@ -299,7 +305,7 @@ class BatchTransformer:
             yield hole
 
     def _joined(self, small: SmallBatches) -> Iterator[CopyOp]:
-        """Steps for the small batches that were gathered."""
+        """Yield the steps for the small batches that were gathered."""
         batches = small.take()
         if len(batches) == 1:
             yield from self._forwarded(batches[0])
@@ -311,7 +317,7 @@ class BatchTransformer:
             yield from self._steps(batch, rebuilt=batch not in batches)
 
     def _packed(self, batches: Sequence[RawBatch]) -> Iterator[CopyOp]:
-        """Steps for batches that go without the holes between their records."""
+        """Yield the steps for batches that are sent without the holes between their records."""
         if not batches:
             return
         packed = pack_batches(
@@ -325,12 +331,12 @@ class BatchTransformer:
             for batch, runs in packed:
                 yield from self._append(Append(batch, runs[0][0], batch.record_count, rebuilt=True, packed=runs))
         except RecordTooLarge as error:
-            # What lies before it is known.
+            # The offsets before the record are known.
             yield from self._hole_before(error.where.offset or 0)
             raise
 
     def _forwarded(self, batch: RawBatch) -> Iterator[CopyOp]:
-        """Steps for a batch with committed records: as it is, or rebuilt."""
+        """Yield the steps for a batch with committed records: as it is, or rebuilt."""
         if self._is_forwardable(batch) and self._is_dense(batch):
             yield from self._steps(batch, rebuilt=False)
             return
@@ -340,21 +346,21 @@ class BatchTransformer:
         try:
             parts = self._rebuild(batch)
         except RecordTooLarge:
-            # Nothing of this batch can go, but what lies before it is known.
+            # Nothing of this batch can be sent, but the offsets before it are known.
             yield from self._hole_before(batch.base_offset)
             raise
         for part in parts:
             yield from self._steps(part, rebuilt=True)
 
     def _hole_before(self, source_offset: int) -> Iterator[CopyOp]:
-        """The hole between what was given so far and an offset, if there is one."""
+        """Yield the hole between the last step and an offset, if there is one."""
         if source_offset > self.next_offset:
             hole = Hole(self.next_offset, source_offset - self.next_offset)
             self.next_offset = source_offset
             yield hole
 
     def _steps(self, batch: RawBatch, *, rebuilt: bool) -> Iterator[CopyOp]:
-        """The hole before a batch, if there is one, and the batch."""
+        """Yield the hole before a batch, if there is one, and the batch."""
         return self._append(Append(batch, batch.base_offset, batch.record_count, rebuilt))
 
     def _append(self, step: Append) -> Iterator[CopyOp]:
@@ -363,7 +369,7 @@ class BatchTransformer:
         yield step
 
     def _is_forwardable(self, batch: RawBatch) -> bool:
-        """By its header, and where it begins."""
+        """Return whether the batch's header and first offset allow forwarding it as it is."""
         return (
             batch.is_full
             and batch.base_offset >= self.next_offset
@@ -379,11 +385,11 @@ class BatchTransformer:
 
     @property
     def _limit_bytes(self) -> int | None:
-        """Of a batch with several records."""
+        """The size limit of a batch with several records."""
         return least_limit(self.max_batch_bytes, self.split_bytes)
 
     def _rebuild(self, batch: RawBatch) -> list[RawBatch]:
-        # What was damaged on the source would get a new CRC, and nobody would ever see it.
+        # A batch damaged on the source would get a new, valid CRC, and the damage would never be noticed.
         batch.check_crc()
         return rebuild(
             batch,
@@ -409,7 +415,7 @@ class BatchTransformer:
 
 
 class _LegacyRecords:
-    """Gathers records of message formats 0 and 1, so that each doesn't become a batch and a request of its own."""
+    """Gathers records of message formats 0 and 1, so that each doesn't become a separate batch and request."""
 
     def __init__(self, decider: BatchTransformer) -> None:
         self.decider = decider
@@ -419,7 +425,7 @@ class _LegacyRecords:
         self._next_offset = 0
 
     def add(self, batch: LegacyBatch) -> Iterator[CopyOp]:
-        """Take a batch in; gives steps when enough is there, the codec changes, or offsets jump."""
+        """Take a batch; yield steps when enough records are gathered, the codec changes, or offsets jump."""
         if batch.next_offset <= self.decider.next_offset:
             return
         batch.check_crc()
@@ -435,7 +441,7 @@ class _LegacyRecords:
             self._bytes += len(record.key or b"") + len(record.value or b"")
 
     def flush(self) -> Iterator[CopyOp]:
-        """Convert what is there."""
+        """Convert the gathered records."""
         if not self.pending:
             return
         batch = RawBatch(memoryview(encode_batch(self.pending, self._codec)))

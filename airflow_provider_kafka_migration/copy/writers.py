@@ -1,4 +1,4 @@
-"""The target side of a lane: each partition is copied by compare-and-append or in transactions, as its verdict says."""
+"""The target side of a lane: copies each partition by compare-and-append or in transactions, as its verdict says."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 
 def is_transactional(copy: PartitionCopy) -> bool:
-    """Whether a partition is copied in transactions."""
+    """Return whether a partition is copied in transactions."""
     return copy.spec.verdict is Verdict.TRANSACTIONAL
 
 
 class Writers:
-    """Both appenders and both ways to resume, behind one surface.
+    """Both appenders and both ways to resume, behind one interface.
 
-    :param append: compare-and-append.
-    :param map_store: where pages of the maps of transactional partitions go.
+    :param append: the appender for compare-and-append.
+    :param map_store: store for the map pages of transactional partitions.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Writers:
 
     @property
     def throttled_seconds(self) -> float:
-        """For how long the target's brokers have throttled."""
+        """For how long the target's brokers have throttled this lane."""
         return self._append.throttling.seconds + self._transactional.throttling.seconds
 
     def set_wake(self, wake: Callable[[], object]) -> None:
-        """What wakes the copier's loop when something in the background has ended."""
+        """Set what wakes the copier's loop when background work has ended."""
         self._append.wake = self._transactional.wake = wake
 
     def prepare(self) -> None:
@@ -89,7 +89,7 @@ class Writers:
         self._of(copy).detach(copy)
 
     def lose(self, channel: Channel, error: MigrationError) -> None:
-        """A connection broke."""
+        """Drop a broken connection."""
         side = self._append if channel in self._append.channels else self._transactional
         side.lose(channel, error)
 
@@ -99,7 +99,7 @@ class Writers:
         self._transactional.close()
 
     def is_settling(self, copy: PartitionCopy) -> bool:
-        """What is on its way may still change where the copy stands."""
+        """Return whether unanswered requests may still change the position of the copy."""
         return self._of(copy).is_settling(copy)
 
     def pump(self, now: float) -> None:
@@ -111,15 +111,15 @@ class Writers:
         self._transactional.pump(now)
 
     def next_due(self, now: float) -> float:
-        """When something wants to be done without an answer having come (monotonic clock)."""
+        """Return when to pump next even if no answer comes before (monotonic clock)."""
         return self._transactional.next_due(now)
 
     def resume(
         self, copies: Sequence[PartitionCopy], resumer: ResumeFinder, lane_maps: LaneMaps
     ) -> dict[PartitionCopy, Resumed]:
-        """Resume points of all partitions, each by its own way.
+        """Return the resume points of all partitions, each found according to its verdict.
 
-        :raises Transient: nobody of a cluster answers, or the storage does not.
+        :raises Transient: no broker of a cluster answers, or the storage does not.
         """
         in_transactions = [copy for copy in copies if is_transactional(copy)]
         found: dict[PartitionCopy, Resumed] = {}
@@ -127,7 +127,7 @@ class Writers:
             try:
                 found.update(self._transactional_resumer.resume(in_transactions))
             except Terminal as error:
-                # A missing right on the group or the ids: partitions of the other kind need neither.
+                # A right on the group or the ids is missing: compare-and-append partitions need neither.
                 found.update(dict.fromkeys(in_transactions, error))
         others = [copy for copy in copies if not is_transactional(copy)]
         if others:

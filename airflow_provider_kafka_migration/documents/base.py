@@ -1,4 +1,4 @@
-"""What all persisted documents share: a version, canonical JSON, a digest."""
+"""The base of all persisted documents: a version, canonical JSON, a digest."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _D = TypeVar("_D", bound="Document")
 
 
 class Part(BaseModel):
-    """A piece of a document. Unknown keys are kept out of what we write, but tolerated in what we read."""
+    """A part of a document. Unknown keys are never written, but tolerated when reading."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class Document(Part):
-    """A document that persists. Subclasses carry ``version``; later versions must read earlier ones."""
+    """A persisted document. Subclasses carry ``version``; later versions must read earlier ones."""
 
-    #: Fields that came after documents of this version were first written. They are left out of the canonical form
-    #: while they have their default, so that a document that was journaled before keeps its digest.
+    #: Fields that were added after documents of this version were first written. The canonical form leaves them out
+    #: while they have their default, so that a document journaled before keeps its digest.
     LATER_FIELDS: ClassVar[tuple[str, ...]] = ()
 
     version: int = 1
 
     def canonical(self) -> bytes:
-        """RFC 8785 canonical JSON. Offsets beyond 2**53 do not occur: a log would need 285 years at 1 M rec/s."""
+        """Return RFC 8785 canonical JSON. Offsets beyond 2**53 do not occur: they take 285 years at 1 M rec/s."""
         data = self.model_dump(mode="json", by_alias=True)
         for name in self.LATER_FIELDS:
             if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
@@ -35,15 +35,15 @@ class Document(Part):
         return rfc8785.dumps(data)
 
     def digest(self) -> str:
-        """SHA-256 over the canonical form, as 64 hex digits."""
+        """Return the SHA-256 over the canonical form, as 64 hex digits."""
         return hashlib.sha256(self.canonical()).hexdigest()
 
     @classmethod
     def parse(cls: type[_D], data: bytes) -> _D:
-        """Read a document; raises pydantic's ``ValidationError`` on a wrong shape."""
+        """Read a document; raise pydantic's ``ValidationError`` if its structure is wrong."""
         return cls.model_validate_json(data)
 
 
 def canonical_digest(value: Any) -> str:
-    """SHA-256 over the RFC 8785 form of JSON-able data, as 64 hex digits."""
+    """Return the SHA-256 over the RFC 8785 form of JSON data, as 64 hex digits."""
     return hashlib.sha256(rfc8785.dumps(value)).hexdigest()

@@ -1,6 +1,6 @@
-"""The copy job: all that a data plane process needs to know. Small, and without secrets.
+"""The copy job: everything that a data plane process needs to know. Small and without secrets.
 
-Written by the phase that starts a copy (``<migration_id>/jobs/<name>.json``), read by copiers on any machine.
+The phase that starts a copy writes it (``<migration_id>/jobs/<name>.json``); copiers on any machine read it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class CopyPartition(Part):
     source_start_offset: int
     target_start_offset: int
     verdict: Verdict
-    until_offset: int | None = Field(None, description="exclusive source offset; None: until told to stop")
+    until_offset: int | None = Field(None, description="exclusive source offset; None: until the stop document ends it")
     size_bytes: int = -1
-    on_mismatch: Literal["mapped", "fail"] | None = Field(None, description="None: as the job says")
+    on_mismatch: Literal["mapped", "fail"] | None = Field(None, description="None: the job's setting")
     max_batch_bytes: int | None = Field(None, description="max.message.bytes of the target topic, if known")
 
     @property
@@ -37,25 +37,25 @@ class CopyPartition(Part):
         return (self.topic, self.partition)
 
 
-#: Backup halves of a split job have the number of their restore half and this.
+#: The number of a backup half in a split job is that of its restore half plus this.
 BACKUP_LANES = 1_000_000
 
 
 class CopyLane(Part):
-    """Partitions that one copier drives at a time, and the lane's transactional id for marker fencing."""
+    """The partitions that one copier handles at a time, and the lane's transactional id for marker fencing."""
 
     lane: int
     half: Literal["backup", "restore"] | None = Field(
-        None, description="of a split job: this lane's copier opens the source or the target, never both"
+        None, description="in a split job: this lane's copier opens the source or the target, never both"
     )
     transactional_id: str
     partitions: list[CopyPartition]
 
 
 class ProducerIds(Part):
-    """Producer ids of the migration, taken once on the target and journaled by topology_copy.
+    """Producer ids of the migration. topology_copy takes them once on the target and journals them.
 
-    The data id is shared by all copiers: the broker's sequence check is the compare-and-append. Its epoch is never
+    All copiers share the data id: the broker's sequence check is the compare-and-append. Its epoch is never
     bumped. The filler id numbers fillers by target offset.
     """
 
@@ -66,21 +66,21 @@ class ProducerIds(Part):
 
 
 class ProofSettings(Part):
-    """How the tail compares in the background what it has copied."""
+    """How the tail compares copied records in the background."""
 
     max_bytes_per_second: int | None = Field(None, description="per lane, both sides together; None: no limit")
     archive_of_deleted: str | None = Field(
-        None, description="what the source has deleted is compared with the segments there; None: with nothing"
+        None, description="records that the source has deleted are compared with the segments there; None: not at all"
     )
     topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic; only compacted ones")
 
     def rules(self, topic: str) -> TopicRules:
-        """The rules of a topic; for one that is not listed: nothing may go."""
+        """Return the rules of a topic; an unlisted topic may lose no records."""
         return self.topics.get(topic, TopicRules(compacted=False, delete_retention_ms=None))
 
 
 class TombstoneSettings(Part):
-    """What is done where compaction may have removed tombstones before they were read."""
+    """What to do where compaction may have removed tombstones before they were read."""
 
     on_overtaken: Literal["fail", "warn"] = "fail"
     retention_ms: dict[str, int] = Field(
@@ -89,12 +89,12 @@ class TombstoneSettings(Part):
 
 
 class CopyJob(Document):
-    """What to copy, from where, to where, and under which limits."""
+    """What to copy, from where, to where, and within which limits."""
 
     version: int = 1
     migration_id: str
     name: Literal["seed", "tail", "backup", "restore"]
-    generation: int = Field(description="claim generation under which the job was written")
+    generation: int = Field(description="generation of the claim under which the job was written")
     source_reference: str = Field("", description="reference to librdkafka keys of the source (file:, env:, airflow:)")
     target_reference: str = ""
     storage_reference: str | None = Field(None, description="reference to S3 settings; None: the machine's identity")
@@ -105,58 +105,58 @@ class CopyJob(Document):
     lanes: list[CopyLane]
     segment_max_bytes: int = 32 * 1024 * 1024
     segment_linger_seconds: float = Field(
-        0.0, description="a backup that follows the source gathers for so long before it writes a smaller segment"
+        0.0, description="how long a backup that follows the source gathers records before it writes a small segment"
     )
     max_concurrent_partitions: int = 4
     slice_seconds: int = 60
     timestamps: Literal["visible", "raw"] = "visible"
     on_mismatch: Literal["mapped", "fail"] = "mapped"
     on_source_gap: Literal["fail", "record"] = "fail"
-    tombstones: TombstoneSettings | None = Field(None, description="None: nobody looks for tombstones that have gone")
+    tombstones: TombstoneSettings | None = Field(None, description="None: no check for removed tombstones")
     max_markers_per_record: float = 10.0
     max_markers: int = 50_000_000
-    max_fill_seconds: float = Field(3600.0, description="mapped if the rest of a partition's holes takes longer")
+    max_fill_seconds: float = Field(3600.0, description="mapped if filling a partition's remaining holes takes longer")
     max_bytes_per_second: int | None = None
-    proof: ProofSettings | None = Field(None, description="compare in the background; None: do not")
+    proof: ProofSettings | None = Field(None, description="compare in the background; None: no comparison")
     stop_key: str | None = Field(
-        None, description="object below journal_location that says where a tail stops; polled by copiers and driver"
+        None, description="object below journal_location with a tail's stop offsets; polled by copiers and driver"
     )
 
     @property
     def partitions(self) -> list[CopyPartition]:
-        """All partitions, ascending. Each once, though a split job has a lane for each of their halves."""
+        """All partitions, ascending, each once, although a split job has one lane per half."""
         return sorted((p for lane in self.lanes if lane.half != "backup" for p in lane.partitions), key=lambda p: p.key)
 
 
 def halves(lanes: Sequence[CopyLane]) -> list[CopyLane]:
-    """The lanes of a split job: those that back up, then those that restore the same partitions."""
+    """Return the lanes of a split job: the backup lanes, then those that restore the same partitions."""
     whole = [lane for lane in lanes if lane.half != "backup"]
     backups = [lane.model_copy(update={"lane": lane.lane + BACKUP_LANES, "half": "backup"}) for lane in whole]
     return backups + [lane.model_copy(update={"half": "restore"}) for lane in whole]
 
 
 class StopAt(Document):
-    """Tells a tail where to stop: exclusive source offsets per ``topic-partition``."""
+    """Where a tail stops: exclusive source offsets per ``topic-partition``."""
 
     version: int = 1
     migration_id: str
     offsets: dict[str, int] = Field(
-        description='"topic-partition" to exclusive source offset; empty: taken back, nothing stops'
+        description='"topic-partition" to exclusive source offset; empty: withdrawn, nothing stops'
     )
 
     @classmethod
     def in_force(cls, data: bytes | None) -> StopAt | None:
-        """The stop in stored bytes; ``None`` if there is none, or it was taken back (a freeze that was lifted)."""
+        """Parse the stop in stored bytes; ``None`` if there is none or it was withdrawn (the freeze was lifted)."""
         found = None if data is None else cls.parse(data)
         return found if found is not None and found.offsets else None
 
     def offset(self, topic: str, partition: int) -> int | None:
-        """Where this partition stops, or None if it is not listed."""
+        """Return where this partition stops, or None if it is not listed."""
         return self.offsets.get(f"{topic}-{partition}")
 
 
 class PartitionResult(Part):
-    """What a copier says of one partition at the end of a slice. Partial failure is data."""
+    """What a copier reports about one partition at the end of a slice. Partial failure is data."""
 
     lane: int
     topic: str
@@ -167,47 +167,47 @@ class PartitionResult(Part):
     copied_bytes: int = Field(0, description="batch bytes appended in this slice")
     source_bytes: int = Field(0, description="bytes read from the source cluster in this slice (0 from segments)")
     holes: int = Field(0, description="offsets filled by markers in this slice")
-    transaction_holes: int = Field(0, description="of these: by empty transactions, since markers may not be written")
+    transaction_holes: int = Field(0, description="of these: by empty transactions, because markers may not be written")
     done: bool = Field(False, description="the stop offset is reached and confirmed by the target's log end")
     verdict: Verdict
     gaps: list[tuple[int, int]] = Field(default_factory=list, description="source ranges lost to retention")
     overtaken: list[int] = Field(
-        default_factory=list, description="source offsets where tombstones may have gone before they were read"
+        default_factory=list, description="source offsets where tombstones may be removed before they were read"
     )
     held_back: int = Field(
-        0, description="records of the source above its last stable offset: an open transaction holds them back"
+        0, description="source records above its last stable offset, held back by an open transaction"
     )
-    resumed_offset: int = Field(-1, description="target log end when the slice took it over; -1: it never did")
+    resumed_offset: int = Field(-1, description="target log end when the slice took the partition over; -1: never")
     went_back: list[tuple[int, int]] = Field(
         default_factory=list,
-        description="(from, to): the target's log end went back (unclean election); what was lost was copied again",
+        description="(from, to): the target's log end went back (unclean election); the lost records were copied again",
     )
-    error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of what stopped it")
+    error: dict[str, object] | None = Field(None, description="MigrationError.as_dict() of the error that stopped it")
     trouble: dict[str, object] | None = Field(
-        None, description="the same of what was still being tried again when the slice ended; nothing has stopped it"
+        None, description="the same, for an error that was still being retried when the slice ended; it stopped nothing"
     )
-    trouble_seconds: float = Field(0.0, description="for how long it had been tried again by then, within the slice")
+    trouble_seconds: float = Field(0.0, description="how long it had been retried by then, within the slice")
     lag: int = Field(-1, description="records to the source's last stable offset, as last seen")
-    slice_number: int = Field(0, description="number of the lease of the slice, ascending by lane; 0: not known")
+    slice_number: int = Field(0, description="number of the slice's lease, ascending within the lane; 0: unknown")
     total_records: int = Field(
         -1,
-        description="records that the copy has put on the target since it began, by all runs; from the log's sequence "
-        "numbers. -1: not known (copied in transactions, or not taken over in this slice)",
+        description="records that all runs of the copy have put on the target since it began; from the log's sequence "
+        "numbers. -1: unknown (copied in transactions, or not taken over in this slice)",
     )
     total_holes: int = Field(-1, description="offsets filled by markers since the copy began, likewise")
     source_throttled_seconds: float = Field(
-        0.0, description="for so long the source's quotas have held the lane back; in the lane's first result only"
+        0.0, description="how long the source's quotas have throttled the lane; in the lane's first result only"
     )
-    target_throttled_seconds: float = Field(0.0, description="the same by the target's quotas")
+    target_throttled_seconds: float = Field(0.0, description="the same for the target's quotas")
 
 
 # -- source gap -------------------------------------------------------------------------------------------------------
 #
-# A range of source offsets that retention deleted before anybody had read it (``on_source_gap: record``).
+# A range of source offsets that retention deleted before it was read (``on_source_gap: record``).
 
 
 class SourceGapRecord(Document):
-    """``source-gaps/<topic>/<partition>/<from>-<until>.json``, written before the copy goes on behind the gap."""
+    """``source-gaps/<topic>/<partition>/<from>-<until>.json``, written before the copy continues after the gap."""
 
     version: int = 1
     migration_id: str
@@ -215,22 +215,22 @@ class SourceGapRecord(Document):
     topic_id: str = Field(default="", description="hex; empty where the source has none")
     partition: int
     from_offset: int = Field(description="first source offset that was not read")
-    until_offset: int = Field(description="the first offset that could be read: the log start by then")
+    until_offset: int = Field(description="the first offset that could be read: the log start at that time")
 
 
 # -- offset map -------------------------------------------------------------------------------------------------------
 #
-# Documents of the offset map: the runs that were written ahead, and ``offset-map.json`` made from them.
+# Documents of the offset map: the runs that are written ahead, and ``offset-map.json``, which is built from them.
 
 
 RunsKind = Literal["takeover", "checkpoint", "runs"]
 
 
 class RunsObject(Document):
-    """One step in the life of a partition's map; ``runs`` are written before the first append they speak of.
+    """One step in the life of a partition's map; ``runs`` are written before the first append that they describe.
 
-    It voids all runs at or above ``from_target_offset`` that objects before it have named. Objects are read by attempt,
-    take-overs and checkpoints first, then by offset.
+    It voids all runs of earlier objects at or above ``from_target_offset``. Objects are read by attempt, take-overs and
+    checkpoints first, then by offset.
     """
 
     version: int = 1
@@ -238,26 +238,26 @@ class RunsObject(Document):
     topic: str
     topic_id: str = ""
     partition: int
-    attempt: int = Field(description="which incarnation of the copier wrote it, ascending")
+    attempt: int = Field(description="the incarnation of the copier that wrote it, ascending")
     kind: RunsKind
     from_target_offset: int
     runs: list[tuple[int, int]] = Field(
-        default_factory=list, description="(source start, target start); a run reaches to the next one"
+        default_factory=list, description="(source start, target start); a run extends to the next one"
     )
 
 
 class MappedPartition(Part):
     """The map of one partition. Ends are exclusive, and null while the partition is being copied.
 
-    ``runs`` is flat, three numbers per run: source offsets skipped since the end of the run before, target offsets
-    skipped likewise, length. The first run starts at the two start offsets; length -1 is a run that is still open.
+    ``runs`` is flat, three numbers per run: source offsets skipped since the end of the previous run, target offsets
+    skipped likewise, length. The first run starts at the two start offsets; length -1 means that the run is still open.
     """
 
     topic: str
     target_topic: str
     topic_id: str = ""
     partition: int
-    verdict: str = Field(description="equal, shifted, mapped, transactional, or empty: no such partition on the target")
+    verdict: str = Field(description="equal, shifted, mapped, transactional, or empty: the target lacks the partition")
     source_start_offset: int | None = None
     source_end_offset: int | None = None
     target_start_offset: int | None = None
@@ -266,17 +266,17 @@ class MappedPartition(Part):
 
 
 class OffsetMapDocument(Document):
-    """``<evidence>/<migration_id>/offset-map.json``: where each source offset is found on the target."""
+    """``<evidence>/<migration_id>/offset-map.json``: the position of each source offset on the target."""
 
     version: int = 1
     migration_id: str
     complete: bool = Field(
-        True, description="False: written at the end of the seed or by the tail; the copy goes on, and ends are null"
+        True, description="False: written at the end of the seed or by the tail; the copy continues, and ends are null"
     )
     partitions: list[MappedPartition] = Field(description="ascending by topic and partition")
 
     def partition(self, topic: str, partition: int) -> MappedPartition:
-        """The map of a source partition; raises ``KeyError``."""
+        """Return the map of a source partition; raise ``KeyError`` if there is none."""
         for entry in self.partitions:
             if (entry.topic, entry.partition) == (topic, partition):
                 return entry
@@ -287,8 +287,8 @@ class OffsetMapDocument(Document):
 #
 # Documents of the transactional mode: pages of a partition's offset map that no longer fit into the commit's metadata.
 #
-# What the target itself holds (the metadata of a committed group offset) names the newest page, and each page the one
-# before it: a page that no commit names was written by somebody who died before the commit, and does not count.
+# The metadata of a committed group offset on the target names the newest page, and each page names its predecessor. A
+# page that no commit names does not count: its writer died before the commit.
 
 
 class MapPage(Document):
@@ -299,17 +299,17 @@ class MapPage(Document):
     topic: str
     partition: int
     number: int = Field(description="ascending from 1")
-    previous: str = Field("", description="name of the page before this one; empty: this is the first")
-    producer_ids: list[int] = Field(default_factory=list, description="under which the runs were written, ascending")
+    previous: str = Field("", description="name of the previous page; empty: this is the first")
+    producer_ids: list[int] = Field(default_factory=list, description="producer ids that wrote the runs, ascending")
     runs: list[int] = Field(
         default_factory=list,
-        description="flat, three numbers a run: source offsets skipped since the end of the run before (the first: "
+        description="flat, three numbers per run: source offsets skipped since the end of the previous run (the first: "
         "since 0), target offsets skipped likewise, length",
     )
 
 
 class CopyBegun(Document):
-    """A position of this partition was committed on the target: if it is not there any more, it was lost."""
+    """Records that a position of this partition was committed on the target: if it is now missing, it was lost."""
 
     version: int = 1
     migration_id: str
@@ -319,32 +319,32 @@ class CopyBegun(Document):
 
 
 class FinalMap(Document):
-    """The map of one partition as the final drain has found it, for the comparison of contents."""
+    """The map of one partition as the final drain found it, for the content comparison."""
 
     version: int = 1
     migration_id: str
-    producer_ids: list[int] = Field(default_factory=list, description="of all runs, ascending: whose batches are ours")
+    producer_ids: list[int] = Field(default_factory=list, description="of all runs, ascending: they mark our batches")
     map: MappedPartition
 
 
 # -- manifest ---------------------------------------------------------------------------------------------------------
 #
-# The archive's documents: an entry beside each segment, and a manifest over all partitions.
+# The archive's documents: an entry next to each segment, and a manifest of all partitions.
 #
 # A segment is a file of raw record batches in Kafka's own ``.log`` format with the source's offsets. Its entry is
-# written after it, so a segment without an entry was never finished and does not count.
+# written after it, so a segment without an entry is unfinished and does not count.
 
 
 class SegmentEntry(Document):
-    """What one segment holds. Key: that of the segment, with ``.json`` for ``.log``."""
+    """The content of one segment. Its key is the segment's, with ``.json`` instead of ``.log``."""
 
     version: int = 1
     format: str = Field("apache-kafka-log", description="batches as the source's broker stores them")
     topic: str
     topic_id: str = Field("", description="source topic id (KIP-516); empty before 2.8")
     partition: int
-    from_offset: int = Field(description="first offset that is covered; the first batch may begin below it")
-    until_offset: int = Field(description="exclusive end of what is covered, trailing holes included")
+    from_offset: int = Field(description="first covered offset; the first batch may begin below it")
+    until_offset: int = Field(description="exclusive end of the covered range, trailing holes included")
     batch_count: int
     record_count: int = Field(description="records in data batches, aborted ones included")
     size_bytes: int
@@ -353,18 +353,18 @@ class SegmentEntry(Document):
     aborted: list[tuple[int, int]] = Field(
         default_factory=list, description="(producer id, first offset) of aborted transactions, ascending by offset"
     )
-    last_stable_offset: int = Field(-1, description="of the source when the segment was read; -1 not known")
+    last_stable_offset: int = Field(-1, description="of the source when the segment was read; -1: unknown")
     log_start_offset: int = -1
     key: str = Field(description="of the segment, relative to the archive")
     entry_sha256: str = Field("", description="over the canonical form of all other fields, 64 hex digits")
 
     def sealed(self) -> SegmentEntry:
-        """The entry with its own digest."""
+        """Return the entry with its own digest filled in."""
         return self.model_copy(update={"entry_sha256": seal(self.model_dump(mode="json"))})
 
 
 def seal(fields: dict[str, Any]) -> str:
-    """What ``entry_sha256`` has to be, given all fields as they are written (also those of later versions)."""
+    """Return the expected ``entry_sha256`` for all fields as written, including those of later versions."""
     return canonical_digest({name: value for name, value in fields.items() if name != "entry_sha256"})
 
 
@@ -378,8 +378,8 @@ class ManifestPartition(Part):
     until_offset: int
     record_count: int
     size_bytes: int
-    gaps: list[tuple[int, int]] = Field(default_factory=list, description="[from, until) ranges that no segment covers")
-    superseded: int = Field(0, description="segments that are not needed: others cover the same offsets")
+    gaps: list[tuple[int, int]] = Field(default_factory=list, description="ranges [from, until) that no segment covers")
+    superseded: int = Field(0, description="segments made redundant by others that cover the same offsets")
     segments: list[SegmentEntry]
 
 
@@ -392,33 +392,33 @@ class Manifest(Document):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all segments that count."""
+        """Bytes of all segments in use."""
         return sum(partition.size_bytes for partition in self.partitions)
 
     @property
     def record_count(self) -> int:
-        """Records in all segments that count, aborted ones included."""
+        """Records in all segments in use, aborted ones included."""
         return sum(partition.record_count for partition in self.partitions)
 
 
 # -- backup -----------------------------------------------------------------------------------------------------------
 #
-# What a backup says of its source beside the segments, and what a restore made of it.
+# What a backup records about its source in addition to the segments, and the result of a restore.
 #
-# They lie in the archive (``<migration_id>/backup/``), so a restore needs nothing of the source cluster.
+# They are stored in the archive (``<migration_id>/backup/``), so a restore needs nothing from the source cluster.
 
 
 class BackupConfig(Part):
-    """One config in force; the values of sensitive ones are not known."""
+    """One config in force; values of sensitive configs are unknown."""
 
     name: str
     value: str | None
-    source: int = Field(description="Kafka's number of where it is set (DescribeConfigs)")
+    source: int = Field(description="Kafka's code for where it is set (DescribeConfigs)")
     sensitive: bool = False
 
 
 class BackupPartition(Part):
-    """One partition when the backup began."""
+    """One partition at the start of the backup."""
 
     partition: int
     log_start_offset: int
@@ -434,7 +434,7 @@ class BackupPartition(Part):
 
 
 class BackupTopic(Part):
-    """One topic: what is needed to make it again."""
+    """One topic, with everything needed to recreate it."""
 
     name: str
     topic_id: str = ""
@@ -444,7 +444,7 @@ class BackupTopic(Part):
 
 
 class BackupSource(Document):
-    """``backup/source.json``: the source as it was when the backup began. Written once."""
+    """``backup/source.json``: the source at the start of the backup. Written once."""
 
     version: int = 1
     migration_id: str
@@ -456,7 +456,7 @@ class BackupSource(Document):
 
 
 class BackupRange(Part):
-    """What the archive covers of one partition; the end is exclusive."""
+    """The range of one partition that the archive covers; the end is exclusive."""
 
     topic: str
     partition: int
@@ -468,12 +468,12 @@ class BackupRange(Part):
 
 
 class BackupEnd(Document):
-    """``backup/end.json``: a backup that is complete up to these ends. A later backup of more replaces it."""
+    """``backup/end.json``: the backup is complete up to these ends. A later, longer backup replaces it."""
 
     version: int = 1
     migration_id: str
     job_digest: str = Field(description="of the backup's job document")
-    follows: bool = Field(description="the ends are where a continuous backup was told to stop")
+    follows: bool = Field(description="the ends are the stop offsets of a continuous backup")
     ranges: list[BackupRange]
     manifest: str = Field(description="key of the manifest")
     manifest_digest: str
@@ -481,7 +481,7 @@ class BackupEnd(Document):
     groups_digest: str
 
     def until(self, topic: str, partition: int) -> int | None:
-        """Exclusive end of a partition, None for one that the backup does not have."""
+        """Return the exclusive end of a partition, None for one that the backup does not have."""
         for item in self.ranges:
             if (item.topic, item.partition) == (topic, partition):
                 return item.until_offset
@@ -489,7 +489,7 @@ class BackupEnd(Document):
 
 
 class RestoreResult(Document):
-    """``results/restore.json``: what a restore has proven on the target."""
+    """``results/restore.json``: what a restore proved on the target."""
 
     version: int = 1
     migration_id: str
@@ -502,7 +502,7 @@ class RestoreResult(Document):
 
 # -- copied records ---------------------------------------------------------------------------------------------------
 #
-# How many records a copy job had put on the target when it ended: what the next job's figures are counted from.
+# How many records a copy job had put on the target when it ended: the next job's figures start from there.
 
 
 class CopiedRecords(Document):
@@ -513,34 +513,34 @@ class CopiedRecords(Document):
     job: str
     records: dict[str, int] = Field(description="records on the target that the migration has copied")
     holes: dict[str, int] = Field(
-        default_factory=dict, description="offsets filled by markers; not of partitions that are copied in transactions"
+        default_factory=dict, description="offsets filled by markers; not for partitions copied in transactions"
     )
 
 
 # -- lane reading -----------------------------------------------------------------------------------------------------
 #
-# How far the copiers of a lane have read the source, and when: what a log itself cannot tell the next slice.
+# How far the copiers of a lane have read the source, and when: the next slice cannot learn this from a log.
 
 
 class PartitionReading(Part):
-    """One partition. Times are seconds since 1970, by the clock of the machine that has read; -1: not known.
+    """One partition. Times are seconds since 1970, by the clock of the reading machine; -1: unknown.
 
-    A position counts once it is safe: on the target, or in the archive. A mark is an end of the source's log that was
-    seen at some time. When the copy has passed it, the copy has all that was written before that time.
+    A position counts once it is safe: on the target, or in the archive. A mark is an end of the source's log, seen at
+    some time. Once the copy has passed it, the copy has everything that was written before that time.
     """
 
     topic: str
     partition: int
-    caught_up_at: float = Field(-1.0, description="the copy has all that was written before; at first: when it began")
+    caught_up_at: float = Field(-1.0, description="the copy has everything written before; at first: its start time")
     caught_up_offset: int = Field(-1, description="the source's log end at that time")
-    retention_ms: int = Field(-1, description="lowest delete.retention.ms seen since then; -1: not compacted")
-    mark_at: float = Field(-1.0, description="when the mark was set; -1: there is none")
+    retention_ms: int = Field(-1, description="lowest delete.retention.ms since then; -1: not compacted")
+    mark_at: float = Field(-1.0, description="when the mark was set; -1: no mark")
     mark_offset: int = -1
-    mark_retention_ms: int = Field(-1, description="lowest delete.retention.ms seen since the mark was set")
-    overtaken_until: int = Field(-1, description="end of the stretch that was named and is not passed yet; -1: none")
+    mark_retention_ms: int = Field(-1, description="lowest delete.retention.ms since the mark was set")
+    overtaken_until: int = Field(-1, description="end of the reported stretch that is not passed yet; -1: none")
     overtaken_from: int = -1
-    source_offset: int = Field(-1, description="the safe position of the last slice; -1: not known")
-    source_epoch: int = Field(-1, description="leader epoch of the last source batch below it; -1: not known")
+    source_offset: int = Field(-1, description="the safe position of the last slice; -1: unknown")
+    source_epoch: int = Field(-1, description="leader epoch of the last source batch below it; -1: unknown")
 
     @property
     def key(self) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Documents of the cutover: what froze, where the source ends, and how long it took."""
+"""Documents of the cutover: the freeze, the end of the source, and how long the freeze took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.documents.plan import Verdict
 
 
 class Bypass(Part):
-    """A partition that somebody went on writing to after the freeze."""
+    """A partition to which a producer continued to write after the freeze."""
 
     topic: str
     partition: int
@@ -33,13 +33,13 @@ class FreezeResult(Document):
     requested_at: str
     verified_at: str
     deadline: str
-    ends: dict[str, int] = Field(description='"topic-partition" to the source\'s log end when it stood still')
+    ends: dict[str, int] = Field(description='"topic-partition" to the source\'s log end once it no longer moved')
     bypasses: list[Bypass] = Field(default_factory=list)
     details: dict[str, Any] = Field(default_factory=dict)
 
 
 class Sentinel(Part):
-    """Where the sentinel of a partition is on the source."""
+    """The position of a partition's sentinel on the source."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class Boundary(Document):
 
 
 class FrozenTime(Document):
-    """Seconds that producers felt, from the request to stop to READY_FOR_CLIENT_SWITCH, in all and per step."""
+    """How many seconds producers were stopped, from the stop request to READY_FOR_CLIENT_SWITCH, total and per step."""
 
     version: int = 1
     migration_id: str
@@ -66,18 +66,18 @@ class FrozenTime(Document):
     requested_at: str
     verified_at: str
     ready_at: str
-    stopped_at: str = Field("", description="from when frozen_seconds counts; empty: verified_at, by older releases")
+    stopped_at: str = Field("", description="start of frozen_seconds; empty: verified_at (older releases)")
     frozen_seconds: float = Field(
-        description="from stopped_at, which is the request, or with freeze: manual the approval that confirmed the stop"
+        description="from stopped_at: the request, or with freeze: manual the approval that confirmed the stop"
     )
     steps: dict[str, float] = Field(
-        description="step to its seconds, freeze being request to verification; the rest is waiting between the steps"
+        description="seconds per step; freeze: from request to verification; the rest is waiting between steps"
     )
 
 
 # -- approval ---------------------------------------------------------------------------------------------------------
 #
-# Approvals: what a person was shown, the code that binds the answer to it, who answered and when.
+# Approvals: what a person was shown, the code that binds the answer to it, and who answered when.
 
 
 ApprovalKind = Literal["cutover", "client_switch"]
@@ -91,10 +91,10 @@ class Responder(Part):
 
 
 class ApprovalFacts(Document):
-    """What an approval is about: live facts, the text shown, and the code.
+    """The subject of an approval: live facts, the text shown, and the code.
 
-    The code is the first 8 hex digits of the digest over ``binding``: what will happen. Lag and times are facts that
-    move all the time; they are shown and checked again at the cutover, but are not bound.
+    The code is the first 8 hex digits of the digest over ``binding``: what will happen. Lag and times change all the
+    time; they are shown and checked again at the cutover, but the code does not bind them.
     """
 
     version: int = 1
@@ -109,7 +109,7 @@ class ApprovalFacts(Document):
 
 
 class ApprovalAnswer(Document):
-    """The answer of a person to an approval, as it goes to the journal and the evidence."""
+    """A person's answer to an approval, as stored in the journal and the evidence."""
 
     version: int = 1
     migration_id: str
@@ -117,7 +117,7 @@ class ApprovalAnswer(Document):
     decision: Literal["approve", "not_yet", "abort"]
     code: str
     responders: list[Responder]
-    second: bool = Field(False, description="the answer of the second one of two people")
+    second: bool = Field(False, description="this is the second of two people")
     answered_at: str
     body_shown: str
     facts_digest: str = ""
@@ -125,28 +125,28 @@ class ApprovalAnswer(Document):
 
 # -- groups -----------------------------------------------------------------------------------------------------------
 #
-# Consumer groups: what was read on the source, what it becomes on the target, and what was committed.
+# Consumer groups: what was read on the source, its translation for the target, and what was committed.
 
 
 class Translation(StrEnum):
-    """How a committed offset got its counterpart."""
+    """How a committed offset was translated."""
 
     #: the same number
     EQUAL = "equal"
-    #: another number, the same record
+    #: a different number, the same record
     EXACT = "exact"
     #: it pointed into a hole of the source log: the next record after the hole
     HOLE_FORWARD = "hole_forward"
     #: it was before the first copied record: the first copied record
     RESET_TO_START = "reset_to_start"
-    #: it was beyond the last copied record: the end of what was copied
+    #: it was beyond the last copied record: the end of the copied range
     CLAMPED = "clamped"
-    #: nothing was committed; ``reason`` says why
+    #: nothing was committed; ``reason`` gives the cause
     SKIPPED = "skipped"
 
 
 class CommittedOffset(Part):
-    """One offset that a group has committed on the source. ``metadata`` is kept as it is."""
+    """One offset that a group has committed on the source. ``metadata`` is kept unchanged."""
 
     topic: str
     partition: int
@@ -155,14 +155,14 @@ class CommittedOffset(Part):
 
 
 class GroupSnapshot(Part):
-    """One group as it stood on the source."""
+    """One group as it was on the source."""
 
     group: str
     type: str = Field(description="classic, consumer, simple, share, streams, unknown")
     state: str
     members: list[str] = Field(default_factory=list, description="client id and host of the members")
     offsets: list[CommittedOffset] = Field(default_factory=list, description="topics of the migration only")
-    other_topics: list[str] = Field(default_factory=list, description="committed topics outside of the migration")
+    other_topics: list[str] = Field(default_factory=list, description="committed topics outside the migration")
     error: dict[str, Any] | None = None
 
 
@@ -176,7 +176,7 @@ class GroupsSnapshot(Document):
 
 
 class TranslatedOffset(Part):
-    """One translated offset. ``target_offset`` is None when nothing may be committed."""
+    """One translated offset. ``target_offset`` is None if nothing may be committed."""
 
     topic: str
     target_topic: str
@@ -190,21 +190,21 @@ class TranslatedOffset(Part):
 
 
 class GroupResult(Part):
-    """What became of one group on the target. Partial failure is data."""
+    """The result for one group on the target. Partial failure is data."""
 
     group: str
     type: str
     source_state: str
-    target_state: str = Field("", description="state on the target when it was looked at; NotFound if it had none")
+    target_state: str = Field("", description="state on the target when it was checked; NotFound if it did not exist")
     offsets: list[TranslatedOffset] = Field(default_factory=list)
     committed: int = Field(0, description="partitions committed by this call")
-    unchanged: int = Field(0, description="partitions that were already right, or ahead, on the target")
+    unchanged: int = Field(0, description="partitions already correct, or ahead, on the target")
     skipped_reason: str = Field("", description="why the whole group was left alone")
     failures: list[dict[str, Any]] = Field(default_factory=list, description="MigrationError.as_dict() each")
 
     @property
     def is_complete(self) -> bool:
-        """Everything that can be committed is committed."""
+        """Whether everything that can be committed is committed."""
         return not self.failures and not self.skipped_reason
 
 

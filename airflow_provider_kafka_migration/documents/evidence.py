@@ -2,9 +2,9 @@
 
 The file is the RFC 8785 form of ``{"bundle_json": <text>, "public_key_b64": ..., "signature_b64": ...}`` and the text
 of ``bundle_json`` is the RFC 8785 form of an :class:`EvidenceBundle`. Both forms are checked byte for byte when a
-file is read, so that there is no byte in it that may change unnoticed: no white space, no second spelling of base64.
+file is read, so that no byte in it can change unnoticed: no white space, no second spelling of base64.
 
-The public key inside of the file proves integrity only. Identity needs the key from outside of it.
+The public key inside the file proves only integrity. Proof of identity needs a key from outside the file.
 """
 
 from __future__ import annotations
@@ -65,34 +65,34 @@ class EvidenceBundle(Document):
     not_copied: list[dict[str, Any]] = Field(default_factory=list, description="what was left out, and why")
     versions: dict[str, str] = Field(default_factory=dict)
     artifacts: dict[str, dict[str, Any]] = Field(
-        default_factory=dict, description="name to {uri, sha256, size_bytes} of the documents that belong to this"
+        default_factory=dict, description="name to {uri, sha256, size_bytes} of the related documents"
     )
     source_drift: list[dict[str, Any]] = Field(
-        default_factory=list, description="what changed on the source after the plan: taken over, or only named"
+        default_factory=list, description="what changed on the source after the plan: applied, or only reported"
     )
     object_lock: dict[str, Any] = Field(default_factory=dict, description="mode, retain_until, applied")
     warnings: list[str] = Field(default_factory=list)
 
 
 def parse_seed(text: str, *, reference: str = "") -> SigningKey:
-    """A signing key from 64 hex digits or the base64 of 32 bytes.
+    """Parse a signing key from 64 hex digits or the base64 of 32 bytes.
 
-    :raises ConnectionInvalid: neither of both; the text is never quoted.
+    :raises ConnectionInvalid: it is neither; the error never quotes the text.
     """
     raw = _key_bytes(text)
     if raw is None:
         raise ConnectionInvalid(
             "the signing key is neither 64 hex digits nor the base64 of 32 bytes",
             where=Where(path=reference or None),
-            next_step="make one: python -c 'import secrets; print(secrets.token_hex(32))', in a file of mode 0600",
+            next_step="create one: python -c 'import secrets; print(secrets.token_hex(32))', in a file of mode 0600",
         )
     return SigningKey(raw)
 
 
 def parse_public_key(text: str | bytes, *, path: str = "") -> bytes:
-    """A public key from 64 hex digits, base64 or 32 raw bytes; comments and white space around it are fine.
+    """Parse a public key from 64 hex digits, base64 or 32 raw bytes; comments and white space around it are fine.
 
-    :raises EvidenceInvalid: none of them.
+    :raises EvidenceInvalid: it is none of these.
     """
     if isinstance(text, bytes):
         if len(text) == KEY_BYTES:
@@ -121,13 +121,13 @@ def _key_bytes(text: str) -> bytes | None:
 
 
 def key_fingerprint(public_key: bytes) -> str:
-    """Short name of a public key for people: ``SHA256:`` and base64, as ssh-keygen prints it."""
+    """Return a short name of a public key for people: ``SHA256:`` and base64, as ssh-keygen prints it."""
     digest = base64.b64encode(hashlib.sha256(public_key).digest()).decode().rstrip("=")
     return f"SHA256:{digest}"
 
 
 def sign_bundle(bundle: EvidenceBundle, key: SigningKey) -> bytes:
-    """The signed file."""
+    """Return the signed file."""
     payload = bundle.canonical()
     return rfc8785.dumps(
         {
@@ -139,11 +139,11 @@ def sign_bundle(bundle: EvidenceBundle, key: SigningKey) -> bytes:
 
 
 def open_bundle(data: bytes, public_key: bytes | None = None) -> tuple[EvidenceBundle, dict[str, Any], bytes]:
-    """Check form and signature of a file.
+    """Check the form and the signature of a file.
 
-    :param public_key: the expected key, known from outside of the file; ``None``: the file's own key (integrity only).
+    :param public_key: the expected key, from outside the file; ``None``: the file's own key (integrity only).
     :returns: the bundle, its JSON as signed, and the key that verified it.
-    :raises EvidenceInvalid: anything about the file is not as it was written.
+    :raises EvidenceInvalid: the file differs in any way from what was written.
     """
     envelope = _envelope(data)
     payload = envelope["bundle_json"].encode()
@@ -152,7 +152,7 @@ def open_bundle(data: bytes, public_key: bytes | None = None) -> tuple[EvidenceB
     if public_key is not None and public_key != own_key:
         raise EvidenceInvalid(
             f"another key has signed the evidence: {key_fingerprint(own_key)}, expected {key_fingerprint(public_key)}",
-            next_step="do not trust it; find out who made it",
+            next_step="do not trust it; find out who created it",
         )
     try:
         VerifyKey(own_key).verify(payload, signature)
@@ -185,7 +185,7 @@ def _decode(envelope: dict[str, str], key: str, size: int) -> bytes:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise _altered(f"{key} is not base64") from error
-    # Base64 has spare bits at its end: another last character can mean the same bytes.
+    # Base64 has spare bits at its end: a different last character can mean the same bytes.
     if len(raw) != size or base64.b64encode(raw).decode() != text:
         raise _altered(f"{key} is not the base64 of {size} bytes")
     return raw
@@ -204,5 +204,5 @@ def _payload(payload: bytes) -> tuple[EvidenceBundle, dict[str, Any]]:
 def _altered(reason: str) -> EvidenceInvalid:
     return EvidenceInvalid(
         f"the evidence does not verify: {reason}",
-        next_step="do not trust it; compare it with the immutable attempts beside it in the evidence store",
+        next_step="do not trust it; compare it with the immutable attempts next to it in the evidence store",
     )

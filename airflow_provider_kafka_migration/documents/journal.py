@@ -1,8 +1,8 @@
 """One entry of a migration's journal: ``<migration_id>/journal/00000000000000000042.json``.
 
 The stored bytes are RFC 8785 canonical JSON. ``hash`` is SHA-256 over the canonical form of all other fields, and
-``prev_hash`` is the ``hash`` of the entry before, so that no entry can be altered, dropped or put in unnoticed (who can
-rewrite all entries up to the tip can make another valid chain; the signed evidence is what speaks against that).
+``prev_hash`` is the ``hash`` of the previous entry, so that no entry can be altered, dropped or inserted unnoticed.
+(A writer that can rewrite all entries up to the tip can build another valid chain; the signed evidence exposes that.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 from airflow_provider_kafka_migration.state import State
 
-#: The version that this release writes; it reads this one and all before it.
+#: The version that this release writes; it reads this and all earlier versions.
 JOURNAL_VERSION = 1
 
 #: ``prev_hash`` of the first entry.
@@ -43,7 +43,7 @@ _HASH_PATTERN = "^[0-9a-f]{64}$"
 class JournalEntry(Document):
     """A transition (``from`` differs from ``to``) or a step inside a state (``from`` equals ``to``).
 
-    ``generation`` is that of the claim under which the entry was written, 0 before the first claim.
+    ``generation`` is the generation of the claim under which the entry was written, 0 before the first claim.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, validate_by_name=True, validate_by_alias=True)
@@ -56,38 +56,38 @@ class JournalEntry(Document):
     to_state: State = Field(alias="to")
     at: str = Field(description="UTC, ISO 8601 with milliseconds")
     reason: str
-    actor: str = Field(description="who: a user, or the task or program that wrote it")
+    actor: str = Field(description="the user, task or program that wrote the entry")
     generation: int = Field(ge=0)
     step: str | None = Field(None, description="name of the step, for entries inside a state")
-    step_key: str | None = Field(None, description="what the step was done for: a topic, a group, a lane")
+    step_key: str | None = Field(None, description="the subject of the step: a topic, a group, a lane")
     details: dict[str, Any] = Field(default_factory=dict)
     hash: str = Field(pattern=_HASH_PATTERN)
 
     @property
     def is_step(self) -> bool:
-        """The entry does not change the state."""
+        """Whether the entry leaves the state unchanged."""
         return self.from_state is self.to_state
 
 
 def seal(fields: dict[str, Any]) -> tuple[JournalEntry, bytes]:
-    """An entry of these fields (by their stored names, all but ``version`` and ``hash``), and the bytes to store."""
+    """Return an entry with these fields (stored names, without ``version`` and ``hash``), and the bytes to store."""
     content = _safe(to_jsonable_python({"version": JOURNAL_VERSION, **fields}))
     content["hash"] = content_hash(content)
     return JournalEntry.model_validate(content), rfc8785.dumps(content)
 
 
 def content_hash(content: dict[str, Any]) -> str:
-    """SHA-256, 64 hex digits, over the canonical form of an entry's fields without ``hash``."""
+    """Return the SHA-256, 64 hex digits, over the canonical form of an entry's fields without ``hash``."""
     return hashlib.sha256(rfc8785.dumps({key: content[key] for key in content if key != "hash"})).hexdigest()
 
 
 def parse_entry(data: bytes, *, path: str) -> tuple[JournalEntry, str]:
-    """The entry in stored bytes, and the hash that these bytes ought to have.
+    """Return the entry in stored bytes, and the hash that these bytes should have.
 
-    The hash is computed over what is stored, not over what this release knows of it.
+    The hash is computed over all stored fields, not only over those that this release knows.
 
-    :raises DocumentUnreadable: written by a later release.
-    :raises ValueError: not an entry, or bytes other than the canonical form: somebody else than us wrote them.
+    :raises DocumentUnreadable: a later release wrote the entry.
+    :raises ValueError: not an entry, or not in canonical form: something other than this package wrote it.
     """
     content = json.loads(data)
     if not isinstance(content, dict):
@@ -97,7 +97,7 @@ def parse_entry(data: bytes, *, path: str) -> tuple[JournalEntry, str]:
         raise ValueError("it has no version")
     if version > JOURNAL_VERSION:
         raise DocumentUnreadable(
-            f"the entry has version {version}, this release reads up to version {JOURNAL_VERSION}",
+            f"the entry has version {version}, but this release reads only versions up to {JOURNAL_VERSION}",
             where=Where(path=path),
             next_step="use the release that wrote the journal, or a later one",
         )
@@ -115,9 +115,9 @@ def parse_entry(data: bytes, *, path: str) -> tuple[JournalEntry, str]:
 
 
 def _safe(value: Any) -> Any:
-    """JSON data that canonical JSON can hold: a journal must never refuse what happened because of a large number.
+    """Convert JSON data to what canonical JSON can hold: a large number must not prevent a journal entry.
 
-    Integers beyond 2**53, NaN and infinities become text, lone surrogates are escaped.
+    Integers beyond 2**53, NaN and infinities become text; lone surrogates are escaped.
     """
     if isinstance(value, dict):
         return {_safe(str(key)): _safe(item) for key, item in value.items()}

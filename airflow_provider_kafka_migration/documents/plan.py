@@ -1,7 +1,7 @@
-"""plan.json: what a migration will do, made from the spec and the live clusters without writing to them.
+"""plan.json: what a migration will do, built from the spec and the live clusters without writing to them.
 
-Two plans of the same clusters are byte-equal, so everything in here is sorted and nothing in here is a time.
-Producer ids are not in it: taking one is a write on the target, so topology_copy takes and journals them.
+Two plans of the same clusters are byte-equal, so a plan is sorted and contains no times.
+It has no producer ids: taking one is a write on the target, so topology_copy takes and journals them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from airflow_provider_kafka_migration.documents.base import Document, Part
 
 # -- measured rates ---------------------------------------------------------------------------------------------------
 #
-# What a short read from the source has measured, and the time the copy takes at that rate. Beside the plan, not in it:
-# two plans of unchanged clusters are byte-equal, two measurements never are.
+# The rate that a short read from the source measured, and the time that the copy takes at that rate. Stored next to the
+# plan, not in it: two plans of unchanged clusters are byte-equal, two measurements never are.
 
 
 class MeasuredRates(Document):
@@ -26,23 +26,23 @@ class MeasuredRates(Document):
     version: int = 1
     migration_id: str
     plan_digest: str
-    partitions: list[tuple[str, int]] = Field(description="(source topic, partition) that were read, ascending")
-    connections: int = Field(description="connections that read at the same time")
+    partitions: list[tuple[str, int]] = Field(description="(source topic, partition) pairs that were read, ascending")
+    connections: int = Field(description="concurrent reading connections")
     read_bytes: int
     seconds: float
-    read_bytes_per_second: int = Field(description="of all connections together")
+    read_bytes_per_second: int = Field(description="all connections together")
     given_bytes_per_second: int = Field(description="estimate.copy_bytes_per_second of the spec")
-    copy_bytes_per_second: int = Field(description="the smaller of the two: what the estimate uses")
+    copy_bytes_per_second: int = Field(description="the smaller of the two; the estimate uses it")
     limited_by: Literal["source", "spec"]
-    copy_bytes: int = Field(description="bytes on the source's leaders, -1 where brokers do not tell")
-    copy_seconds: float = Field(description="-1 where the bytes are not known")
+    copy_bytes: int = Field(description="bytes on the source's leaders; -1 where brokers do not report them")
+    copy_seconds: float = Field(description="-1 where the bytes are unknown")
     errors: list[str] = Field(default_factory=list, description="partitions that could not be read, and why")
 
     def summary(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if not self.read_bytes:
             return "measured: nothing could be read; the given rate is used"
-        time = "unknown time (the source does not tell its sizes)"
+        time = "unknown time (the source does not report its sizes)"
         if self.copy_seconds >= 0:
             time = f"about {self.copy_seconds:.0f} s"
         return (
@@ -54,11 +54,11 @@ class MeasuredRates(Document):
 
 # -- findings ---------------------------------------------------------------------------------------------------------
 #
-# Findings of precheck and of later checks: stable code, severity, what was seen, the fix.
+# Findings of precheck and of later checks: a stable code, the severity, the observation, the fix.
 
 
 class Severity(StrEnum):
-    """Blockers stop; warnings may be waived by code; infos are for the reader."""
+    """Blockers stop the migration; warnings may be waived by code; infos are for the reader."""
 
     BLOCKER = "Blocker"
     WARNING = "Warning"
@@ -73,7 +73,7 @@ class Finding(Part):
     title: str
     seen: str = Field(description="what was seen, with names")
     fix: str = Field(description="what to do")
-    subject: str = Field("", description="topic, group, principal, bucket ... the finding is about")
+    subject: str = Field("", description="what the finding is about: topic, group, principal, bucket ...")
     details: dict[str, Any] = Field(default_factory=dict)
     waived: bool = False
 
@@ -93,24 +93,24 @@ class PrecheckResult(Document):
 
 
 class LeftOutGroup(Part):
-    """A consumer group that is not moved. Its consumers start by ``auto.offset.reset`` on the target."""
+    """A consumer group that is not migrated. Its consumers start at ``auto.offset.reset`` on the target."""
 
     group: str
     type: str
     reason: str
-    topics_in_scope: list[str] = Field(default_factory=list, description="migrated topics in which it has offsets")
+    topics_in_scope: list[str] = Field(default_factory=list, description="migrated topics for which it has offsets")
     unread: str = Field("", description="why its offsets could not be read; empty: they were read")
 
 
 class LeftOut(Document):
-    """``results/left-out.json``: what the source had beside the migration when the client switch was acknowledged."""
+    """``results/left-out.json``: what the source had outside the migration at the client switch's acknowledgement."""
 
     version: int = 1
     migration_id: str
     at: str
     topics: dict[str, str] = Field(default_factory=dict, description="source topic to why it is not migrated")
     groups: list[LeftOutGroup] = Field(default_factory=list)
-    unread: dict[str, str] = Field(default_factory=dict, description="what could not be looked at, and why")
+    unread: dict[str, str] = Field(default_factory=dict, description="what could not be read, and why")
 
 
 # -- plan -------------------------------------------------------------------------------------------------------------
@@ -125,12 +125,12 @@ class Verdict(StrEnum):
     TRANSACTIONAL = "transactional"
 
 
-#: Among the kinds of a topic: others write to it on the target.
+#: A kind of topic: producers outside the migration write to it on the target.
 SHARED_KIND = "shared"
 
 
 class ClusterFacts(Part):
-    """What a cluster says of itself."""
+    """What a cluster reports about itself."""
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -143,17 +143,17 @@ class ClusterFacts(Part):
 
 
 class PartitionPlan(Part):
-    """One partition: where its log stands and what becomes of its offsets."""
+    """One partition: the bounds of its log, and how its offsets are kept."""
 
     partition: int
     log_start_offset: int
     end_offset: int = Field(description="last stable offset when the plan was made")
     high_watermark: int
-    size_bytes: int = Field(-1, description="bytes on the leader's disk; -1 where the broker does not tell")
+    size_bytes: int = Field(-1, description="bytes on the leader's disk; -1 where the broker does not report them")
     verdict: Verdict
-    reason: str = Field("", description="why this verdict, for people")
-    source_start_offset: int = Field(description="first source offset that is copied (= log_start_offset)")
-    target_start_offset: int = Field(description="target offset of source_start_offset: equal for verdict equal")
+    reason: str = Field("", description="reason for this verdict, for people")
+    source_start_offset: int = Field(description="first copied source offset (= log_start_offset)")
+    target_start_offset: int = Field(description="target offset of source_start_offset; the same for verdict equal")
     estimated_holes: int = 0
     estimated_records: int = -1
 
@@ -170,15 +170,15 @@ class TopicPlan(Part):
     target_name: str
     topic_id: str = Field("", description="source topic id (KIP-516); empty before 2.8")
     partitions: list[PartitionPlan]
-    replication_factor: int = Field(description="of the target topic, policy applied")
+    replication_factor: int = Field(description="of the target topic, with the policy applied")
     source_replication_factor: int
     source_configs: dict[str, str] = Field(description="dynamic configs of the source topic")
-    target_configs: dict[str, str] = Field(description="what the target topic ends with, policy applied")
+    target_configs: dict[str, str] = Field(description="final configs of the target topic, with the policy applied")
     dropped_configs: dict[str, str] = Field(default_factory=dict, description="config name to why it is not copied")
     kinds: list[str] = Field(
         default_factory=list,
-        description="compacted, log_append_time, old_format, tiered, transactional; shared: others write to the target "
-        "topic, and it is copied into beside them",
+        description="compacted, log_append_time, old_format, tiered, transactional; shared: other producers write to "
+        "the target topic, and the copy writes alongside them",
     )
     codecs: list[str] = Field(default_factory=list, description="of the batches sampled at both ends of each partition")
     exists_on_target: bool = False
@@ -186,7 +186,7 @@ class TopicPlan(Part):
 
     @property
     def shared(self) -> bool:
-        """Others write to it on the target; it is copied into beside them, and ends with the configs it had."""
+        """Whether other producers write to it on the target: the copy writes alongside, and its configs stay."""
         return SHARED_KIND in self.kinds
 
 
@@ -198,11 +198,11 @@ class GroupPlan(Part):
     state: str
     topics_in_scope: list[str]
     topics_out_of_scope: list[str] = Field(default_factory=list)
-    lag: int = Field(-1, description="records over the partitions in scope; -1 unknown")
+    lag: int = Field(-1, description="records over the partitions in scope; -1: unknown")
 
 
 class AclPlan(Part):
-    """One ACL binding of the source and what becomes of it."""
+    """One ACL binding of the source, and what the migration does with it."""
 
     resource_type: str
     resource_name: str
@@ -217,7 +217,7 @@ class AclPlan(Part):
 
 
 class UserPlan(Part):
-    """One SCRAM user of the source. Its secret cannot be read, so it needs a secret reference to be created."""
+    """One SCRAM user of the source. Its secret cannot be read, so creating it needs a secret reference."""
 
     name: str
     credentials: list[tuple[str, int]] = Field(description="(mechanism, iterations), ascending")
@@ -226,16 +226,16 @@ class UserPlan(Part):
 
 
 class QuotaPlan(Part):
-    """The client quotas of one entity, key to value; what the target has of them, and what becomes of them."""
+    """The client quotas of one entity, key to value, those of the target, and what the migration does with them."""
 
-    entity: list[tuple[str, str | None]] = Field(description="(type, name) ascending; name null: the default")
+    entity: list[tuple[str, str | None]] = Field(description="(type, name), ascending; name null: the default")
     values: dict[str, float]
     target_values: dict[str, float] = Field(default_factory=dict)
     action: Literal["create", "overwrite", "exists", "kept_on_target", "target_only"]
 
 
 class GroupConfigPlan(Part):
-    """Configs of a group of the source (4.1+), and what becomes of them."""
+    """Configs of a source group (4.1+), and what the migration does with them."""
 
     group: str
     configs: dict[str, str]
@@ -246,8 +246,8 @@ class GroupConfigPlan(Part):
 class EstimatePlan(Part):
     """Time and bytes, from the rates in the spec."""
 
-    copy_bytes: int = Field(description="bytes on the source's leaders, -1 where brokers do not tell")
-    copy_seconds: float = Field(description="-1 where the bytes are not known")
+    copy_bytes: int = Field(description="bytes on the source's leaders; -1 where brokers do not report them")
+    copy_seconds: float = Field(description="-1 where the bytes are unknown")
     filler_offsets: int = 0
     marker_offsets: int = 0
     fill_seconds: float = 0.0
@@ -262,7 +262,7 @@ class LanePlan(Part):
 
 
 class Plan(Document):
-    """The plan and its digest (:meth:`Document.digest`) are what an approval refers to."""
+    """The plan. An approval refers to it and its digest (:meth:`Document.digest`)."""
 
     LATER_FIELDS = ("excluded_groups",)
 
@@ -277,14 +277,14 @@ class Plan(Document):
     quotas: list[QuotaPlan] = Field(default_factory=list)
     group_configs: list[GroupConfigPlan] = Field(default_factory=list)
     lanes: list[LanePlan]
-    excluded_topics: dict[str, str] = Field(default_factory=dict, description="source topic to why it is not taken")
-    excluded_groups: list[LeftOutGroup] = Field(default_factory=list, description="groups that are not taken, and why")
+    excluded_topics: dict[str, str] = Field(default_factory=dict, description="source topic to why it is excluded")
+    excluded_groups: list[LeftOutGroup] = Field(default_factory=list, description="excluded groups, and why")
     notes: list[str] = Field(default_factory=list, description="what is not copied and why, for people")
     defaults_drift: list[dict[str, str]] = Field(
         default_factory=list, description="topic configs whose defaults differ: config, source, target"
     )
     unknown: dict[str, str] = Field(
-        default_factory=dict, description="what could not be looked at, and why; never read as 'there is none'"
+        default_factory=dict, description="what could not be read, and why; never taken as 'there is none'"
     )
     missing_topics: list[str] = Field(
         default_factory=list, description="names in topics.include that the source does not have or show"
@@ -293,7 +293,7 @@ class Plan(Document):
     spec_digest: str = ""
 
     def topic(self, name: str) -> TopicPlan:
-        """The plan of a source topic; raises ``KeyError``."""
+        """Return the plan of a source topic; raise ``KeyError`` if there is none."""
         for topic in self.topics:
             if topic.name == name:
                 return topic
@@ -307,10 +307,10 @@ class Plan(Document):
 
 # -- plan supplement --------------------------------------------------------------------------------------------------
 #
-# What came to a plan after it was made: topics and partitions that appeared on the source, topics that went away.
+# Changes to a plan after its creation: topics and partitions that appeared on the source, topics that disappeared.
 #
-# plan.json itself never changes. Supplements are written once each, journaled by number and digest, and everything
-# that asks for the plan gets it with them (``PhaseContext.load_plan``).
+# plan.json itself never changes. Each supplement is written once and journaled by number and digest, and every reader
+# of the plan gets it with all supplements applied (``PhaseContext.load_plan``).
 
 
 #: Journal step; its key is the supplement's number, its details hold ``document`` and ``digest``.
@@ -318,11 +318,11 @@ STEP = "plan_supplemented"
 
 
 class ConfigChange(Part):
-    """The configs of a source topic have changed since the plan, and what follows for the target."""
+    """A change in the configs of a source topic since the plan, and its effect on the target."""
 
     former_configs: dict[str, str] = Field(description="dynamic configs of the source topic as planned before")
     source_configs: dict[str, str] = Field(description="dynamic configs of the source topic now")
-    target_configs: dict[str, str] = Field(description="what the target topic ends with, policy applied")
+    target_configs: dict[str, str] = Field(description="final configs of the target topic, with the policy applied")
     dropped_configs: dict[str, str] = Field(default_factory=dict, description="config name to why it is not copied")
 
 
@@ -335,15 +335,15 @@ class PlanSupplement(Document):
     migration_id: str
     number: int = Field(description="1, 2, 3: applied in this order")
     topics: list[TopicPlan] = Field(
-        default_factory=list, description="new topics; of topics that have grown: only their new partitions"
+        default_factory=list, description="new topics; for topics that have grown: only their new partitions"
     )
     dropped: dict[str, str] = Field(
-        default_factory=dict, description="source topic to why it is not part of the migration any more"
+        default_factory=dict, description="source topic to why it is no longer part of the migration"
     )
     configs: dict[str, ConfigChange] = Field(default_factory=dict, description="by source topic")
 
     def apply(self, plan: Plan) -> Plan:
-        """The plan with this supplement."""
+        """Return the plan with this supplement applied."""
         topics = {topic.name: topic for topic in plan.topics if topic.name not in self.dropped}
         for topic in self.topics:
             known = topics.get(topic.name)
@@ -372,7 +372,7 @@ def _widened(known: TopicPlan, added: TopicPlan) -> TopicPlan:
 
 
 def supplemented(plan: Plan, supplements: Iterable[PlanSupplement]) -> Plan:
-    """The plan with all supplements, in the order of their numbers."""
+    """Return the plan with all supplements applied, in the order of their numbers."""
     for supplement in sorted(supplements, key=lambda item: item.number):
         plan = supplement.apply(plan)
     return plan

@@ -1,7 +1,7 @@
-"""What validation asks and what it answers: six checks with per-partition detail.
+"""Input and results of the validation: six checks with per-partition detail.
 
-The third check, the content of all records, is done by a runner that the context carries (Spark or local). The phase
-gives it a list of :class:`ContentRange` and gets one :class:`PartitionContent` for each of them back.
+A runner from the context (Spark or local) does the third check, the content of all records. The phase passes it a list
+of :class:`ContentRange` and gets back one :class:`PartitionContent` for each.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Outcome(StrEnum):
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The worst of some outcomes; PASSED for none."""
+    """Return the worst of some outcomes; PASSED if there are none."""
     order = list(Outcome)
     return max(outcomes, key=order.index, default=Outcome.PASSED)
 
 
 class ContentRange(Part):
-    """What is to be compared of one partition. Offsets are inclusive at the start, exclusive at the end."""
+    """The range of one partition to compare. Start offsets are inclusive, end offsets exclusive."""
 
     topic: str
     target_topic: str
@@ -49,16 +49,16 @@ class ContentRange(Part):
 
 
 class ContentDifference(Part):
-    """One difference between the two logs that nothing explains."""
+    """One unexplained difference between the two logs."""
 
     kind: Literal["missing", "extra", "changed", "duplicate", "order", "offset", "unreadable"]
     source_offset: int | None = None
     target_offset: int | None = None
-    detail: str = Field("", description="which part differs; never a key's or value's content")
+    detail: str = Field("", description="which part differs; never the content of a key or value")
 
 
 class PartitionContent(Part):
-    """What the comparison of one partition found. Partial failure is data."""
+    """The result of comparing one partition. Partial failure is data."""
 
     topic: str
     partition: int
@@ -70,14 +70,14 @@ class PartitionContent(Part):
     method: Literal["payload", "decoded", "archive"] = "payload"
     explained: dict[str, int] = Field(
         default_factory=dict,
-        description="records that only the target has and why that is right: compacted, expired, unkeyed",
+        description="records that only the target has, by the valid reason: compacted, expired, unkeyed",
     )
     uncompared: list[tuple[int, int]] = Field(
         default_factory=list,
-        description="source ranges, end exclusive, that the source had deleted before anybody compared them",
+        description="source ranges, end exclusive, that the source deleted before they were compared",
     )
     uncompared_records: int = Field(0, description="records of the target in these ranges")
-    archive_records: int = Field(0, description="of the compared records: those that only the archive still had")
+    archive_records: int = Field(0, description="compared records that only the archive still had")
     uncompared_reason: str = Field("", description="why the archive did not help")
     difference_count: int = 0
     differences: list[ContentDifference] = Field(default_factory=list, description="the first ones, ascending")
@@ -90,23 +90,23 @@ class PartitionContent(Part):
 
     @property
     def is_equal(self) -> bool:
-        """Nothing differs. Ranges that could not be compared may be left: see :attr:`is_proven`."""
+        """Whether nothing differs. Some ranges may still be uncompared: see :attr:`is_proven`."""
         return self.error is None and self.difference_count == 0
 
     @property
     def is_proven(self) -> bool:
-        """Everything was compared, and is equal or explained. Records of which none was compared prove nothing."""
+        """Whether everything was compared and is equal or explained. If no record was compared, nothing is proven."""
         return self.is_equal and not self.uncompared and (self.compared > 0 or self.target_records == 0)
 
 
 class ContentVerifier(Protocol):
-    """Compares the content of all records: implemented on Spark and in one process."""
+    """Compares the content of all records; implemented on Spark and in one process."""
 
     def verify(self, ranges: Sequence[ContentRange]) -> Iterable[PartitionContent]:
-        """One result per range, in any order.
+        """Return one result per range, in any order.
 
-        A partition that cannot be compared is a result with ``error``, not an exception; an exception means that
-        the run as a whole did not work and can be tried again.
+        A partition that cannot be compared yields a result with ``error``, not an exception; an exception means that
+        the whole run failed and can be retried.
         """
 
 
@@ -117,7 +117,7 @@ class CheckResult(Part):
     outcome: Outcome
     summary: str
     partitions: list[dict[str, Any]] = Field(default_factory=list, description="per-partition detail")
-    findings: list[str] = Field(default_factory=list, description="what is not as it should be, for people")
+    findings: list[str] = Field(default_factory=list, description="what is wrong, for people")
 
 
 class ValidationResult(Document):
@@ -131,7 +131,7 @@ class ValidationResult(Document):
     finished_at: str
 
     def check(self, name: str) -> CheckResult:
-        """A check by its name; raises ``KeyError``."""
+        """Return a check by name; raise ``KeyError`` if there is none."""
         for check in self.checks:
             if check.name == name:
                 return check
@@ -140,45 +140,45 @@ class ValidationResult(Document):
 
 # -- content ----------------------------------------------------------------------------------------------------------
 #
-# The content check as a job for data plane processes, and its stored results. Small, and without secrets.
+# The content check as a job for data plane processes, and its stored results. Small and without secrets.
 
 
-#: Kafka's default of ``delete.retention.ms``, where nobody has said what the source's brokers have.
+#: Kafka's default for ``delete.retention.ms``, used where the value of the source's brokers is unknown.
 DEFAULT_DELETE_RETENTION_MS = 86_400_000
 
 
 class TopicRules(Part):
-    """What the source may do to records of a topic while it is being compared."""
+    """What the source may do to the records of a topic during the comparison."""
 
-    compacted: bool = Field(description="cleanup.policy has compact: older records of a key may go")
+    compacted: bool = Field(description="cleanup.policy has compact: older records of a key may be removed")
     delete_retention_ms: int | None = Field(
-        DEFAULT_DELETE_RETENTION_MS, description="how long tombstones stay at least; None: they never go"
+        DEFAULT_DELETE_RETENTION_MS, description="minimum time that tombstones are kept; None: forever"
     )
 
 
 class ContentJob(Document):
-    """``<migration_id>/jobs/verify.json``: which ranges to compare, and by which rules."""
+    """``<migration_id>/jobs/verify.json``: the ranges to compare, and the rules to apply."""
 
     version: int = 1
     migration_id: str
     name: Literal["verify"] = "verify"
-    attempt: int = Field(1, description="a validation that is run again compares again; a retried task does not")
+    attempt: int = Field(1, description="a repeated validation compares again; a retried task does not")
     journal_location: str = Field(description="results go to <migration_id>/results/content/ below it")
     archive_location: str | None = Field(
         None, description="the target is compared with the segments there; None: with the source cluster"
     )
     archive_of_deleted: str | None = Field(
-        None, description="what the source has deleted is compared with the segments there; None: with nothing"
+        None, description="records that the source has deleted are compared with the segments there; None: not at all"
     )
     start_from_proven: bool = Field(
-        False, description="compare only what is not proven yet, and store what is found equal (documents.proven)"
+        False, description="compare only what is not proven yet, and store what is equal (ProvenPartition)"
     )
     timestamps: Literal["visible", "raw"] = "visible"
     topics: dict[str, TopicRules] = Field(default_factory=dict, description="by source topic")
     ranges: list[ContentRange]
 
     def rules(self, topic: str) -> TopicRules:
-        """The rules of a topic; for one that is not listed: nothing may go."""
+        """Return the rules of a topic; an unlisted topic may lose no records."""
         return self.topics.get(topic, TopicRules(compacted=False, delete_retention_ms=None))
 
 
@@ -187,20 +187,20 @@ class ContentResult(Document):
 
     version: int = 1
     migration_id: str
-    job_digest: str = Field(description="digest of the ContentJob; another one means that it is of an earlier attempt")
+    job_digest: str = Field(description="digest of the ContentJob; a different one belongs to an earlier attempt")
     range: ContentRange
     content: PartitionContent
 
 
 def is_compacted(topic: TopicPlan) -> bool:
-    """Whether older records of a key may go."""
+    """Return whether older records of a key may be removed."""
     return "compact" in topic.source_configs.get("cleanup.policy", "") or "compacted" in topic.kinds
 
 
 def topic_rules(plan: Plan, delete_retention_ms: Mapping[str, int]) -> dict[str, TopicRules]:
-    """The rules of all topics of a plan.
+    """Return the rules of all topics of a plan.
 
-    :param delete_retention_ms: as in force on the source (the topic's own, else the broker's default), by topic.
+    :param delete_retention_ms: the value in force on the source (the topic's own, else the broker's), by topic.
     """
     return {
         topic.name: TopicRules(
@@ -224,7 +224,7 @@ def content_job(
     attempt: int = 1,
     archive_of_deleted: str | None = None,
 ) -> ContentJob:
-    """The job that compares these ranges of a planned migration.
+    """Return the job that compares these ranges of a planned migration.
 
     :param delete_retention_ms: see :func:`topic_rules`.
     """
@@ -242,31 +242,31 @@ def content_job(
 
 # -- proven -----------------------------------------------------------------------------------------------------------
 #
-# What of a migration's content is proven equal, so that it need not be compared again.
+# Which part of a migration's content is proven equal, so that it need not be compared again.
 #
-# A partition is proven from its first copied offset up to somewhere: one range, which only grows. It is written by
-# whoever compares (the tail in the background, the validation, the approval of the client switch), and read by all of
-# them: each goes on where the former one ended. The check as a whole, once it has passed, is journaled with its ranges
-# before anything on the target may be deleted: from then on log starts move, and nothing is read again.
+# A partition is proven from its first copied offset up to some offset: one range, which only grows. Each comparison
+# (the tail in the background, the validation, the approval of the client switch) writes it, and continues where the
+# previous one ended. Once the whole check has passed, it is journaled with its ranges before anything on the target may
+# be deleted: from then on log starts move, and nothing is read again.
 
 
 class ProvenRange(Part):
-    """One stretch of a partition that was found equal on both sides. Ends are exclusive.
+    """One range of a partition that was found equal on both sides. Ends are exclusive.
 
-    The anchor is what tells later whether the target's log is still the one that was read: Kafka gives each leader of
-    a partition an epoch, and writes it into each batch. The same epoch at the same offset means the same log below
-    it. After an unclean election whatever was lost is written again under a newer epoch. Epochs of a topic that was
-    deleted and made again begin at 0 again, so the id of the topic belongs to the anchor.
+    The anchor shows later whether the target's log is still the one that was read: Kafka gives each leader of a
+    partition an epoch, and writes it into each batch. The same epoch at the same offset means the same log below
+    it. After an unclean election, lost records are written again under a newer epoch. The epochs of a recreated topic
+    start at 0 again, so the topic id is part of the anchor.
     """
 
     source_start_offset: int
     source_end_offset: int
     target_start_offset: int
     target_end_offset: int
-    anchor_offset: int = Field(-1, description="target offset whose leader epoch was seen; -1: the range has none")
+    anchor_offset: int = Field(-1, description="target offset whose leader epoch was seen; -1: no anchor")
     anchor_epoch: int = -1
     target_topic_id: str = Field(
-        "", description="of the topic that was read; empty (older releases did not write it): the range is not trusted"
+        "", description="id of the topic that was read; empty (from older releases): the range is not trusted"
     )
     source_log_start_offset: int = Field(-1, description="of the source when the last piece was compared")
     target_log_start_offset: int = Field(-1, description="of the target when the last piece was compared")
@@ -277,7 +277,7 @@ class ProvenRange(Part):
 
 
 class ProvenPartition(Document):
-    """``<migration_id>/proven/<topic>-<partition>.json``: how far a partition is proven, and what stands in the way."""
+    """``<migration_id>/proven/<topic>-<partition>.json``: how far a partition is proven, and what prevents more."""
 
     LATER_FIELDS = ("overtaken_times",)
 
@@ -289,12 +289,12 @@ class ProvenPartition(Document):
     verdict: Verdict
     proven: ProvenRange | None = None
     differing: PartitionContent | None = Field(
-        None, description="what differs behind the proven range; null again when it is found equal later"
+        None, description="what differs after the proven range; null again once it is found equal"
     )
-    differed_times: int = Field(0, description="in how many comparisons in a row")
-    differed_at: str = Field("", description="when that was last seen, ISO 8601")
+    differed_times: int = Field(0, description="number of consecutive comparisons that found it")
+    differed_at: str = Field("", description="when it was last seen, ISO 8601")
     overtaken_times: int = Field(
-        0, description="objects below overtaken-tombstones/ when the range began; more by now: it is not trusted"
+        0, description="objects below overtaken-tombstones/ when the range began; if more exist now, it is not trusted"
     )
     postponed: str = Field("", description="why the background comparison leaves this partition to the validation")
     postponed_at: str = ""
@@ -306,10 +306,10 @@ class ProvenPartition(Document):
 
 
 class PassedContent(Document):
-    """``results/content-passed.json``: a comparison of all content that has passed, with its ranges.
+    """``results/content-passed.json``: a passed comparison of all content, with its ranges.
 
-    Journaled with its digest before configs that delete data go back to the target. Later runs of the validation take
-    it as it is, as long as the ranges are the same.
+    It is journaled with its digest before configs that delete data are restored on the target. Later runs of the
+    validation reuse it as long as the ranges are the same.
     """
 
     version: int = 1
@@ -317,22 +317,22 @@ class PassedContent(Document):
     passed_at: str
     ranges: list[ContentRange]
     contents: list[PartitionContent]
-    sentinels: CheckResult = Field(description="found at their places then; retention may take them since")
+    sentinels: CheckResult = Field(description="found in place at that time; retention may remove them later")
     target_log_starts: dict[str, int] = Field(
-        default_factory=dict, description='"target topic-partition" to the log start that was seen then'
+        default_factory=dict, description='"target topic-partition" to the log start at that time'
     )
 
 
 # -- overtaken tombstones ---------------------------------------------------------------------------------------------
 #
-# A stretch of a compacted partition that the copy has read so late that tombstones may have gone before.
+# A stretch of a compacted partition that the copy read so late that tombstones may already be removed.
 
 
 class OvertakenTombstones(Document):
     """``overtaken-tombstones/<topic>/<partition>/<from>-<until>-<event>.json``: a key deleted there may live on.
 
-    Written when the stretch is met (``met``), before anything of it is copied, and when the copy has passed its end
-    (``passed``). A comparison that began before either of them says nothing about deleted keys any more.
+    It is written when the copy reaches the stretch (``met``), before copying any of it, and when the copy has passed
+    its end (``passed``). A comparison that began before either event no longer proves anything about deleted keys.
     """
 
     version: int = 1
@@ -341,10 +341,10 @@ class OvertakenTombstones(Document):
     topic_id: str = Field(default="", description="hex; empty where the source has none")
     partition: int
     event: Literal["met", "passed"]
-    from_offset: int = Field(description="source offset where reading went on")
+    from_offset: int = Field(description="source offset where reading continued")
     until_offset: int = Field(description="last stable offset of the source at that time")
-    caught_up_at: str = Field("", description="the copy has all that was written before, ISO 8601; empty: not known")
-    caught_up_offset: int = Field(-1, description="the source's log end at that time; -1: not known")
+    caught_up_at: str = Field("", description="the copy has everything written before, ISO 8601; empty: unknown")
+    caught_up_offset: int = Field(-1, description="the source's log end at that time; -1: unknown")
     read_at: str = Field(description="ISO 8601")
-    gap_seconds: float = Field(-1.0, description="from caught_up_at to read_at; -1: not known")
-    retention_ms: int = Field(description="lowest delete.retention.ms that was seen in that time")
+    gap_seconds: float = Field(-1.0, description="from caught_up_at to read_at; -1: unknown")
+    retention_ms: int = Field(description="lowest delete.retention.ms seen in that time")

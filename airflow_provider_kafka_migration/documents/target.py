@@ -1,4 +1,4 @@
-"""What was copied of ACLs, users, quotas and group configs, and what was not and why; and the access map for IAM."""
+"""Which ACLs, users, quotas and group configs were copied, which were not and why; and the access map for IAM."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow_provider_kafka_migration.documents.base import Document, Part
 
 # -- topology ---------------------------------------------------------------------------------------------------------
 #
-# Copy-time settings of the target's topics: what they were, what they are while copied, what they end with.
+# Settings of the target's topics: before the copy, during the copy, and at the end.
 #
 # Written to the journal store before the first setting is changed, so that a crash in between loses none of them.
 
@@ -19,10 +19,10 @@ class TopicSettings(Part):
     """One target topic."""
 
     before: dict[str, str] | None = Field(
-        None, description="overrides of a topic that was there before the migration; None: the migration created it"
+        None, description="overrides of a topic that existed before the migration; None: the migration created it"
     )
-    copy_time: dict[str, str] = Field(description="overrides while it is copied")
-    final: dict[str, str] = Field(description="overrides it ends with")
+    copy_time: dict[str, str] = Field(description="overrides during the copy")
+    final: dict[str, str] = Field(description="overrides at the end")
 
 
 class CopySettings(Document):
@@ -34,17 +34,17 @@ class CopySettings(Document):
 
 
 class TopologyResult(Document):
-    """``results/topology.json``: what was done to the target's topics. Lists hold target names."""
+    """``results/topology.json``: the changes to the target's topics. Lists hold target names."""
 
     version: int = 1
     migration_id: str
     summary: str
     topics: int
     created: list[str] = Field(default_factory=list)
-    adopted: list[str] = Field(default_factory=list, description="empty topics that were there before")
+    adopted: list[str] = Field(default_factory=list, description="empty topics that existed before")
     widened: dict[str, int] = Field(default_factory=dict, description="target topic to its partitions now")
     log_starts_filled: dict[str, int] = Field(default_factory=dict, description="partitions and offsets")
-    dropped_configs: dict[str, dict[str, str]] = Field(default_factory=dict, description="topic to config to why")
+    dropped_configs: dict[str, dict[str, str]] = Field(default_factory=dict, description="topic to config to reason")
     replication_factors: dict[str, list[int]] = Field(
         default_factory=dict, description="topic to [source, target] where they differ; -1: the target's default"
     )
@@ -55,14 +55,14 @@ class TopologyResult(Document):
 
 
 class Left(Part):
-    """Something of the source that the target does not get."""
+    """Something on the source that is not copied to the target."""
 
     name: str
     reason: str
 
 
 class AccessResult(Document):
-    """``results/acls.json``. ACLs are written as people read them, as they are on the target."""
+    """``results/acls.json``. ACLs are in readable form, as they are on the target."""
 
     version: int = 1
     migration_id: str
@@ -71,7 +71,7 @@ class AccessResult(Document):
     summary: str
     created: list[str] = Field(default_factory=list)
     existed: list[str] = Field(default_factory=list)
-    deferred: list[str] = Field(default_factory=list, description="given when clients may switch")
+    deferred: list[str] = Field(default_factory=list, description="created when clients may switch")
     target_only: list[str] = Field(default_factory=list, description="left in place, and reported")
     left: list[Left] = Field(default_factory=list, description="ACLs that are not copied")
     renamed: list[Left] = Field(default_factory=list, description="ACLs that follow renamed topics, and why")
@@ -90,7 +90,7 @@ class IamStatement(Part):
     effect: Literal["Allow", "Deny"]
     actions: list[str]
     resources: list[str]
-    acls: list[str] = Field(description="the ACLs it stands for")
+    acls: list[str] = Field(description="the ACLs that it replaces")
 
 
 class AccessMap(Document):
@@ -98,6 +98,6 @@ class AccessMap(Document):
 
     version: int = 1
     migration_id: str
-    cluster_arn: str = Field(description="of the target; a placeholder where the spec does not have it")
+    cluster_arn: str = Field(description="of the target; a placeholder if the spec does not have it")
     principals: dict[str, list[IamStatement]]
     without_equivalent: list[Left] = Field(default_factory=list)

@@ -1,1 +1,1 @@
-"""Changes on the source after the plan: what differs, and how it is brought to the target."""
+"""Changes on the source after the plan: detecting them and bringing them to the target."""

@@ -1,9 +1,9 @@
-"""What has changed on the source since the plan: topic configs, ACLs, SCRAM users, client quotas. Reads only.
+"""What has changed on the source since the plan: topic configs, ACLs, SCRAM users, client quotas. Only reads.
 
-The target is compared with what the source has now. What cannot be read raises or is named; it never means "nothing has
-changed". An ACL that is missing on the source counts as removed only if all of its brokers say so, and nothing counts
-as removed on the word of a list that is empty altogether: a broker that has just started may answer so, too. The DENY
-bindings of the migration's own freeze (``cutover.freeze: acl``) are not looked at.
+The target is compared with the source's current state. What cannot be read raises or is named; it never means "nothing
+has changed". An ACL that is missing on the source counts as removed only if all of its brokers agree, and an entirely
+empty list never proves a removal, because a broker that has just started may return one. The DENY bindings of the
+migration's own freeze (``cutover.freeze: acl``) are ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_provider_kafka_migration.topics import copy_settings, probe
 from airflow_provider_kafka_migration.topics.configs import TargetRules, changes, final_configs, with_excluded
 
 PHASE = "tail"
-#: Journal step of topology_copy: before it nothing of access is on the target that could be kept in step.
+#: Journal step of topology_copy: before it, the target has no access settings that could be kept up to date.
 ACCESS_COPIED = "acls_copied"
 _NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
 
@@ -36,10 +36,10 @@ class SourceDrift:
 
     :param configs: by source topic.
     :param missing_acls: bindings that the source has and the target does not, under the target's names.
-    :param surplus_acls: bindings that this migration has created and the source has no more.
-    :param quotas: values to set on the target, ``None`` to remove one; ``present_quotas`` what it has.
-    :param new_users: users to create; ``gone_users`` those that this migration has created and the source has no more.
-    :param named: what can only be named: what it is, and why or what to do.
+    :param surplus_acls: bindings that this migration created and that the source no longer has.
+    :param quotas: values to set on the target, ``None`` to remove one; ``present_quotas`` holds the target's values.
+    :param new_users: users to create; ``gone_users`` holds those that this migration created and the source has lost.
+    :param named: changes that can only be named: what it is, and why or what to do.
     """
 
     configs: Mapping[str, ConfigChange] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class SourceDrift:
             who = ", ".join(f"{kind} {name if name is not None else '(default)'}" for kind, name in entity)
             there = self.present_quotas.get(entity, {})
             lines += [
-                f"quota of {who}: {key} is {_value(there.get(key))} on the target, is to be {_value(value)}"
+                f"quota of {who}: {key} is {_value(there.get(key))} on the target, and should be {_value(value)}"
                 for key, value in sorted(values.items())
             ]
         return lines
@@ -105,7 +105,7 @@ def _value(value: float | None) -> str:
 def read_drift(context: PhaseContext, plan: Plan) -> SourceDrift:
     """Compare the source with the plan and the target.
 
-    :raises MigrationError: something cannot be read; which, and the right that is missing.
+    :raises MigrationError: something cannot be read; the error names it and the missing right.
     """
     configs = _configs(context, plan)
     if context.journal.find_step(ACCESS_COPIED) is None:
@@ -127,8 +127,8 @@ def read_drift(context: PhaseContext, plan: Plan) -> SourceDrift:
 
 def _none_at_all(context: PhaseContext, what: str) -> TopologyRefused:
     return TopologyRefused(
-        f"the source lists no {what} at all any more, though this migration has copied some: that is not taken for "
-        "their removal",
+        f"the source no longer lists any {what}, though this migration has copied some; an empty list is not taken as "
+        "proof of their removal",
         where=context.where(PHASE, cluster="source"),
         next_step=f"check the source's brokers; if all {what} are really gone, remove the copies on the target by hand "
         "and set topology.on_source_drift: ignore",
@@ -139,7 +139,7 @@ def _none_at_all(context: PhaseContext, what: str) -> TopologyRefused:
 
 
 def _configs(context: PhaseContext, plan: Plan) -> dict[str, ConfigChange]:
-    """Topics whose overrides on the source are not those of the plan. Topics of others end as they were: left out."""
+    """Topics whose overrides on the source differ from the plan, except shared topics, which end as they were."""
     topics = {topic.name: topic for topic in plan.topics if not topic.shared}
     found = context.source.admin.topic_configs(sorted(topics)) if topics else {}
     changed: dict[str, Configs] = {}
@@ -147,9 +147,9 @@ def _configs(context: PhaseContext, plan: Plan) -> dict[str, ConfigChange]:
         item = found.get(name, Configs(name, error=_NO_ANSWER))
         if item.error is not None:
             if item.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION:
-                continue  # it was deleted: another check names that
+                continue  # it was deleted: another check reports that
             raise item.error.exception(
-                "configs of a source topic cannot be read, so nobody knows whether they have changed",
+                "configs of a source topic cannot be read, so it is unknown whether they have changed",
                 context.where(PHASE, cluster="source", topic=name),
                 operation="DescribeConfigs on Topic",
             )
@@ -178,7 +178,7 @@ def _change(context: PhaseContext, topic: TopicPlan, found: Configs, rules: Targ
 
 
 def _rules(context: PhaseContext, plan: Plan) -> TargetRules:
-    """What the target knows of topic configs; asked for a name that no topic has."""
+    """What the target knows about topic configs; the request uses a name that no topic has."""
     admin = context.target.admin
     answer = admin.new_topic_configs(probe.scratch_topic(context))
     if answer.error is not None and answer.error.code != error_codes.UNSUPPORTED_VERSION:
@@ -214,8 +214,8 @@ def _acls(context: PhaseContext, plan: Plan) -> tuple[set[Acl], set[Acl]]:
 
 
 def _without_freeze(context: PhaseContext, acls: Iterable[Acl]) -> tuple[Acl, ...]:
-    """All but the DENY bindings that the migration itself has put to stop producers; they stay after READY."""
-    # They are journaled before they are put, so a journal that is read after the brokers knows all that were seen.
+    """All bindings except the DENY ones that the migration itself created to stop producers; they stay after READY."""
+    # They are journaled before they are created, so a journal read after the brokers knows all that the brokers listed.
     context.journal.refresh()
     own = frozen.all_planned_acls(context)
     return tuple(sorted(acl for acl in acls if acl not in own))
@@ -230,18 +230,18 @@ def _plans(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing, top
 
 
 def _wanted(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:
-    """Everything that the source still has, for all topics that ever were of the migration, held back or not."""
+    """All bindings that the source still has for topics that were ever part of the migration, held back or not."""
     topics = context.ever_planned()
     plans = make_plans(context.spec, acls, target, topics, writes_granted=True)
     if context.spec.acls.write_grants == "at_cutover":
-        # READ that was given until ALL is granted stays beside it. Planned for a target that has neither: one that has
-        # ALL gets no READ any more.
+        # READ that was given until ALL is granted stays next to ALL. Planned for a target that has neither, because a
+        # target that has ALL no longer gets READ.
         plans += make_plans(context.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
     return {target_acl(item) for item in plans if item.action != "target_only"}
 
 
 def _of_all_brokers(context: PhaseContext) -> tuple[Acl, ...]:
-    """Bindings that any broker of the source knows: one that has just started may know less than the others."""
+    """Bindings that any source broker knows: a broker that has just started may know fewer than the others."""
     admin = context.source.admin
     found: set[Acl] = set()
     for broker in admin.facts().brokers:
@@ -311,7 +311,9 @@ def _named_users(before: Mapping[str, UserPlan], now: Mapping[str, UserPlan], ha
         was, is_now = before.get(name), now.get(name)
         if is_now is None or not is_now.credentials:
             if was is not None:
-                named[f"user {name}"] = "it is gone on the source; the target's user is not this migration's and stays"
+                named[f"user {name}"] = (
+                    "it was removed on the source; the target's user is not this migration's and stays"
+                )
         elif was is None:
             if is_now.action == "report":
                 named[f"user {name}"] = f"new on the source; {is_now.reason}"
@@ -322,9 +324,9 @@ def _named_users(before: Mapping[str, UserPlan], now: Mapping[str, UserPlan], ha
 
 # -- write withdrawals ------------------------------------------------------------------------------------------------
 #
-# Which changes of the source take write access away: they may be how somebody stops the producers for the cutover.
+# Which changes of the source withdraw write access: an operator may use them to stop the producers for the cutover.
 #
-# On the target they would stop the same producers after the client switch, when nothing takes them back any more.
+# On the target they would stop the same producers after the client switch, where nothing reverses them any more.
 
 
 _WRITING = frozenset({"WRITE", "ALL", "IDEMPOTENT_WRITE"})
@@ -335,8 +337,8 @@ _EVERYBODY = "User:*"
 
 
 def split(drift: SourceDrift) -> tuple[SourceDrift, SourceDrift]:
-    """(everything else, what takes write access away: DENY of writing that is new, ALLOW of writing that is gone,
-    users that are gone, lower quotas for producers)."""
+    """(everything else, what withdraws write access: new DENY of writing, removed ALLOW of writing, removed users,
+    lower quotas for producers)."""
     denied = tuple(acl for acl in drift.missing_acls if acl.permission == "DENY" and _is_writing(acl))
     revoked = tuple(acl for acl in drift.surplus_acls if acl.permission == "ALLOW" and _is_writing(acl))
     lower = {entity: _lower(values, drift.present_quotas.get(entity, {})) for entity, values in drift.quotas.items()}
@@ -366,7 +368,7 @@ def _is_writing(acl: Acl) -> bool:
 
 
 def _lower(values: Mapping[str, float | None], there: Mapping[str, float]) -> dict[str, float | None]:
-    """A value that the source has removed is no limit any more, so it is not lower."""
+    """Lower values; a value that the source has removed is no longer a limit, so it is not lower."""
     return {
         key: value
         for key, value in values.items()
@@ -383,8 +385,8 @@ def _not_empty(
 def without_open_doors(rest: SourceDrift, withdrawn: SourceDrift) -> tuple[SourceDrift, SourceDrift]:
     """(what may be taken over without the withdrawals, what may not).
 
-    An ALLOW whose DENY is held back, and the end of a DENY whose ALLOW stays, would give the target's users more than
-    the source gives them.
+    Creating an ALLOW whose DENY is held back, or removing a DENY whose ALLOW stays, would give the target's users more
+    than the source gives them.
     """
     allows = tuple(
         acl
@@ -405,7 +407,7 @@ def without_open_doors(rest: SourceDrift, withdrawn: SourceDrift) -> tuple[Sourc
 
 
 def _meet(first: Acl, second: Acl) -> bool:
-    """Whether two bindings may speak of the same right; names of resources are not compared, which errs to "yes"."""
+    """Whether two bindings may concern the same right; resource names are not compared, which errs toward "yes"."""
     principals, operations = {first.principal, second.principal}, {first.operation, second.operation}
     return (
         first.resource_type == second.resource_type

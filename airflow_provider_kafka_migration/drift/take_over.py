@@ -1,14 +1,14 @@
-"""Changes of the source after the plan are brought to the target while the tail runs, or stop the cutover, by policy.
+"""Bring changes of the source after the plan to the target while the tail runs, or stop the cutover, by policy.
 
-Order of a pass, with what a crash in between leaves:
+The order of a pass, and what a crash in between leaves:
 
-1. changed topic configs become a supplement of the plan, journaled: from then on the two steps back use them. Copy-time
-   settings of these topics are made again in each pass, so a crash before that is healed by the next one;
-2. ACLs, users and quotas: what is to be created is journaled first (:mod:`~.access.created_access`), and each pass
-   compares both sides again. DENY is created first and removed last, so no door is open in between. What takes write
-   access away (:mod:`~.source_drift`) is held back and named where it may be how producers are stopped for the cutover.
+1. Changed topic configs become a journaled supplement of the plan; from then on the two restore steps use them. Each
+   pass sets the copy-time settings of these topics again, so the next pass heals a crash before that.
+2. ACLs, users and quotas: creations are journaled first (:mod:`~.access.created_access`), and each pass compares both
+   sides again. DENY is created first and removed last, so no door is open in between. Changes that withdraw write
+   access (:mod:`~.source_drift`) are held back and named if they may be how producers are stopped for the cutover.
 
-Nothing is changed from the moment a freeze is requested until it is lifted.
+Nothing is changed from the request of a freeze until the freeze is lifted.
 """
 
 from __future__ import annotations
@@ -44,20 +44,23 @@ from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-#: Journal steps: what was taken over; what can only be named, once each.
+#: Journal steps: what was taken over; what can only be named, each once.
 FOLLOWED = "source_drift_followed"
 NAMED = "source_drift_named"
 STEPS = (FOLLOWED, NAMED)
 _HELD = (
-    "it takes write access away, as stopping producers by hand does, so it is not taken over; if it is meant for good, "
-    "change the target by hand, too"
+    "it takes write access away, as stopping producers by hand does, so it is not taken over; if it is meant to be "
+    "permanent, make the same change on the target by hand"
 )
-_OPENS = "without what is held back of the same principal it would give more than on the source: change both by hand"
+_OPENS = (
+    "without the changes that are held back for the same principal it would give more access than on the source: make "
+    "both changes by hand"
+)
 _MAX_LINES = 200
 
 
 def follow(context: PhaseContext) -> list[str]:
-    """One pass; what was taken over, for people.
+    """Run one pass and return what was taken over, as lines for people.
 
     :raises MigrationError: something cannot be read or set; the next pass tries again.
     """
@@ -90,22 +93,22 @@ def _refuses(context: PhaseContext) -> bool:
 
 
 def _access_follows(context: PhaseContext) -> bool:
-    """Whether ACLs, users and quotas are brought to the target: not where a policy wants a stop at any difference."""
+    """Whether ACLs, users and quotas are taken over: not if a policy is to stop at any difference."""
     section = context.spec.acls
     follows = context.spec.topology.on_source_drift == "follow"
     return follows and section.policy != "refuse" and section.quotas != "refuse"
 
 
 def _may_be_stopped_by_hand(context: PhaseContext) -> bool:
-    """Whether a withdrawal of write access at any time may be how a person stops producers.
+    """Whether a withdrawal of write access may, at any time, be how a person stops producers.
 
-    A webhook's receiver does it only from the request in the journal on, and from then on the tail changes nothing.
+    A webhook's receiver does so only once the request is in the journal, and from then on the tail changes nothing.
     """
     return _access_follows(context) and context.spec.cutover.freeze == "manual"
 
 
 def _hold_back(context: PhaseContext, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
-    """Name what takes write access away: (what may be taken over, what must not be without the former)."""
+    """Name withdrawals of write access: (what may be taken over, what must not be without the withdrawals)."""
     rest, withdrawn = source_drift.split(drift)
     rest, opening = source_drift.without_open_doors(rest, withdrawn)
     _name(context, dict.fromkeys(withdrawn.lines, _HELD))
@@ -120,7 +123,7 @@ def _may_change(context: PhaseContext) -> bool:
 
 
 def _name(context: PhaseContext, named: Mapping[str, str]) -> None:
-    """A line in the journal for each, once."""
+    """Journal each item, once."""
     for what, why in sorted(named.items()):
         key = canonical_digest([what, why])[:16]
         if context.journal.find_step(NAMED, key) is None:
@@ -142,7 +145,7 @@ def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
 
 
 def _supplement(context: PhaseContext, changed: Mapping[str, ConfigChange]) -> None:
-    """Write and journal the new configs before anything is set."""
+    """Write and journal the new configs before any of them is set."""
     number = len(context.journal.steps(SUPPLEMENTED)) + 1
     document = PlanSupplement(migration_id=context.migration_id, number=number, configs=dict(sorted(changed.items())))
     digest = document.digest()
@@ -158,10 +161,10 @@ def _supplement(context: PhaseContext, changed: Mapping[str, ConfigChange]) -> N
 
 
 def _refresh_proof(context: PhaseContext, plan: Plan) -> None:
-    """The tail's job tells by which rules it compares in the background, and for how long tombstones stay on the
-    source: those of the configs as they are now.
+    """Update the tail's job: the rules of its background comparison, and how long tombstones stay on the source.
 
-    Looked at in each pass once configs have changed, so a crash before that is healed by the next one.
+    Both follow from the current configs. Each pass checks this once configs have changed, so the next pass heals a
+    crash before it.
     """
     job = load_job(context, PHASE) if any(item.configs for item in context.supplements()) else None
     if job is None or job.generation != context.journal.generation:
@@ -182,7 +185,7 @@ def _refresh_proof(context: PhaseContext, plan: Plan) -> None:
 
 
 def _set_copy_time(context: PhaseContext, plan: Plan) -> None:
-    """Copy-time settings that follow from changed configs, for instance room for larger batches."""
+    """Set the copy-time settings that follow from changed configs, for instance a limit for larger batches."""
     changed = {name for item in context.supplements() for name in item.configs}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in changed]})
     if not part.topics or copy_settings.load(context) is None:
@@ -201,9 +204,9 @@ def _set_copy_time(context: PhaseContext, plan: Plan) -> None:
 
 
 def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] = ()) -> list[str]:
-    """ACLs, users and quotas; what was taken over. Whatever can be done is done, and then the failures are raised.
+    """Take over ACLs, users and quotas, and return the changes. All possible changes are made before failures raise.
 
-    :param done: what the same pass has taken over already; journaled together.
+    :param done: changes that the same pass has already taken over; journaled together.
     """
     context.journal.check_holds()
     failures: list[dict[str, Any]] = []
@@ -268,7 +271,7 @@ def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyR
         f"{first['name']}: {first['error']['name']}",
         where=context.where(PHASE, cluster="target"),
         next_step="grant Alter (ACLs, users) and AlterConfigs (quotas) on the target cluster to the migration's "
-        "principal, or correct what the broker says; the tail tries again by itself",
+        "principal, or correct what the broker reports; the tail retries by itself",
         details={"failures": failures},
     )
 
@@ -277,13 +280,13 @@ def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyR
 
 
 def check_before_freeze(context: PhaseContext) -> None:
-    """Look again right before producers are stopped. Access is taken over here and now; configs need a new approval.
+    """Check again right before producers are stopped. Access is taken over now; configs need a new approval.
 
-    What takes write access away is taken over only if the migration itself stops the producers (``freeze: acl``): else
-    producers may be stopped by it already, and they are to write to the target.
+    Withdrawals of write access are taken over only if the migration itself stops the producers (``freeze: acl``):
+    otherwise they may already be what stops the producers, and these producers are to write to the target.
 
     :raises FreezeFailed: something has changed that the target does not have.
-    :raises MigrationError: something cannot be read; never taken for "nothing has changed".
+    :raises MigrationError: something cannot be read; this is never taken as "nothing has changed".
     """
     drift = source_drift.read_drift(context, context.load_plan())
     policy = context.spec.topology.on_source_drift
@@ -310,7 +313,7 @@ def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
     return FreezeFailed(
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
         where=context.where("cutover", cluster="source"),
-        next_step="the tail takes changes over within topology.refresh_interval (its log says if it cannot); then "
+        next_step="the tail takes over changes within topology.refresh_interval (its log says if it cannot); then "
         "approve again"
         if follows
         else "undo the change on the source, or set topology.on_source_drift to follow or ignore and clear tail; then "
@@ -320,7 +323,7 @@ def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
 
 
 def facts(context: PhaseContext) -> list[list[str]]:
-    """Rows for an approval: what was taken over, what was named, and what differs at this moment."""
+    """Rows for an approval: what was taken over, what was named, and what differs now."""
     rows = [["taken over", line] for entry in context.journal.steps(FOLLOWED) for line in entry.details["changes"]]
     named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
     try:
@@ -329,7 +332,7 @@ def facts(context: PhaseContext) -> list[list[str]]:
     except (ClaimHeld, ClaimLost, JournalTampered):
         raise
     except MigrationError as error:
-        return [*rows, *named, ["could not be looked at", error.what]]
+        return [*rows, *named, ["could not be checked", error.what]]
     held: list[list[str]] = []
     if _may_be_stopped_by_hand(context):
         drift, withdrawn = source_drift.split(drift)

@@ -1,4 +1,4 @@
-"""Collects what goes into the evidence: journal, plan, results. Reads only; the same state gives the same sections."""
+"""Collect the evidence's contents: journal, plan, results. Read-only; the same state gives the same sections."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def build(
     object_lock: dict[str, Any],
     warnings: list[str],
 ) -> EvidenceBundle:
-    """The bundle of the present state."""
+    """Build the bundle of the current state."""
     entries = context.journal.entries()
     plan = context.load_plan()
     cutover = _cutover(context)
@@ -87,7 +87,7 @@ def build(
 
 
 def _config(context: PhaseContext) -> dict[str, Any]:
-    """The spec in force as the journal has it, flat; the one in hand where it was never recorded."""
+    """Return the spec in force, flat: the one recorded in the journal, or the current one if none was recorded."""
     recorded = last_spec(context.journal)
     return dict(recorded.details["fields"]) if recorded else flatten(context.spec.model_dump(mode="json"))
 
@@ -100,7 +100,7 @@ def _version(package: str) -> str:
 
 
 def _section(context: PhaseContext, *results: str, steps: Iterable[str] = ()) -> dict[str, Any]:
-    """A result document by one of its names, or else the details of a journal step."""
+    """Return a result document by one of its names, or else the details of a journal step."""
     for name in results:
         if found := result_data(context, name):
             return found
@@ -112,7 +112,7 @@ def _section(context: PhaseContext, *results: str, steps: Iterable[str] = ()) ->
 
 
 def _job(context: PhaseContext, name: str) -> dict[str, Any]:
-    """What a copy job was told, without where its connections come from."""
+    """Return the settings of a copy job, without the origin of its connections."""
     job = load_job(context, name)
     if job is None:
         return {}
@@ -157,7 +157,7 @@ def _cutover(context: PhaseContext) -> dict[str, Any]:
 
 
 def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
-    """Everything that is on the source and is not on the target, with the reason."""
+    """List everything that is on the source but not on the target, with the reason."""
     found: list[dict[str, Any]] = []
     found += _not_taken(context, plan)
     for topic in plan.topics:
@@ -191,7 +191,7 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
         for entry in context.journal.steps(take_over.NAMED)
     ]
     found += [
-        _left("partition", name, "it was not there, or not taken up, when the boundary of the cutover was drawn")
+        _left("partition", name, "it did not exist, or was not followed yet, when the cutover's boundary was set")
         for name in sorted(follow.born_late(context))
     ]
     return found
@@ -202,7 +202,7 @@ def _left(kind: str, name: str, reason: str, **details: Any) -> dict[str, Any]:
 
 
 def _not_taken(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
-    """Topics and groups beside the migration: as the client switch found them, else as the plan did."""
+    """List topics and groups outside the migration: as the client switch found them, or else as the plan did."""
     known = left_out.recorded(context)
     topics = {**(known.topics if known else {}), **plan.excluded_topics}
     groups = known.groups if known else plan.excluded_groups
@@ -226,7 +226,7 @@ def _groups_left(context: PhaseContext) -> list[dict[str, Any]]:
 
 
 def _gaps(context: PhaseContext) -> list[dict[str, Any]]:
-    """Source ranges lost to retention before they were read (``on_source_gap: record``)."""
+    """List source ranges that were lost to retention before they were read (``on_source_gap: record``)."""
     why = "source retention overtook the copy"
     return [
         _left("source_gap", f"{item['topic']}-{item['partition']}", why, ranges=item["ranges"])
@@ -235,7 +235,7 @@ def _gaps(context: PhaseContext) -> list[dict[str, Any]]:
 
 
 def _bypassed(context: PhaseContext) -> list[dict[str, Any]]:
-    """Partitions that were written to on the source after its end was drawn."""
+    """List partitions that were written to on the source after the freeze."""
     found = []
     for entry in context.journal.steps(freeze_attempt.STEP):
         for item in entry.details.get("bypasses", []) or []:
@@ -249,7 +249,7 @@ def _bypassed(context: PhaseContext) -> list[dict[str, Any]]:
 
 
 def _artifacts(context: PhaseContext) -> dict[str, dict[str, Any]]:
-    """Documents that belong to the evidence, by digest, so that they can be checked, too."""
+    """Return the documents that belong to the evidence, with their digests, so that they can be checked, too."""
     wanted: list[tuple[str, ObjectStore, str]] = [
         ("offset_map", context.evidence_store, OFFSET_MAP),
         ("plan", context.journal_store, "plan.json"),
@@ -271,7 +271,7 @@ def _artifacts(context: PhaseContext) -> dict[str, dict[str, Any]]:
 
 
 def last_transition(entries: Iterable[JournalEntry]) -> JournalEntry | None:
-    """The last entry that changed the state."""
+    """Return the last entry that changed the state."""
     found = None
     for entry in entries:
         if not entry.is_step:

@@ -1,4 +1,4 @@
-"""Sign the evidence and upload it under its immutable key and as the latest, with a report for people."""
+"""Sign the evidence and upload it under its immutable key and as the latest, together with a report for people."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ PHASE = "evidence"
 ALIAS = "evidence.json"
 REPORT_ALIAS = "evidence.html"
 NO_LOCK = (
-    "the evidence bucket has no Object Lock: who may write to the bucket may replace this evidence; keep its digest "
-    "and the public key somewhere else"
+    "the evidence bucket has no Object Lock: anyone who may write to the bucket may replace this evidence; keep its "
+    "digest and the public key somewhere else"
 )
 
 
 @dataclass(frozen=True)
 class Published:
-    """Where an attempt went. Keys are relative to the evidence store."""
+    """Where an attempt was stored. Keys are relative to the evidence store."""
 
     key: str
     report_key: str
@@ -45,7 +45,7 @@ class Published:
     uri: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For the journal."""
+        """Return the details for the journal."""
         return {
             "key": self.key,
             "report_key": self.report_key,
@@ -63,7 +63,7 @@ class Published:
 def publish(context: PhaseContext, outcome: Outcome) -> Published:
     """Sign and upload one attempt and the aliases; verify what is stored. Also for failed validations.
 
-    Killed at any point, another attempt is made; attempts never replace each other.
+    After a kill at any point, the next run makes another attempt; attempts never replace each other.
     """
     key = load_signing_key(context)
     context.journal.check_holds()
@@ -74,7 +74,7 @@ def publish(context: PhaseContext, outcome: Outcome) -> Published:
     name = attempt_name(now, outcome, data)
     stored = _put_new(context, f"{name}.json", data, retain_until)
     if stored != locked:
-        # The bucket's lock was switched between two objects: say what is true of this one.
+        # The bucket's lock was switched between two objects: the bundle must state what applies to this one.
         locked = stored
         bundle, data = _signed(context, outcome, key, now, retain_until, locked=locked)
         name = attempt_name(now, outcome, data)
@@ -99,7 +99,7 @@ def publish(context: PhaseContext, outcome: Outcome) -> Published:
 
 
 def attempt_name(now: datetime, outcome: Outcome, data: bytes) -> str:
-    """``evidence-attempts/<timestamp>-<outcome>-<hash>``: the key without its suffix."""
+    """Return ``evidence-attempts/<timestamp>-<outcome>-<hash>``, the key of an attempt without its suffix."""
     stamp = now.strftime("%Y%m%dT%H%M%S.%fZ")
     return f"evidence-attempts/{stamp}-{outcome.value}-{hashlib.sha256(data).hexdigest()[:16]}"
 
@@ -121,7 +121,7 @@ def _signed(
 
 
 def _put_public_key(context: PhaseContext, key: SigningKey, now: datetime, retain_until: datetime) -> bool:
-    """The attempt's first object; whether the store locks objects."""
+    """Store the public key as the attempt's first object; return whether the store locks objects."""
     public = bytes(key.verify_key)
     text = f"# Ed25519 public key, {key_fingerprint(public)}\n{public.hex()}\n"
     name = f"evidence-attempts/{now.strftime('%Y%m%dT%H%M%S.%fZ')}-public-key.txt"
@@ -142,15 +142,15 @@ def _check_stored(context: PhaseContext, name: str, data: bytes, public_key: byt
     stored = context.evidence_store.get(context.key(name))
     if stored != data:
         raise EvidenceInvalid(
-            "the evidence store gives back something else than what was stored",
+            "the evidence store does not return the bytes that were stored",
             where=context.where(PHASE, path=f"{context.evidence_store.uri}/{context.key(name)}"),
-            next_step="check the bucket and what stands between it and this machine",
+            next_step="check the bucket and everything between it and this machine (proxies, gateways)",
         )
     verify_evidence(stored, public_key)
 
 
 def publish_failure(context: PhaseContext) -> Published | None:
-    """An attempt about a failed validation; ``None`` where it cannot be signed. Never hides the failure itself."""
+    """Publish an attempt for a failed validation; ``None`` if it cannot be signed. Never hides the failure itself."""
     with suppress(Terminal):
         return publish(context, Outcome.FAILED)
     return None

@@ -1,7 +1,7 @@
-"""Verifying an evidence file: offline, and loud about one changed byte.
+"""Verify an evidence file, offline; a single changed byte is an error.
 
-Checked: the file's form byte for byte, the signature, the journal's hash chain from its first to its last entry, the
-plan's digest and fingerprint, and that the outcome is what validation found.
+Verification covers the file's canonical form byte for byte, the signature, the journal's hash chain from its first to
+its last entry, the plan's digest and fingerprint, and that the outcome is the one that validation found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airflow_provider_kafka_migration.journal.entries import Ledger
 class VerifiedEvidence:
     """An evidence file that verifies.
 
-    :param trusted: the key was known from outside of the file. False: integrity only, anybody may have signed it.
+    :param trusted: the key was known from outside the file. False: integrity only, because anyone may have signed it.
     """
 
     bundle: EvidenceBundle
@@ -33,11 +33,11 @@ class VerifiedEvidence:
 
     @property
     def fingerprint(self) -> str:
-        """Short name of the key."""
+        """The short name of the key."""
         return key_fingerprint(self.public_key)
 
     def as_dict(self) -> dict[str, Any]:
-        """What verify-evidence prints."""
+        """Return what verify-evidence prints."""
         return {
             "migration_id": self.bundle.migration_id,
             "outcome": self.bundle.outcome.value,
@@ -56,12 +56,12 @@ class VerifiedEvidence:
 def verify_evidence(data: bytes, public_key: bytes | None = None) -> VerifiedEvidence:
     """Verify the bytes of an evidence file.
 
-    :param public_key: the key that must have signed it, from outside of the file; ``None``: its own key.
-    :raises EvidenceInvalid: the first thing that is wrong.
+    :param public_key: the key that must have signed it, from outside the file; ``None``: the key in the file.
+    :raises EvidenceInvalid: the file does not verify; the error names the first problem.
     """
     bundle, content, key = open_bundle(data, public_key)
     if bundle.version != 1:
-        raise _invalid(f"it has version {bundle.version}, this release reads version 1")
+        raise _invalid(f"it has version {bundle.version}, but this release reads version 1")
     ledger = _verify_journal(bundle.migration_id, content["journal"])
     _verify_plan(bundle, content)
     _verify_outcome(bundle)
@@ -89,21 +89,21 @@ def _verify_journal(migration_id: str, entries: list[dict[str, Any]]) -> Ledger:
 
 def _verify_plan(bundle: EvidenceBundle, content: dict[str, Any]) -> None:
     if canonical_digest(content["plan"]) != bundle.plan_digest:
-        raise _invalid("the plan in it does not have the digest it states")
+        raise _invalid("the plan in it does not have the stated digest")
     began_with = content["journal"][0].get("details", {}).get("fingerprint", {}).get("sha256", "")
-    # Evidence of the first releases has the one fingerprint under the other's name.
+    # Evidence of the first releases has the resume fingerprint under the name ``config_fingerprint``.
     if began_with != (bundle.resume_fingerprint or bundle.config_fingerprint):
         raise _invalid("its fingerprint is not the one that the journal began with")
     if bundle.resume_fingerprint:
         _verify_config(bundle, content)
     if content["plan"].get("migration_id") != bundle.migration_id:
-        raise _invalid("the plan in it is that of another migration")
+        raise _invalid("the plan in it belongs to another migration")
 
 
 def _verify_config(bundle: EvidenceBundle, content: dict[str, Any]) -> None:
-    """The configuration has the fingerprint that is stated, and is the one that the journal has recorded last."""
+    """Check that the configuration has the stated fingerprint and is the one that the journal recorded last."""
     if canonical_digest(content["config"]) != bundle.config_fingerprint:
-        raise _invalid("the configuration in it does not have the fingerprint it states")
+        raise _invalid("the configuration in it does not have the stated fingerprint")
     recorded = [entry for entry in content["journal"] if entry.get("step") in (SPEC_RECORDED, SPEC_CHANGED)]
     if recorded and recorded[-1]["details"].get("fields") != content["config"]:
         raise _invalid("the configuration in it is not the one that the journal has recorded")
@@ -118,5 +118,5 @@ def _verify_outcome(bundle: EvidenceBundle) -> None:
 def _invalid(reason: str) -> EvidenceInvalid:
     return EvidenceInvalid(
         f"the evidence does not verify: {reason}",
-        next_step="do not trust it; compare it with the immutable attempts beside it in the evidence store",
+        next_step="do not trust it; compare it with the immutable attempts next to it in the evidence store",
     )

@@ -1,7 +1,7 @@
 """What a person must do to let producers write again when the migration cannot do it itself.
 
-The text stands in errors that are read at night, so it is complete in itself: who has to be called, which commands
-have to be run, and when it must not be done.
+The text is part of errors that are read at night, so it is complete in itself: whom to call, which commands to run, and
+when not to do it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.record.context import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
-#: A longer list of commands is cut; the journal has all bindings.
+#: A longer list of commands is truncated; the journal has all bindings.
 _MAX_COMMANDS = 20
 
 
@@ -29,11 +29,11 @@ def still_frozen(
     acls: list[Acl],
     held: bool = False,
 ) -> StillFrozen:
-    """The error of a freeze that could not be lifted.
+    """Return the error of a freeze that could not be lifted.
 
-    :param what: what was tried, one clause.
+    :param what: what has failed, one clause.
     :param method: how producers were stopped: ``webhook``, ``manual`` or ``acl``.
-    :param deadline: when the freeze was to end; None: not known, since the journal cannot be read.
+    :param deadline: when the freeze was to end; None: unknown, because the journal cannot be read.
     :param acls: the DENY bindings that stop producers, as far as they are known.
     :param held: the webhook's receiver was asked to forget the deadline.
     """
@@ -46,13 +46,13 @@ def still_frozen(
 
 
 def maybe_ready(spec: MigrationSpec, cause: MigrationError, *, method: str, deadline: datetime | None) -> StillFrozen:
-    """The error of the cutover's last step with the journal away: READY may be in it, so nobody frees producers."""
+    """Return the error of the cutover's last step without a journal: READY may be in it, so producers stay stopped."""
     return StillFrozen(
-        "the journal cannot be read or written, and it may have ready_for_client_switch already: producers stay "
+        "the journal cannot be read or written, and it may already contain ready_for_client_switch, so producers stay "
         f"stopped: {cause.what}",
         where=Where(migration_id=spec.migration_id, phase="cutover", path=cause.where.path, broker=cause.where.broker),
         next_step="do not free the producers by hand: make the journal's storage reachable, then clear "
-        "cutover.floor_guard. It goes on if ready_for_client_switch is journaled; if it is not, the freeze is lifted",
+        "cutover.floor_guard. It continues if ready_for_client_switch is journaled; otherwise the freeze is lifted",
         details={"cause": cause.as_dict(), "method": method, "deadline": iso(deadline) if deadline else None},
     )
 
@@ -60,16 +60,16 @@ def maybe_ready(spec: MigrationSpec, cause: MigrationError, *, method: str, dead
 def instructions(
     spec: MigrationSpec, *, method: str, deadline: datetime | None, acls: list[Acl], held: bool = False
 ) -> str:
-    """Sentences for the person who has to free the producers."""
+    """Return sentences for the person who has to free the producers."""
     if method == "webhook":
         how = _webhook(spec, deadline, held=held)
     else:
         how = _acl(acls) if method == "acl" else _MANUAL
     return (
         f"{how} Do not do it if the journal has the step ready_for_client_switch, whether cutover.floor_guard is green "
-        "or red: clients may be on the target already; nor if floor_guard has begun and the journal cannot be read. "
-        "The migration goes on trying while cutover.freeze_limit or the command line runs; "
-        "`kafka-migration rollback FILE` lifts the freeze as soon as it can, too"
+        "or red, because clients may be on the target already; nor if floor_guard has begun and the journal cannot be "
+        "read. The migration keeps trying while cutover.freeze_limit or the command line runs; "
+        "`kafka-migration rollback FILE` also lifts the freeze as soon as it can"
     )
 
 
@@ -84,8 +84,8 @@ def _webhook(spec: MigrationSpec, deadline: datetime | None, *, held: bool) -> s
         until = "it was given a deadline at which it should free them by itself, unless cutover.floor_guard has begun"
     return (
         f"ask the owners of {url} whether producers are free ({until}); "
-        f'if not, let them free the producers, or POST {{"migration_id": "{spec.migration_id}", "action": '
-        '"unfreeze"} there, signed where it wants a signature.'
+        f'if not, have the owners free them, or POST {{"migration_id": "{spec.migration_id}", "action": '
+        '"unfreeze"} there, signed if it requires a signature.'
     )
 
 
@@ -95,7 +95,7 @@ _MANUAL = f"the producers were stopped by hand: {words.TELL_OWNERS}."
 def _acl(acls: list[Acl]) -> str:
     if not acls:
         return (
-            "once the source answers, remove the DENY WRITE ACLs that the journal lists in its last step freeze_acls "
+            "once the source answers, remove the DENY WRITE ACLs that the journal's last step freeze_acls lists "
             "(kafka-acls.sh --bootstrap-server SOURCE --remove --deny-principal ... --operation Write --topic ...)."
         )
     commands = [

@@ -1,8 +1,9 @@
 """Part of ``cutover.floor_guard``: the migration's producers are fenced on the target before clients may switch.
 
-It comes behind the journal's READY, from which on no freeze is lifted any more: a copy that has to go on could not
-write under a fenced id. Until it is journaled the migration stays in ``cutover``, so nobody can acknowledge the switch.
-What could not be fenced never holds the cutover up: it is named in the result, the approval and the evidence.
+Fencing follows the journal's READY, after which no freeze is lifted: a copy that had to continue after a lifted freeze
+could not write under a fenced id. Until the fence is journaled, the migration stays in ``cutover``, so nobody can
+acknowledge the switch. A partition that could not be fenced never holds up the cutover: it is named in the result, the
+approval and the evidence.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ from airflow_provider_kafka_migration.record.producer_ids import load_producer_i
 
 # -- fence transaction ------------------------------------------------------------------------------------------------
 #
-# The fence without the right to write markers: the transaction coordinator writes them.
+# The fence for principals that may not write markers: the transaction coordinator writes them.
 #
-# A producer id that was taken with a transactional id can be fenced by it: InitProducerId gives the next epoch, and an
-# aborted transaction without records leaves a marker of that epoch in each of its partitions. It needs Write on the
-# transactional id and on the topics, and no right on the cluster. A transaction of any *other* transactional id writes
-# markers of its own producer id and fences nothing; InitProducerId alone fences nothing either, since the leaders of
-# the partitions hear of the new epoch by the marker only.
+# A producer id that was obtained with a transactional id can be fenced through it: InitProducerId gives the next epoch,
+# and an aborted transaction without records leaves a marker of that epoch in each of its partitions. It needs Write on
+# the transactional id and on the topics, and no right on the cluster. A transaction of any *other* transactional id
+# writes markers of its own producer id and fences nothing; InitProducerId alone fences nothing either, since partition
+# leaders learn of the new epoch only through the marker.
 #
 # Coordinators forget a transactional id that was not used for ``transactional.id.expiration.ms`` (7 days by default),
-# and give a new producer id then. So it is renewed while the migration runs; a forgotten one is an error.
+# and then give a new producer id. So the id is renewed while the migration runs; a forgotten one is an error.
 
 
 _T = TypeVar("_T")
 
-#: The last versions that are not flexible; all of 0.11 to 4.x have them.
+#: The last versions that are not flexible; all brokers from 0.11 to 4.x support them.
 _ADD_VERSION = 2
 _END_VERSION = 2
 _PARTITIONS_PER_TRANSACTION = 500
 _MARKER_PAUSE_SECONDS = 0.05
-#: Errors of the transaction, which are told of each of its partitions: its last markers are not written yet, the
-#: coordinator moves, somebody else has taken the id over, or it may not be used.
+#: Errors of the whole transaction, which the coordinator reports for each of its partitions: its last markers are not
+#: written yet, the coordinator moves, another process has taken the id over, or the principal may not use it.
 _OF_ALL = frozenset(
     {
         error_codes.CONCURRENT_TRANSACTIONS,
@@ -80,8 +81,8 @@ class _TakenOver(Transient):
 class TransactionFence:
     """Fences a producer id by its transactional id.
 
-    :param producer_id: the one that is to be fenced; another one behind the transactional id fences nothing.
-    :param deadline: moment of the monotonic clock after which nothing is tried again.
+    :param producer_id: the producer id to fence; if the transactional id yields another one, that fences nothing.
+    :param deadline: moment of the monotonic clock after which nothing is retried.
     """
 
     def __init__(self, wire: Wire, transactional_id: str, producer_id: int, *, deadline: float) -> None:
@@ -92,33 +93,34 @@ class TransactionFence:
         self._deadline = deadline
 
     def begin(self) -> None:
-        """Take the id over. When it returns, all markers of its former transactions are written.
+        """Take over the transactional id. On return, all markers of its former transactions are written.
 
-        :raises Terminal: the right is missing, or the coordinator has forgotten the id.
+        :raises Terminal: the principal lacks the right, or the coordinator has forgotten the id.
         """
         producer_id, self._epoch = self._wire.init_producer_id(self._transactional_id)
         if producer_id != self._producer_id:
             raise Terminal(
-                f"the target has forgotten the transactional id {self._transactional_id}, so it cannot fence producer "
-                f"id {self._producer_id} any more",
+                f"the target has forgotten the transactional id {self._transactional_id}, so it can no longer fence "
+                f"producer id {self._producer_id}",
                 where=Where(cluster=self._wire.config.name),
-                next_step="grant Alter (before Kafka 3.8: ClusterAction) on the target cluster, which fences without "
-                "it; or make sure that no copier of the migration is left",
+                next_step="grant Alter (before Kafka 3.8: ClusterAction) on the target cluster, which permits fencing "
+                "without the transactional id; or make sure that no copier of the migration is left",
             )
 
     def write(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, MigrationError]:
-        """Leave a marker in each partition; those that the coordinator refused, with the reason.
+        """Leave a marker in each partition.
 
         Markers are written after the last answer: :meth:`begin` waits for them.
 
-        :raises Transient: also if another process has renewed the id since: to be begun again.
-        :raises MigrationError: what stands in the way of all of them.
+        :returns: the partitions that the coordinator refused, with the reason.
+        :raises Transient: also if another process has renewed the id since: call :meth:`begin` again.
+        :raises MigrationError: an error that affects all partitions.
         """
         refused: dict[TopicPartition, MigrationError] = {}
         for batch in batches(sorted(keys), _PARTITIONS_PER_TRANSACTION):
             codes = self._add(batch)
             if codes:
-                # Nothing was added: the others are tried again without them.
+                # Nothing was added: retry with the remaining partitions.
                 refused.update({key: self._refusal(key, code) for key, code in codes.items()})
                 batch = [key for key in batch if key not in codes]
                 codes = self._add(batch) if batch else {}
@@ -128,7 +130,7 @@ class TransactionFence:
         return refused
 
     def _add(self, keys: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """AddPartitionsToTxn; error codes of single partitions. With one of them nothing is added."""
+        """Send AddPartitionsToTxn; return error codes of single partitions. If there is one, nothing was added."""
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._transactional_id,
@@ -185,7 +187,7 @@ class TransactionFence:
             return _TakenOver(
                 "another process of the migration has renewed the transactional id that fences its producer",
                 where=Where(cluster=self._wire.config.name),
-                next_step="none: the id is taken over again",
+                next_step="nothing needs to be done: this process takes the id over again",
             )
         return error_codes.error_for(
             code,
@@ -197,7 +199,7 @@ class TransactionFence:
     def _refusal(self, key: TopicPartition, code: int) -> MigrationError:
         where = Where(cluster=self._wire.config.name, topic=key[0], partition=key[1])
         return error_codes.error_for(
-            code, "no transaction that fences the migration's producer takes the partition", where=where, needs="Write"
+            code, "the partition cannot join the transaction that fences the producer", where=where, needs="Write"
         )
 
 
@@ -205,35 +207,34 @@ class TransactionFence:
 #
 # The last act of a copy: its producer id is fenced on every target partition, before applications write there.
 #
-# The sequence check compares the producer's own records, never the log end. So a copier that was frozen somewhere and
-# has the right next sequence in its hands would be accepted behind what applications have written. One ABORT marker of
-# the data id with the next epoch ends that: every append and marker of the older epoch gets INVALID_PRODUCER_EPOCH,
-# over restarts and leader elections, for as long as brokers keep the producer's state (``producer.id.expiration.ms``,
-# 24 h).
+# The sequence check compares the producer's own records, never the log end. So the records of a suspended copier that
+# holds the right next sequence would be accepted after those of applications. One ABORT marker of the data id with the
+# next epoch prevents that: every append and marker of the older epoch gets INVALID_PRODUCER_EPOCH, across restarts and
+# leader elections, for as long as brokers keep the producer's state (``producer.id.expiration.ms``, 24 h).
 #
-# A marker takes one offset: a fenced partition ends one above the source. The log itself tells whether it is there, so
-# fencing can be killed and repeated; a request of a dead process that is applied late costs one more offset, and no
-# more.
+# A marker takes one offset: a fenced partition ends one above the source. The log itself shows whether the marker is
+# there, so fencing can be killed and repeated; a request of a dead process that is applied late costs one more offset,
+# and nothing else.
 #
-# Where the principal may not write markers, the coordinator of the data id's transactional id writes them
-# (``fence_transaction``).
+# If the principal may not write markers, the coordinator of the data id's transactional id writes them
+# (:class:`TransactionFence`).
 
 
-#: For so long partitions without a leader, or with replicas that are behind, are asked again.
+#: How long to retry partitions that have no leader, or whose replicas are behind.
 PATIENCE_SECONDS = 15.0
 _PAUSE_SECONDS = 0.1
 _QUICK_BYTES = 1024
 #: Partitions in one request.
 _REQUEST_PARTITIONS = 1000
-#: The marker is looked for in so many batches behind the end of the copy.
+#: The marker is searched for in this many batches after the end of the copy.
 _LOOKED_AT_BATCHES = 10_000
-#: With a producer epoch above this one there is none left to fence with.
+#: Above this producer epoch there is no next one to fence with.
 _LAST_EPOCH = 32_766
 
 
 @dataclass
 class Fenced:
-    """What became of each partition."""
+    """The result of fencing, by partition."""
 
     #: target offset of the marker
     markers: dict[TopicPartition, int] = field(default_factory=dict)
@@ -252,16 +253,19 @@ def fence_producer(
 ) -> Fenced:
     """Write a marker of the next epoch to each partition that has none yet.
 
-    :param ends: target partition to the end of its copy: the marker is looked for from there on.
-    :param producer_id: data id of the migration, and the epoch under which it was used.
-    :param transactional_id: that the data id was taken with: it fences where markers may not be written. Empty: none.
-    :returns: failures of single partitions are data; nothing is raised for a cluster that is away.
+    :param ends: end of the copy by target partition: the search for the marker starts there.
+    :param producer_id: data id of the migration.
+    :param producer_epoch: epoch under which the data id was used.
+    :param transactional_id: the one that the data id was obtained with; it fences partitions whose markers the
+        principal may not write. Empty: none.
+    :returns: markers and the failures of single partitions; an unreachable cluster raises nothing.
+    :raises Terminal: the epoch is the last one, so there is no next one to fence with.
     """
     found = Fenced()
     if producer_epoch > _LAST_EPOCH:
         raise Terminal(
-            f"the epoch {producer_epoch} of the migration's producer id is the last one, so it cannot be fenced",
-            next_step="make sure that no copier is left, then go on without the fence (cutover.fence_copiers: false)",
+            f"the epoch {producer_epoch} of the migration's producer id is the last one, so the id cannot be fenced",
+            next_step="make sure that no copier is left, then continue without a fence (cutover.fence_copiers: false)",
         )
     deadline = time.monotonic() + patience_seconds
     while True:
@@ -283,7 +287,7 @@ def fence_producer(
 
 
 def _waiting(ends: Mapping[TopicPartition, int], found: Fenced) -> list[TopicPartition]:
-    """Partitions for which trying again may help."""
+    """Return the partitions for which a retry may help."""
     return [
         key for key in sorted(ends) if key not in found.markers and not isinstance(found.problems.get(key), Terminal)
     ]
@@ -291,16 +295,16 @@ def _waiting(ends: Mapping[TopicPartition, int], found: Fenced) -> list[TopicPar
 
 def _not_there(wire: Wire, key: TopicPartition) -> Transient:
     return Transient(
-        "the marker was asked for, and is not in the log",
+        "the marker was requested, but it is not in the partition's log",
         where=Where(cluster=wire.config.name, topic=key[0], partition=key[1]),
-        next_step="look into the log of the partition's leader",
+        next_step="read the server log of the partition's leader",
     )
 
 
 def _look(
     wire: Wire, ends: Mapping[TopicPartition, int], producer_id: int, producer_epoch: int, found: Fenced
 ) -> list[TopicPartition]:
-    """Note the partitions whose marker is in the log; those that certainly have none are returned."""
+    """Note the partitions whose marker is in the log; return those that certainly have none."""
     if not ends:
         return []
     try:
@@ -337,7 +341,7 @@ def _look(
 def _first_batches(
     wire: Wire, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogEnds | MigrationError]
 ) -> dict[TopicPartition, list[AnyBatch]]:
-    """What lies directly behind the copies, in one request per leader: where all goes well that is the marker."""
+    """Fetch what directly follows the copies, in one request per leader; normally that is the marker."""
     grown = []
     for key in sorted(ends):
         log = logs[key]
@@ -351,17 +355,20 @@ def _first_batches(
 
 
 def _check_settled(wire: Wire, key: TopicPartition, log: LogEnds) -> None:
-    """What is not replicated yet may still go away."""
+    """Check that the log end is replicated: what is not may still be lost.
+
+    :raises Transient: it is not replicated yet.
+    """
     if not log.settled:
         raise Transient(
-            f"the replicas do not have the log's end {log.log_end_offset} yet, only {log.high_watermark}",
+            f"the log end {log.log_end_offset} is not replicated yet: the high watermark is {log.high_watermark}",
             where=Where(cluster=wire.config.name, topic=key[0], partition=key[1]),
             next_step="wait until the replicas have caught up",
         )
 
 
 def _marker_in(batches: Iterable[AnyBatch], producer_id: int, producer_epoch: int) -> int | None:
-    """Offset of a marker of the producer with a higher epoch."""
+    """Return the offset of a marker of the producer with a higher epoch; None if there is none."""
     for batch in batches:
         is_marker = isinstance(batch, RawBatch) and batch.is_control and batch.producer_id == producer_id
         if is_marker and isinstance(batch, RawBatch) and batch.producer_epoch > producer_epoch:
@@ -370,7 +377,7 @@ def _marker_in(batches: Iterable[AnyBatch], producer_id: int, producer_epoch: in
 
 
 def _send(wire: Wire, keys: list[TopicPartition], producer_id: int, epoch: int, found: Fenced) -> None:
-    """Ask the leaders for one marker each. Answers only tell of errors; the log tells of success."""
+    """Ask the leaders for one marker per partition. Answers only report errors; the log shows success."""
     problems: dict[TopicPartition, MigrationError] = {}
     try:
         groups = by_leader(wire, keys, problems)
@@ -394,12 +401,12 @@ def _send_in_transactions(
     producer_epoch: int,
     found: Fenced,
 ) -> None:
-    """Let the coordinator write the markers, and wait until it has."""
+    """Have the coordinator write the markers, and wait until they are written."""
     for key in ends:
         del found.problems[key]
     try:
         fence.begin()
-        # What a killed process has left open has ended just now, and has left its markers.
+        # ``begin`` has just ended what a killed process had left open, which has left its markers.
         found.problems.update(fence.write(_look(wire, ends, producer_id, producer_epoch, found)))
         fence.begin()
     except MigrationError as error:
@@ -424,7 +431,7 @@ def _send_to(
             )
         ]
     )
-    # Not through the wire's retries: a second marker would take a second offset, so the log is looked at first.
+    # Not through the wire's retries: a second marker would take a second offset, so the log is read first.
     answer = wire.connection(broker_id).call(request, version=MARKERS_VERSION)
     for entry in answer.markers:
         for topic in entry.topics:
@@ -447,7 +454,7 @@ FENCE_STEP = "fence"
 
 
 def fence_copiers(context: PhaseContext, attempt: FreezeAttempt, document: OffsetMapDocument) -> dict[str, Any]:
-    """Fence every partition once, and journal where the markers are; details of the step."""
+    """Fence every partition once, and journal where the markers are; return the details of the step."""
     done = freeze_attempt.step_done(context, attempt, FENCE_STEP)
     if done is not None:
         return dict(done)
@@ -472,7 +479,7 @@ def fence_copiers(context: PhaseContext, attempt: FreezeAttempt, document: Offse
 
 
 def was_fenced(details: Mapping[str, Any]) -> bool:
-    """Whether the details of the step are those of a fence, not of one that was left out."""
+    """Whether the details of the step are those of a fence that was written, not of one that was skipped."""
     return "markers" in details
 
 
@@ -498,7 +505,7 @@ def _fence_markers(
 def _fence_transactions(
     context: PhaseContext, document: OffsetMapDocument
 ) -> tuple[int, dict[TopicPartition, MigrationError]]:
-    """Copies in transactions: the coordinator gives the next epoch, and ends what an older one has open."""
+    """Fence copies in transactions: the coordinator gives the next epoch and ends what an older one has left open."""
     fenced, problems = 0, {}
     for item in document.partitions:
         if not _is_transactional(item):

@@ -1,9 +1,9 @@
-"""The freeze as the journal knows it: attempts, their deadline, the steps inside, and how a freeze is lifted.
+"""The freeze per the journal: its attempts, their deadline, the steps within it, and how a freeze is lifted.
 
 A cutover is one or more *attempts*. An attempt begins with a journal step before the first producer is stopped, and
-ends either READY_FOR_CLIENT_SWITCH or lifted. Every step of the cutover runs inside :func:`frozen_step`, which lifts
-the freeze when its time is over or when the step failed for good, and takes the migration back to ``tail``
-(producers never stay stopped for a migration that does not go on, docs/decisions/0007).
+ends either with READY_FOR_CLIENT_SWITCH or lifted. Every step of the cutover runs inside :func:`frozen_step`. When the
+limit has passed, or when the step has failed for good, it lifts the freeze and takes the migration back to ``tail``
+(producers never stay stopped for a migration that does not continue, docs/decisions/0007).
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ from airflow_provider_kafka_migration.state import State
 #     {"action": "freeze", "deadline": "2026-04-24T10:41:00Z", "migration_id": "orders", "sent_at": "..."}
 #     X-Kafka-Migration-Signature: sha256=<hex HMAC-SHA256 over the body with the shared secret>
 #
-# ``action`` is ``freeze`` or ``unfreeze``. ``deadline`` is when the migration lifts the freeze by itself; a receiver
-# may lift it then, too, so that producers never stay frozen because a migration died. Before clients are told to
-# switch, ``freeze`` is sent once more with ``"deadline": null``: from then on the receiver keeps producers stopped
-# until it gets ``unfreeze``, and forgets the deadline it was given before. Both actions must be idempotent: they are
-# sent again after time-outs and after a crash.
+# ``action`` is ``freeze`` or ``unfreeze``. At ``deadline`` the migration lifts the freeze by itself; a receiver may
+# lift it then, too, so that producers never stay frozen because a migration died. Before clients are told to switch,
+# ``freeze`` is sent once more with ``"deadline": null``: from then on the receiver keeps producers stopped until it
+# gets ``unfreeze``, and forgets the earlier deadline. Both actions must be idempotent: they are sent again after
+# time-outs and after a crash.
 #
 # Answer: status 200 with a JSON object that repeats ``migration_id`` and ``action``, so that a load balancer's page, a
 # proxy's "OK" or another service's answer is never taken for a freeze. ``"status"``, if given, must be ``"done"``. If
@@ -94,7 +94,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class WebhookAnswer:
-    """What the receiver said: status, how many attempts it took, its JSON without anything secret."""
+    """The receiver's answer: HTTP status, the number of attempts it took, and its JSON."""
 
     status: int
     attempts: int
@@ -102,26 +102,26 @@ class WebhookAnswer:
 
 
 class _RefusedError(Exception):
-    """The receiver answered, and trying again would not change it."""
+    """The receiver answered, and a retry would not change the answer."""
 
 
 class _TryAgainError(Exception):
-    """No answer, or one that a retry may change."""
+    """The receiver did not answer, or a retry may change its answer."""
 
 
 def signature(body: bytes, secret: str) -> str:
-    """Value of the signature header for a body."""
+    """Return the value of the signature header for a body."""
     return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 class FreezeWebhook:
     """Calls a webhook.
 
-    :param url: http or https address. It may hold a secret: messages name its scheme and host only. A login in it
-        is sent as HTTP Basic authentication.
+    :param url: http or https address. It may contain a secret, so messages name only its scheme and host. A login in
+        it is sent as HTTP Basic authentication.
     :param secret: shared secret; ``None`` sends no signature.
     :param request_seconds: how long one request may take.
-    :param attempts: how often an action is sent before a missing answer is an error.
+    :param attempts: how often an action is sent before a missing answer becomes an error.
     """
 
     def __init__(
@@ -141,9 +141,9 @@ class FreezeWebhook:
         self._opener = urllib.request.build_opener(_NoRedirect())
 
     def call(self, migration_id: str, action: Action, *, now: datetime, deadline: datetime) -> WebhookAnswer:
-        """POST an action and verify its answer.
+        """POST an action and verify the answer.
 
-        :raises FreezeFailed: the receiver refused, answered something else, or did not answer within the attempts.
+        :raises FreezeFailed: the receiver refused, gave an invalid answer, or did not answer within the attempts.
         """
         try:
             return self._call(migration_id, action, now, deadline)
@@ -151,10 +151,10 @@ class FreezeWebhook:
             raise self._failed(migration_id, action, str(error), self._attempts) from None
 
     def hold(self, migration_id: str, *, now: datetime) -> WebhookAnswer:
-        """POST ``freeze`` without a deadline, and verify its answer: producers stay stopped until ``unfreeze``.
+        """POST ``freeze`` without a deadline and verify the answer: producers stay stopped until ``unfreeze``.
 
-        :raises FreezeFailed: the receiver refused, or answered something else.
-        :raises FreezeUnconfirmed: it did not answer; it may have taken the request all the same.
+        :raises FreezeFailed: the receiver refused, or gave an invalid answer.
+        :raises FreezeUnconfirmed: it did not answer, but may have accepted the request.
         """
         try:
             return self._call(migration_id, "freeze", now, None)
@@ -162,14 +162,16 @@ class FreezeWebhook:
             raise FreezeUnconfirmed(
                 f"the freeze webhook has not confirmed that producers stay stopped without a deadline: {error}",
                 where=self._where(migration_id),
-                next_step="check the webhook's log; it is asked again for as long as max_producer_freeze allows",
+                next_step="check the log of the webhook's receiver; the migration asks it again for as long as "
+                "max_producer_freeze allows",
                 details={"action": "freeze", "attempts": self._attempts, "reason": str(error)},
             ) from None
 
     def _call(self, migration_id: str, action: Action, now: datetime, deadline: datetime | None) -> WebhookAnswer:
         """POST as often as allowed.
 
-        :raises FreezeFailed: the receiver refused. :raises _TryAgainError: it gave no answer that counts.
+        :raises FreezeFailed: the receiver refused.
+        :raises _TryAgainError: it gave no valid answer.
         """
         content = {
             "migration_id": migration_id,
@@ -213,7 +215,7 @@ class FreezeWebhook:
             raise _TryAgainError(f"no answer: {getattr(error, 'reason', None) or type(error).__name__}") from None
         if status != 200:
             # 202 would mean "later"; the freeze must be done when it is answered.
-            raise _RefusedError(f"it answered HTTP status {status}, and 200 is expected")
+            raise _RefusedError(f"it answered HTTP status {status} instead of 200")
         if self._secret is not None and given is not None:
             expected = signature(text, self._secret)
             if not hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace")):
@@ -226,10 +228,10 @@ class FreezeWebhook:
             if answer.get(key) != wanted:
                 raise _RefusedError(f'its answer does not repeat "{key}": "{wanted}"')
         if answer.get("status", "done") != "done":
-            raise _RefusedError(f'its answer has the status {str(answer["status"])[:50]!r}, and "done" is expected')
+            raise _RefusedError(f'its answer has the status {str(answer["status"])[:50]!r} instead of "done"')
         if not has_deadline and answer.get("deadline") is not None:
             raise _RefusedError(
-                f"it was asked to keep producers stopped without a deadline, and its answer has the deadline "
+                f"it was asked to keep producers stopped without a deadline, but its answer has the deadline "
                 f"{str(answer['deadline'])[:50]!r}"
             )
 
@@ -237,7 +239,8 @@ class FreezeWebhook:
         return FreezeFailed(
             f"the {action} webhook failed: {reason} (attempts: {attempts})",
             where=self._where(migration_id),
-            next_step=f"check the webhook's log; {action} producers by hand if need be; then clear the task",
+            next_step=f"check the log of the webhook's receiver; {action} producers by hand if necessary; then clear "
+            "the task",
             details={"action": action, "attempts": attempts, "reason": reason},
         )
 
@@ -245,8 +248,8 @@ class FreezeWebhook:
         return FreezeFailed(
             f'the freeze webhook refused to keep producers stopped without a deadline ("deadline": null): {reason}',
             where=self._where(migration_id),
-            next_step="let the receiver take a freeze without a deadline: it frees producers at `unfreeze` only; then "
-            "begin the cutover again with drain_ready and a new approval",
+            next_step="make the receiver accept a freeze without a deadline, in which it frees producers only at "
+            "`unfreeze`; then begin the cutover again with drain_ready and a new approval",
             details={"action": "freeze", "deadline": None, "reason": reason},
         )
 
@@ -255,7 +258,7 @@ class FreezeWebhook:
 
 
 def _without_login(url: str) -> tuple[str, str | None]:
-    """The address without user and password, and the header that carries them."""
+    """Return the address without user and password, and the header that carries them."""
     parts = urlsplit(url)
     login, separator, place = parts.netloc.rpartition("@")
     if not separator:
@@ -276,7 +279,7 @@ def _json_object(text: bytes) -> dict[str, Any]:
 
 # -- freeze methods ---------------------------------------------------------------------------------------------------
 #
-# The three ways to stop producers, and to let them go on: webhook, manual, ACLs.
+# The three ways to stop producers and to let them continue: webhook, manual, ACLs.
 
 
 PHASE = "cutover"
@@ -287,9 +290,9 @@ EVERYBODY = "User:*"
 
 
 def freeze(context: PhaseContext, method: str, attempt: str, deadline: datetime) -> dict[str, Any]:
-    """Stop producers. Idempotent. Details for the journal.
+    """Stop producers; return details for the journal. Idempotent.
 
-    :raises FreezeFailed: the webhook refused, or ACLs cannot stop everybody.
+    :raises FreezeFailed: the webhook failed, or ACLs cannot stop all producers.
     """
     if method == "webhook":
         return _webhook(context, "freeze", deadline)
@@ -299,9 +302,9 @@ def freeze(context: PhaseContext, method: str, attempt: str, deadline: datetime)
 
 
 def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetime) -> dict[str, Any]:
-    """Let producers go on. Idempotent. Details for the journal.
+    """Let producers continue; return details for the journal. Idempotent.
 
-    :raises FreezeFailed: it did not work; producers may still be stopped.
+    :raises FreezeFailed: it failed; producers may still be stopped.
     """
     if method == "webhook":
         return _webhook(context, "unfreeze", deadline)
@@ -311,10 +314,10 @@ def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetim
 
 
 def hold_by_method(context: PhaseContext, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
-    """Have producers kept stopped by a webhook until :func:`unfreeze`, whatever end was told before. Idempotent.
+    """Have a webhook keep producers stopped until :func:`unfreeze`, regardless of an earlier deadline. Idempotent.
 
-    :param within_seconds: how long the one request may take at most, since whoever calls asks again; None: as long,
-        and as often, as any other.
+    :param within_seconds: send one request that takes at most this long, because the caller asks again; None: send it
+        as often as any other action, with the usual time-out.
     :raises FreezeFailed: the webhook refused.
     :raises FreezeUnconfirmed: the webhook did not answer.
     """
@@ -327,9 +330,9 @@ def hold_by_method(context: PhaseContext, receiver: Receiver, *, within_seconds:
 
 
 def check_receiver(context: PhaseContext) -> None:
-    """Find the webhook's address and secret as a freeze would, and send nothing; other ways to freeze have neither.
+    """Resolve the webhook's address and secret as a freeze would, but send nothing; other methods need neither.
 
-    A freeze that cannot find them could not be lifted either, so this is looked at before one is journaled.
+    A freeze that cannot resolve them could not be lifted either, so this is checked before one is journaled.
 
     :raises ConnectionInvalid: the reference to one of them leads nowhere, or to something else.
     :raises FreezeFailed: the spec has no address.
@@ -345,28 +348,28 @@ def _webhook(context: PhaseContext, action: Any, deadline: datetime) -> dict[str
 
 
 def _taken(answer: WebhookAnswer, receiver: Receiver) -> dict[str, Any]:
-    """What the journal keeps of an answer."""
+    """Return what the journal keeps of an answer."""
     return {"webhook": {"status": answer.status, "attempts": answer.attempts, "signed": receiver.secret is not None}}
 
 
 @dataclass(frozen=True)
 class Receiver:
-    """Where the webhook listens. Both may be secrets; without ``secret`` requests are not signed."""
+    """The webhook's address and signing secret. Both may be secret; without ``secret`` requests are not signed."""
 
     address: str = field(repr=False)
     secret: str | None = field(repr=False)
 
 
 def webhook_receiver(context: PhaseContext) -> Receiver:
-    """The webhook of the spec, its references resolved.
+    """Return the spec's webhook with its references resolved.
 
-    :raises FreezeFailed: the spec has no address any more.
+    :raises FreezeFailed: the spec no longer has an address.
     :raises ConnectionInvalid: a reference leads nowhere.
     """
     section = context.spec.cutover
     if not section.producer_freeze_webhook:
         raise FreezeFailed(
-            "the freeze was by a webhook, and the spec has no address any more",
+            "the producers were stopped through a webhook, but the spec no longer has its address",
             where=context.where(PHASE),
             next_step="put cutover.producer_freeze_webhook back into the spec",
         )
@@ -375,20 +378,22 @@ def webhook_receiver(context: PhaseContext) -> Receiver:
 
 
 def webhook_address(given: str, resolver: Resolver) -> str:
-    """The address to call: the spec's own, or what its reference leads to. It may be a secret.
+    """Return the address to call: the one in the spec, or the one its reference leads to. It may be secret.
 
-    :raises ConnectionInvalid: it is no address, or the reference leads nowhere, or to something else.
+    :raises ConnectionInvalid: it is not an address, or the reference leads nowhere, or to something else.
     """
     by_reference = is_reference(given)
     address = resolver.text(given).strip() if by_reference else given
     if is_address(address):
         return address
-    # It may be a secret all the same, so it is not quoted.
+    # Even an invalid address may be secret, so it is not quoted.
     key = "cutover.producer_freeze_webhook"
     raise ConnectionInvalid(
-        f"what {key} refers to is no http or https address" if by_reference else f"{key} is no http or https address",
+        f"{key} refers to something that is not an http or https address"
+        if by_reference
+        else f"{key} is not an http or https address",
         where=Where(path=given if by_reference else key),
-        next_step="put the whole address there, for instance https://host/freeze"
+        next_step="enter the complete address there, for instance https://host/freeze"
         + ("?token=..." if by_reference else ""),
     )
 
@@ -397,7 +402,7 @@ def webhook_address(given: str, resolver: Resolver) -> str:
 
 
 def writing_principals(acls: tuple[Acl, ...], topic: str) -> set[str]:
-    """Principals that some ACL allows to write to a topic."""
+    """Return the principals that some ACL allows to write to a topic."""
     return {
         acl.principal
         for acl in acls
@@ -415,11 +420,11 @@ def _matches(acl: Acl, topic: str) -> bool:
 
 
 def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str | None) -> list[Acl]:
-    """DENY WRITE for each principal that may write to these topics, but for our own; those that exist are left out.
+    """Return the missing DENY WRITE bindings for each principal that may write to these topics, except the migration's.
 
-    One binding per principal and topic: a DENY for ``User:*`` would beat the migration's own ALLOW, too.
+    One binding per principal and topic: a DENY for ``User:*`` would override the migration's own ALLOW, too.
 
-    :raises FreezeFailed: everybody may write to a topic, which no list of principals can stop.
+    :raises FreezeFailed: everyone may write to a topic, and no list of principals can stop that.
     """
     wanted: set[Acl] = set()
     open_topics: list[str] = []
@@ -431,8 +436,8 @@ def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str |
                 wanted.add(Acl("TOPIC", topic, "LITERAL", principal, "*", "WRITE", "DENY"))
     if open_topics:
         raise FreezeFailed(
-            f"{EVERYBODY} may write to {len(open_topics)} topics, among them {open_topics[0]}: ACLs cannot stop "
-            "everybody and still let the migration write its sentinels",
+            f"{EVERYBODY} may write to {len(open_topics)} topics, among them {open_topics[0]}: ACLs cannot stop all "
+            "principals and still let the migration write its sentinels",
             next_step="use cutover.freeze: webhook or manual, or name the producers in the source's ACLs",
             details={"topics": open_topics},
         )
@@ -440,7 +445,7 @@ def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str |
 
 
 def own_principal(context: PhaseContext) -> str | None:
-    """The migration's principal on the source, where the connection tells it."""
+    """Return the migration's principal on the source, if the connection has a username."""
     username = context.source.config.username
     return f"User:{username}" if username else None
 
@@ -451,27 +456,27 @@ def _put_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
         listing = context.source.admin.describe_acls()
         if not listing.authorizer:
             raise FreezeFailed(
-                "the source has no authorizer, so ACLs stop nobody",
+                "the source has no authorizer, so ACLs cannot stop any producer",
                 where=context.where(PHASE, cluster="source"),
                 next_step="use cutover.freeze: webhook or manual",
             )
         topics = sorted({topic for topic, _ in migrated_partitions(context)})
         bindings = deny_bindings(listing.acls, topics, own_principal(context))
-        # Journaled before they are put: after a crash the journal alone knows which ones are ours.
+        # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
         entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]})
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
-    _raise_failures(context, context.source.admin.create_acls(bindings), "put")
+    _raise_failures(context, context.source.admin.create_acls(bindings), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
 
 
 def planned_acls(context: PhaseContext, attempt: str) -> list[Acl]:
-    """The DENY bindings of an attempt, from the journal as it is known; the source is not asked."""
+    """Return the DENY bindings of an attempt, from the journal as last read; the source is not asked."""
     entry = context.journal.find_step(ACLS_PLANNED, attempt)
     return [Acl(*fields) for fields in entry.details["acls"]] if entry else []
 
 
 def all_planned_acls(context: PhaseContext) -> set[Acl]:
-    """The DENY bindings of all attempts, from the journal as it is known."""
+    """Return the DENY bindings of all attempts, from the journal as last read."""
     return {Acl(*fields) for entry in context.journal.steps(ACLS_PLANNED) for fields in entry.details["acls"]}
 
 
@@ -491,12 +496,13 @@ def _raise_failures(context: PhaseContext, results: dict[Acl, ItemError | None],
         raise PermissionMissing(
             f"ACLs cannot be {verb} on the source",
             where=context.where(PHASE, cluster="source"),
-            next_step="grant the migration's principal Alter on the source cluster, or freeze by webhook or manual",
+            next_step="grant the migration's principal Alter on the source cluster, or set cutover.freeze: webhook or "
+            "manual",
         )
     raise FreezeFailed(
         f"{len(failed)} of {len(results)} ACLs could not be {verb}; the first: {acl}: {error}",
         where=context.where(PHASE, cluster="source"),
-        next_step="see the broker's message; clear the task: ACLs that are there stay, the others are tried again",
+        next_step="fix the cause in the broker's message, then clear the task: it retries only what failed",
         details={"failed": [{"acl": str(item), "error": str(problem)} for item, problem in sorted(failed.items())]},
     )
 
@@ -507,12 +513,12 @@ def _raise_failures(context: PhaseContext, results: dict[Acl, ItemError | None],
 log = logging.getLogger(__name__)
 
 
-#: Failures that a person may heal while producers are still frozen, as long as there is time.
+#: Failures that a person may fix while producers are still frozen, if enough time is left.
 _HEALABLE = (GroupsIncomplete,)
 
 
 def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
-    """The attempt that a step of the cutover belongs to.
+    """Return the attempt that a step of the cutover belongs to.
 
     :raises FreezeFailed: nothing is frozen.
     """
@@ -537,39 +543,39 @@ def check_deadline(context: PhaseContext, attempt: FreezeAttempt) -> None:
     if attempt.ready or over <= 0:
         return
     raise FreezeFailed(
-        f"producers are frozen for longer than max_producer_freeze "
+        f"producers have been frozen for longer than max_producer_freeze "
         f"({context.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
         where=context.where(PHASE),
-        next_step="find what was slow (the journal has the seconds of each step); raise cutover.max_producer_freeze "
-        "or choose a quieter hour; then approve the cutover again",
+        next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
+        "choose a quieter hour; then approve the cutover again",
         details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
     )
 
 
 def seconds_left(context: PhaseContext, attempt: FreezeAttempt) -> float:
-    """Seconds until the freeze is lifted; never below 0."""
+    """Return the seconds until the freeze is lifted; never below 0."""
     return max((attempt.deadline - context.now()).total_seconds(), 0.0)
 
 
 def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
-    """Have producers kept stopped until they are freed by name: no end that anybody was told of may come after READY.
+    """Have producers kept stopped until an explicit ``unfreeze``: no earlier deadline may take effect after READY.
 
-    Whoever looks at the source after this sees also what was written while the receiver was late. Idempotent.
+    A check of the source after this call also sees what was written while the receiver was late. Idempotent.
 
-    :raises PhaseOver: the freeze was given up: producers must not be stopped for it once more.
+    :raises PhaseOver: the freeze was given up, so producers must not be stopped for it again.
     :raises FreezeFailed: the webhook's receiver refused, or the freeze is over.
-    :raises FreezeUnconfirmed: it did not answer; ask again while the freeze lasts.
+    :raises FreezeUnconfirmed: the receiver did not answer; ask again while the freeze lasts.
     """
     if attempt.method != "webhook":
         return {}
-    # References take as long as their backend does, so they are resolved before the checks and not between them.
+    # A reference's backend may be slow, so references are resolved before the checks and not between them.
     receiver = webhook_receiver(context)
     context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
-    # Right before the request, and with one that ends before the limit: a late one must not follow an ``unfreeze``.
+    # Checked right before a request that ends before the limit: a late request must not follow an ``unfreeze``.
     if not attempt.ready:
         check_deadline(context, attempt)
     context.journal.check_holds(only_in={State.CUTOVER})
-    # Behind READY there is no limit any more, and nobody who asks again.
+    # After READY there is no limit any more, and no caller that asks again.
     within = None if attempt.ready else seconds_left(context, attempt)
     try:
         return hold_by_method(context, receiver, within_seconds=within)
@@ -578,9 +584,9 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
 
 
 def _free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None:
-    """The watch on the limit may have freed producers while the request was under way, which stopped them once more.
+    """Free the producers again if the watch on the limit freed them while the request to stop them was under way.
 
-    :raises PhaseOver: it has.
+    :raises PhaseOver: the watch has freed them.
     """
     try:
         context.journal.check_holds(only_in={State.CUTOVER})
@@ -588,15 +594,15 @@ def _free_again_if_lifted(context: PhaseContext, attempt: FreezeAttempt) -> None
         unfreeze(context, attempt.method, attempt.key, attempt.deadline)
         raise
     except Transient as error:
-        log.warning("It is not known whether the freeze was lifted meanwhile: %s", error)
+        log.warning("The journal cannot be read, so it is not known whether the freeze was lifted meanwhile: %s", error)
 
 
 @contextmanager
 def frozen_step(context: PhaseContext, name: str) -> Iterator[FreezeAttempt]:
     """Run a step of the cutover while producers are frozen.
 
-    On the way out by an exception the freeze is lifted if the step failed for good or the time is over. With time
-    left, a transient failure keeps the freeze, since the retry is cheaper for everybody than a second freeze.
+    If the step raises, the freeze is lifted if the step failed for good or the limit has passed. With time left, a
+    transient failure keeps the freeze, since a retry is cheaper for all than a second freeze.
     """
     attempt = verified_attempt(context, name)
     with lifting(context, attempt):
@@ -606,7 +612,7 @@ def frozen_step(context: PhaseContext, name: str) -> Iterator[FreezeAttempt]:
 
 @contextmanager
 def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
-    """Lift the freeze of an attempt when the block fails, as :func:`frozen_step` says."""
+    """Lift the freeze of an attempt when the block fails, under the conditions of :func:`frozen_step`."""
     try:
         yield
     except HANDS_OFF:
@@ -626,23 +632,23 @@ def _may_be_tried_again(context: PhaseContext, attempt: FreezeAttempt, error: Ex
 
 
 def _reason(error: Exception) -> str:
-    return error.what if isinstance(error, MigrationError) else f"{type(error).__name__} in our own code"
+    return error.what if isinstance(error, MigrationError) else f"{type(error).__name__} in the migration's code"
 
 
 def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[str, Any]:
-    """Go back to ``tail`` and free the producers. Idempotent: every part may be done before.
+    """Go back to ``tail`` and free the producers. Idempotent: any part may have been done before.
 
     The migration leaves ``cutover`` before the first producer is freed: whatever dies or cannot be journaled after
-    that, no step of the cutover runs again for producers that write. The tail's stop is taken away before, too, so
-    that a tail which is running goes on.
+    that, no step of the cutover runs while producers write again. The tail's stop is also withdrawn before, so that a
+    running tail continues.
 
-    :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; says what a person has to do, and
-        the next call tries again.
+    :raises StillFrozen: the freeze could not be lifted, or not journaled as lifted; the error says what a person has
+        to do, and the next call tries again.
     :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled.
     """
     try:
-        # Nobody who lost the migration frees producers, and nobody does it once clients may be on the target: a source
-        # that is written to again would be a second truth. Without the journal neither is known.
+        # A process that has lost the migration must not free producers, and no process may do so once clients may be on
+        # the target: writes to the source would make the clusters diverge. Without the journal neither is known.
         context.journal.check_holds()
         _check_not_ready(context, attempt)
         back_to_tail(context, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
@@ -657,7 +663,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
     try:
         context.journal.step(LIFTED, key=attempt.key, details=details)
     except Transient as error:
-        what = f"freeze {attempt.number} was lifted, and that cannot be journaled"
+        what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
         raise still_frozen(context, attempt, error, what=what) from error
     return details
 
@@ -667,14 +673,14 @@ def _check_not_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         raise PhaseOver(
             f"freeze {attempt.number} ended with {READY}: it is too late to free the producers",
             where=context.where(PHASE),
-            next_step="none: the migration has gone on, and clients may be on the target",
+            next_step="nothing needs to be done: the migration has continued, and clients may be on the target",
         )
 
 
 def still_frozen(
     context: PhaseContext, attempt: FreezeAttempt, cause: MigrationError, *, what: str = ""
 ) -> StillFrozen:
-    """The error of a freeze that cannot be lifted now, with what a person has to do."""
+    """Return the error of a freeze that cannot be lifted now, with instructions for a person."""
     return by_hand.still_frozen(
         context.spec,
         what or f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
@@ -693,9 +699,9 @@ def back_to_tail(
     *,
     unless_ready: FreezeAttempt | None = None,
 ) -> None:
-    """From ``cutover`` to ``tail``: the copy goes on, and a new cutover begins with drain_ready and an approval.
+    """Go from ``cutover`` to ``tail``: the copy continues, and a new cutover begins with drain_ready and an approval.
 
-    :raises PhaseOver: the attempt ``unless_ready`` has become READY_FOR_CLIENT_SWITCH meanwhile.
+    :raises PhaseOver: the attempt ``unless_ready`` has reached READY_FOR_CLIENT_SWITCH meanwhile.
     """
     journal = context.journal
     journal.refresh()
@@ -707,14 +713,14 @@ def back_to_tail(
 
 
 def clear_tail_stop(context: PhaseContext) -> None:
-    """Let the tail go on, whatever it was told: a StopAt without offsets stops nothing."""
+    """Withdraw the tail's stop, if one is in force: a StopAt without offsets stops nothing, so the tail continues."""
     if StopAt.in_force(context.journal_store.get(context.key(TAIL_STOP))) is not None:
         context.journal.check_holds()
         clear_stop(context)
 
 
 def clear_stop(context: PhaseContext) -> None:
-    """Take the stop away, without a look at who holds the migration."""
+    """Withdraw the tail's stop without checking who holds the migration."""
     key = context.key(TAIL_STOP)
     if StopAt.in_force(context.journal_store.get(key)) is not None:
         context.journal_store.put(key, StopAt(migration_id=context.migration_id, offsets={}).canonical())
@@ -731,11 +737,11 @@ class StepTimer:
 
     @classmethod
     def start(cls, context: PhaseContext, attempt: FreezeAttempt, name: str) -> StepTimer:
-        """Begin to measure."""
+        """Start measuring."""
         return cls(context, attempt, name, context.now())
 
     def done(self, details: dict[str, Any]) -> dict[str, Any]:
-        """Journal the step with its seconds; the details as journaled."""
+        """Journal the step with its seconds; return the details as journaled."""
         finished = self.context.now()
         full = {
             **details,

@@ -1,4 +1,4 @@
-"""Records that were written to the source after its end was drawn: the target does not have them."""
+"""Records that were written to the source after the cutover's boundary: the target does not have them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
 
-#: Counting ends here: the message is the same for more of them.
+#: Counting ends here: the message says "at least" from then on.
 MAX_COUNTED = 100_000
 
 
 @dataclass(frozen=True)
 class LateWrites:
-    """What one source partition has behind its boundary.
+    """What one source partition has beyond its boundary.
 
     :param records: committed records, counted up to :data:`MAX_COUNTED`.
-    :param first_at: timestamp of the first one, ISO 8601; empty without one.
-    :param producer_ids: of idempotent and transactional producers that wrote them.
-    :param is_open: an open transaction hides what lies behind its first record.
-    :param deleted_offsets: offsets behind the boundary that the source has deleted already.
+    :param first_at: timestamp of the first one, ISO 8601; empty if it has none.
+    :param producer_ids: ids of the idempotent and transactional producers that wrote them.
+    :param is_open: an open transaction hides everything from its first record on.
+    :param deleted_offsets: offsets beyond the boundary that the source has deleted already.
     """
 
     records: int
@@ -48,16 +48,16 @@ class LateWrites:
         if self.producer_ids:
             text += f", by producer ids {', '.join(map(str, self.producer_ids[:5]))}"
         text += "; an open transaction may hold more" if self.is_open else ""
-        return f"{text}; {self.deleted_offsets} more offsets are deleted already" if self.deleted_offsets else text
+        return f"{text}; {self.deleted_offsets} more offsets were deleted already" if self.deleted_offsets else text
 
 
 def read_late_writes(
     wire: Wire, boundary: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, LateWrites]:
-    """Partitions of the source that have records behind their boundary. Markers and aborted records are none.
+    """Find the source partitions that have records beyond their boundary. Markers and aborted records do not count.
 
     :param boundary: exclusive end offsets of the cutover.
-    :param ends: present high watermarks; partitions that are not there are left out.
+    :param ends: current high watermarks; partitions without one are left out.
     :raises MigrationError: the source cannot be read.
     """
     found = {}
@@ -88,20 +88,20 @@ def _read(wire: Wire, key: TopicPartition, from_offset: int, until_offset: int) 
 
 # -- behind boundary --------------------------------------------------------------------------------------------------
 #
-# Before clients switch: does the source still end where the cutover drew its line?
+# The check before clients switch that the source still ends at the cutover's boundary.
 #
-# Records behind the boundary are on the source only. Once clients write to the target nobody can put them in their
-# place, so they are named while somebody can still stop the producer and have them sent again.
+# Records beyond the boundary are on the source only. Once clients write to the target, they can no longer be inserted
+# at their place. So they are named while a person can still stop the producer and have them sent again.
 
 
 @dataclass(frozen=True)
 class BehindBoundary:
-    """What one look at the source has found.
+    """The result of one check of the source.
 
-    :param partitions: how many were asked for.
-    :param late: by partition: the records behind the boundary, for people.
-    :param records: how many these are, as far as they were counted.
-    :param unchecked: by partition (or ``source``): why it is not known whether there are any.
+    :param partitions: how many partitions were checked.
+    :param late: by partition: a description of the records beyond the boundary.
+    :param records: number of these records, as far as they were counted.
+    :param unchecked: by partition (or ``source``): why it is unknown whether there are any.
     """
 
     partitions: int
@@ -110,7 +110,7 @@ class BehindBoundary:
     unchecked: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Return the result as JSON-able data."""
         return {
             "partitions": self.partitions,
             "late": dict(self.late),
@@ -124,13 +124,13 @@ class BehindBoundary:
         parts = []
         if self.late:
             name, text = next(iter(self.late.items()))
-            parts.append(f"{len(self.late)} partitions of the source have records behind the boundary; {name}: {text}")
+            parts.append(f"{len(self.late)} partitions of the source have records beyond the boundary; {name}: {text}")
         if self.unchecked:
             name, why = next(iter(self.unchecked.items()))
             parts.append(
-                f"{len(self.unchecked)} could not be checked for records behind the boundary; {name}: {why}"
+                f"{len(self.unchecked)} partitions could not be checked for records beyond the boundary; {name}: {why}"
                 if name != "source"
-                else f"the source could not be checked for records behind the boundary: {why}"
+                else f"the source could not be checked for records beyond the boundary: {why}"
             )
         return "; ".join(parts)
 
@@ -139,20 +139,20 @@ class BehindBoundary:
         """What to do about :attr:`problem`."""
         steps = []
         if self.late:
-            steps.append("stop who writes to the source, and have the named records sent again to the target")
+            steps.append("stop the producers that write to the source, and have the named records sent to the target")
         if self.unchecked:
-            steps.append("make the source answer for all partitions")
+            steps.append("make sure that the source answers for all partitions")
         return (
-            f"{' and '.join(steps)}; then approve the client switch again. Records that are on the source stay there: "
-            "once they are brought over, set cutover.on_bypass: continue, which names them and goes on; "
+            f"{' and '.join(steps)}; then approve the client switch again. Such records stay on the source: once they "
+            "are on the target, too, set cutover.on_bypass: continue: the migration then names them and continues; "
             f"{words.IF_PARAMS}"
         )
 
 
 def read(context: PhaseContext) -> BehindBoundary:
-    """Ask the source's leaders for their log ends, and read what lies behind the boundary.
+    """Ask the source's leaders for their log ends, and read what lies beyond the boundary.
 
-    What cannot be asked or read is named as unchecked, never taken for "nothing".
+    A partition that cannot be read is named as unchecked, never counted as having no such records.
     """
     try:
         boundary = _boundary(context)
@@ -172,8 +172,8 @@ def read(context: PhaseContext) -> BehindBoundary:
             unchecked[partition_name(key)] = "it has no boundary" if end is None else "its log end is not known"
         elif found < end:
             unchecked[partition_name(key)] = (
-                f"the source ends at offset {found}, before the boundary {end}: its log was cut, or the topic was "
-                "created again"
+                f"the source ends at offset {found}, before the boundary {end}: its log was truncated, or the topic "
+                "was created again"
             )
         elif found > end:
             records += _read_partition(context, key, end, found, late, unchecked)
@@ -181,7 +181,7 @@ def read(context: PhaseContext) -> BehindBoundary:
 
 
 def _boundary(context: PhaseContext) -> dict[TopicPartition, int | None]:
-    """Exclusive source ends of all partitions; None: a partition that the cutover did not know."""
+    """Load the exclusive source ends of all partitions; None: a partition that the cutover did not know."""
     data = get_result(context, "boundary")
     if data is None:
         return {}
@@ -197,7 +197,7 @@ def _read_partition(
     late: dict[str, str],
     unchecked: dict[str, str],
 ) -> int:
-    """Read what is behind the boundary of one partition; how many records it counted."""
+    """Read what lies beyond the boundary of one partition; return how many records it counted."""
     try:
         found = read_late_writes(context.source.wire, {key: boundary}, {key: end}).get(key)
     except MigrationError as error:
@@ -210,5 +210,5 @@ def _read_partition(
 
 
 def is_accepted(context: PhaseContext) -> bool:
-    """Whether records behind the boundary, or a source that cannot be read, are only shown."""
+    """Whether records beyond the boundary, or a source that cannot be read, are only shown and do not block."""
     return bool(context.spec.cutover.on_bypass == "continue")

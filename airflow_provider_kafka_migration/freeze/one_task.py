@@ -1,6 +1,6 @@
-"""The cutover's steps in one process (``cutover.in_one_task``): the same journaled steps, without changes of tasks.
+"""The cutover's steps in one process (``cutover.in_one_task``): the same journaled steps, without task hand-overs.
 
-For executors that start a pod or a container for each task, which would keep producers frozen for minutes.
+Some executors start a pod or a container for each task; the hand-overs would keep producers frozen for minutes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ POLL_SECONDS = 0.5
 def wait_for_tail(
     context: PhaseContext, *, poll_seconds: float = POLL_SECONDS, sleep: Callable[[float], None] = time.sleep
 ) -> PhaseResult:
-    """Until the tail has reached its stop and verified it, which it does in a task of its own.
+    """Wait until the tail, which runs in a separate task, has reached its stop and verified it.
 
-    To be run as a step of the cutover is, so that storage that is away for a moment does not end the wait.
+    Run it like a step of the cutover, so that a brief outage of the storage does not end the wait.
 
-    :param sleep: may raise why the tail has failed: for good, and the freeze is lifted; else it is waited on.
+    :param sleep: may raise the error with which the tail has failed: a terminal one lifts the freeze; after a
+        transient one the wait continues.
     :returns: ``details["ended"]``: whether the tail has ended; if not, there is nothing to wait for.
-    :raises FreezeFailed: not within ``max_producer_freeze``; the freeze is lifted.
+    :raises FreezeFailed: the tail did not end within ``max_producer_freeze``; the freeze is lifted.
     """
     attempt = freeze_attempt.current_attempt(context)
     if attempt is None or not attempt.is_open:
-        # Nothing is frozen, so nothing waits: the step itself says whether it may run.
+        # Nothing is frozen, so there is no wait: the next step itself checks whether it may run.
         return PhaseResult(PHASE, "nothing is frozen", {"ended": False})
     while not tail_health.has_ended(context):
-        # A tail that failed makes the migration's state ``failed`` until it is run again: the cutover still waits then.
+        # After a failure of the tail the tip state is ``failed`` until the tail runs again; the cutover keeps waiting.
         if context.journal.working_state is not State.CUTOVER:
             return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {"ended": False})
         with frozen.lifting(context, attempt):

@@ -1,4 +1,4 @@
-"""The freeze that is open per the journal, for people: since when, until when, and which commands go on or lift it."""
+"""A description of the open freeze for people: since when, until when, and which commands continue or lift it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from airflow_provider_kafka_migration.state import State
 
 
 class Standing(StrEnum):
-    """What the journal has of a freeze that is not over."""
+    """The state of a freeze that is not over, per the journal."""
 
     #: Producers are stopped, or were asked to stop.
     FROZEN = "frozen"
     #: The migration has left the cutover, and the journal does not say that producers are free.
     GIVEN_UP = "given_up"
-    #: READY is journaled, and the last step of the cutover has not ended: nobody frees the producers any more.
+    #: READY is journaled, but the last step of the cutover has not ended: the producers are never freed again.
     READY = "ready"
 
 
@@ -38,11 +38,11 @@ class OpenFreeze:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether ``max_producer_freeze`` is over."""
+        """Whether ``max_producer_freeze`` has passed."""
         return self.standing is not Standing.READY and self.read_at > self.attempt.deadline
 
     def as_dict(self, file: str = "FILE") -> dict[str, Any]:
-        """JSON-able."""
+        """Return the freeze as JSON-able data."""
         attempt = self.attempt
         return {
             "standing": str(self.standing),
@@ -59,34 +59,36 @@ class OpenFreeze:
         }
 
     def lines(self, file: str = "FILE") -> list[str]:
-        """Sentences for people; the first one says what is the matter.
+        """Return sentences for people; the first one describes the situation.
 
-        :param file: the spec, for commands that can be copied.
+        :param file: path of the spec, for commands that can be copied.
         """
         attempt = self.attempt
         if self.standing is Standing.READY:
             return [
                 f"producers stay stopped on the source: {freeze_attempt.READY} is journaled, and "
                 "cutover.floor_guard has not ended",
-                f"go on: `{_resume(file)}`; the freeze is not lifted any more, and producers must not write to the "
+                f"to continue: `{_resume(file)}`; the freeze will not be lifted, and producers must not write to the "
                 "source again",
             ]
         if self.standing is Standing.GIVEN_UP:
             return [
                 f"freeze {attempt.number} was given up, and the journal does not say that producers are free again "
                 f"(stopped since {iso(attempt.stopped_at)}, limit {iso(attempt.deadline)})",
-                f"free them: `{_resume(file)}` does it a few seconds after the limit, `{_rollback(file)}` at once, "
-                f"and ends the migration{_then(attempt.method)}",
+                f"to free them: `{_resume(file)}` does it a few seconds after the limit; `{_rollback(file)}` does it "
+                f"immediately and ends the migration{_then(attempt.method)}",
             ]
         if self.is_overdue:
             go_on = (
-                f"lift it: `{_resume(file)}`; the cutover then begins again with a new approval{_then(attempt.method)}"
+                f"to lift it: `{_resume(file)}`; the cutover then begins again with a new approval"
+                f"{_then(attempt.method)}"
             )
         else:
             go_on = (
-                f"go on with the cutover, within the limit: `{_resume(file)}`; behind the limit the same command lifts"
+                f"to continue the cutover within the limit: `{_resume(file)}`; after the limit the same command lifts "
+                "the freeze"
             )
-        lift = f"lift it and end the migration: `{_rollback(file)}`{_then(attempt.method)}"
+        lift = f"to lift it and end the migration: `{_rollback(file)}`{_then(attempt.method)}"
         return [
             words.frozen(attempt.method, attempt.stopped_at, attempt.deadline, self.read_at),
             words.unattended(attempt.method, held=attempt.held),
@@ -108,7 +110,7 @@ def _rollback(file: str) -> str:
 
 
 def read(context: PhaseContext) -> OpenFreeze | None:
-    """The freeze that is not over, per the journal as it is known; None: there is none.
+    """Return the freeze that is not over, per the journal as last read; None: there is none.
 
     :param context: only its journal and clock are used.
     """
@@ -124,7 +126,7 @@ def read(context: PhaseContext) -> OpenFreeze | None:
 
 
 def lifted_since(context: PhaseContext, at: datetime) -> str:
-    """What is true of producers whose freeze was lifted since then; empty if none was."""
+    """Describe the producers if their freeze was lifted since ``at``; empty if it was not."""
     attempt = freeze_attempt.current_attempt(context)
     entry = (
         context.journal.find_step(freeze_attempt.LIFTED, attempt.key)

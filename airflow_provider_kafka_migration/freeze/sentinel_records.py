@@ -1,4 +1,4 @@
-"""Sentinel records: how they look, and how they are found in a log."""
+"""Sentinel records: their layout, and the search for them in a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCAN_BYTES = 256 * 1024
 
 
 def sentinel_record(migration_id: str, partition: int, timestamp: str, timestamp_ms: int) -> Record:
-    """The sentinel of a partition (docs/cutover.md has its layout)."""
+    """Make the sentinel of a partition (docs/cutover.md has its layout)."""
     value = json.dumps({"migration_id": migration_id, "partition": partition, "timestamp": timestamp})
     return Record(0, timestamp_ms, KEY, value.encode(), [(HEADER, migration_id.encode())])
 
@@ -32,9 +32,9 @@ def is_sentinel(record: Record, migration_id: str) -> bool:
 def find_sentinels(
     context: PhaseContext, attempt: FreezeAttempt, keys: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Sentinels of this migration at or behind the frozen end, by partition: written by a run that was killed.
+    """Find this migration's sentinels at or after the frozen end, by partition: a killed run has written them.
 
-    One directly before the frozen end counts, too: it was left by an attempt that was lifted, and nobody has written
+    One directly before the frozen end counts, too: an attempt that was lifted has left it, and nothing was written
     since, so it still marks the end.
     """
     assert attempt.verified is not None
@@ -51,7 +51,7 @@ def find_sentinels(
 def sentinels_between(
     wire: Wire, migration_id: str, starts: dict[TopicPartition, int], ends: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Offset of the first sentinel of a migration in ``[start, end)`` of each partition that has one."""
+    """Find the offset of the first sentinel of a migration in ``[start, end)`` of each partition that has one."""
     log_starts = wire.list_offsets(list(starts), "earliest")
     wanted = {key: max(offset, log_starts[key]) for key, offset in starts.items()}
     wanted = {key: offset for key, offset in wanted.items() if offset < ends[key]}

@@ -1,4 +1,4 @@
-"""Whether the source stands still, and who goes on writing."""
+"""Whether the source's log ends have stopped moving, and which producers continue to write."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 
 PHASE = "cutover"
 POLL_SECONDS = 0.2
-#: What was on its way when producers stopped may still land for so long, beside the window.
+#: In addition to the window: records that were in flight when producers stopped may still arrive for this long.
 GRACE_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class SourceEnds:
-    """One look at the source: log end, high watermark and last stable offset of each partition."""
+    """One reading of the source: log end, high watermark and last stable offset of each partition."""
 
     log_end: dict[TopicPartition, int]
     high_watermark: dict[TopicPartition, int]
@@ -31,7 +31,7 @@ class SourceEnds:
 
     @classmethod
     def read(cls, context: PhaseContext) -> SourceEnds:
-        """Ask the source's leaders. The stable offset first: seen late, it would hide a transaction that just began."""
+        """Ask the source's leaders. The stable offset first: later, it would hide a transaction that just began."""
         keys = list(migrated_partitions(context))
         wire = context.source.wire
         stable = wire.list_offsets(keys, "stable")
@@ -40,7 +40,7 @@ class SourceEnds:
 
     @property
     def open_transactions(self) -> list[TopicPartition]:
-        """Partitions whose last stable offset is held back."""
+        """Partitions with an open transaction, which holds back their last stable offset."""
         return sorted(key for key, offset in self.stable.items() if offset < self.high_watermark[key])
 
     @property
@@ -51,7 +51,7 @@ class SourceEnds:
 
 @dataclass
 class StillWatch:
-    """Decides whether log ends stand still. Pure: times come from outside, in seconds of one clock."""
+    """Decides whether log ends have stopped moving. Pure: the caller passes times, in seconds of one clock."""
 
     window_seconds: float
     started: float
@@ -60,7 +60,7 @@ class StillWatch:
     still_since: float | None = None
 
     def see(self, ends: dict[TopicPartition, int], at: float, *, settled: bool) -> bool:
-        """Take one look; whether the ends have stood still, and ``settled`` held, for the whole window."""
+        """Note one reading; return whether ends were unchanged and ``settled`` was true for the whole window."""
         self.first_ends = self.first_ends or dict(ends)
         if ends != self.ends or not settled:
             self.ends, self.still_since = dict(ends), None
@@ -69,7 +69,7 @@ class StillWatch:
         return self.still_since is not None and at - self.still_since >= self.window_seconds
 
     def moved(self) -> list[TopicPartition]:
-        """Partitions whose end grew since the first look."""
+        """Return the partitions whose end has changed since the first reading."""
         return sorted(key for key, end in self.ends.items() if end != self.first_ends.get(key, end))
 
 
@@ -83,7 +83,7 @@ class Watch:
 def stand_still(
     context: PhaseContext, attempt: FreezeAttempt, watch: Watch
 ) -> tuple[dict[TopicPartition, int], list[Bypass]]:
-    """Wait until the source stands still: its log ends, and who went on writing if the policy is to continue."""
+    """Wait until the source's log ends stop moving; return them, and who still writes, if the policy is to continue."""
     section = context.spec.cutover
     still = StillWatch(section.freeze_stable_window.total_seconds(), watch.clock())
     while True:
@@ -96,7 +96,7 @@ def stand_still(
             raise _held_back(context, look)
         moving = still.moved()
         patience = still.window_seconds + GRACE_SECONDS
-        # Ends that have moved, but stand still by now, only need the window again.
+        # Ends that have moved, but are unchanged by now, only need another window.
         if moving and waited > patience and section.on_bypass != "wait" and _moved_lately(still, now):
             bypasses = name_bypasses(context, attempt.requested_at, still.first_ends, look.log_end)
             if section.on_bypass == "fail":
@@ -114,7 +114,7 @@ def _moved_lately(still: StillWatch, now: float) -> bool:
 def name_bypasses(
     context: PhaseContext, since: datetime, before: dict[TopicPartition, int], after: dict[TopicPartition, int]
 ) -> list[Bypass]:
-    """Who wrote between two looks, as far as the brokers tell (DescribeProducers: idempotent producers only)."""
+    """Name who wrote between two readings, as far as brokers know (DescribeProducers: idempotent producers only)."""
     moved = sorted(key for key, end in after.items() if end > before.get(key, end))
     producers = context.source.admin.producers(moved)
     names = {item.producer_id: item.transactional_id for item in context.source.admin.list_transactions() or []}
@@ -144,7 +144,7 @@ def name_bypasses(
 
 
 def bypassed(context: PhaseContext, bypasses: list[Bypass]) -> FreezeFailed:
-    """The error that names who went on writing."""
+    """Return the error that names who continued to write."""
     first = bypasses[0]
     known = [f"producer id {item['producer_id']}" + _named(item) for item in first.producers]
     who = ", ".join(known) or "a producer without idempotence, which the broker does not name"
@@ -152,7 +152,7 @@ def bypassed(context: PhaseContext, bypasses: list[Bypass]) -> FreezeFailed:
         f"{len(bypasses)} partitions were written to after the freeze; {first.topic}-{first.partition} got "
         f"offsets {first.from_offset} to {first.to_offset - 1} from {who}",
         where=context.where(PHASE, cluster="source", topic=first.topic, partition=first.partition),
-        next_step="stop that producer, then approve the cutover again (or choose cutover.on_bypass)",
+        next_step="stop that producer, then approve the cutover again (or change cutover.on_bypass)",
         details={"bypasses": [item.model_dump(mode="json") for item in bypasses]},
     )
 
@@ -192,9 +192,10 @@ def _held_back(context: PhaseContext, look: SourceEnds) -> FreezeFailed:
 def check_not_bypassed(
     context: PhaseContext, attempt: FreezeAttempt, expected: dict[TopicPartition, int]
 ) -> list[Bypass]:
-    """Look again after the freeze: whether the source's log ends are still where they should be.
+    """Check again after the freeze that the source's log ends are still where they should be.
 
-    :raises FreezeFailed: they are not, and the policy is ``fail`` (or ``wait``: it is too late to wait).
+    :returns: producers that have moved them, if the policy is ``continue``.
+    :raises FreezeFailed: they have moved, and the policy is ``fail`` (or ``wait``: it is too late to wait).
     """
     ends = context.source.wire.list_offsets(list(expected), "log_end")
     if all(ends[key] <= end for key, end in expected.items()):

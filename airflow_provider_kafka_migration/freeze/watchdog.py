@@ -1,8 +1,8 @@
-"""Steps of the cutover are tried again inside the freeze, for as long as its limit allows.
+"""Retry steps of the cutover inside the freeze, for as long as its limit allows.
 
-A scheduler's retries know nothing of a freeze: four tries are used up while a broker restarts, and minutes between two
-tries are minutes of frozen producers. So a step that met something transient is run again here, in the same process.
-When the limit is over the freeze is lifted, without the clusters or documents that the step itself could not reach.
+A scheduler's retries take no account of a freeze: four tries are used up while a broker restarts, and minutes between
+two tries are minutes of frozen producers. So a step that met a transient error is run again here, in the same process.
+When the limit has passed, the freeze is lifted without the clusters or documents that the step could not reach.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ def _utc_now() -> datetime:
 class FreezePatience:
     """Runs one step of the cutover until it ends, or until the freeze has to end.
 
-    :param open_context: a context that needs nothing but the journal; called again when it failed.
-    :param show: told of each failed try.
-    :param may_be_ready: the step journals READY: while the journal is away it may be in it, with its answer lost.
+    :param open_context: opens a context that needs only the journal; called again after a failure.
+    :param show: called after each failed try.
+    :param may_be_ready: the step journals READY: while the journal is unreachable, READY may have been written although
+        the answer was lost.
     """
 
     def __init__(
@@ -71,17 +72,17 @@ class FreezePatience:
         self._tries = 0
 
     def run(self, step: Callable[[], PhaseResult]) -> PhaseResult:
-        """Run the step, again and again after transient failures.
+        """Run the step, and run it again after each transient failure.
 
-        :raises FreezeFailed: the limit was over before the step could end; the freeze was lifted.
-        :raises StillFrozen: the freeze could not be lifted; says what a person has to do.
-        :raises MigrationError: what the step met, where it is not transient or nothing is frozen.
+        :raises FreezeFailed: the limit passed before the step could end; the freeze was lifted.
+        :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do.
+        :raises MigrationError: the step's error, if it is not transient or nothing is frozen.
         """
         while True:
             try:
                 return step()
             except StillFrozen as error:
-                # The step has failed for good and tried to lift the freeze: only that is still to be done.
+                # The step has failed for good and could not lift the freeze: only the lift is left to do.
                 self._lift_patiently(error)
             except _NOT_AGAIN:
                 raise
@@ -96,7 +97,7 @@ class FreezePatience:
     # -- what is known of the freeze ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """The open freeze as the journal has it; unknown where the journal cannot be read."""
+        """Read the open freeze from the journal; keep what is known if the journal cannot be read."""
         try:
             context = self._open_context()
             context.journal.refresh()
@@ -108,7 +109,11 @@ class FreezePatience:
         self._is_known = True
 
     def _deadline(self) -> datetime:
-        """When the freeze has to end. Unknown: no freeze that began before this step may last longer than this."""
+        """Return when the freeze has to end.
+
+        If that is unknown, it is ``max_producer_freeze`` after the start of this step: no freeze that began before the
+        step may last longer.
+        """
         if self._attempt is not None:
             return self._attempt.deadline
         longest: timedelta = self._spec.cutover.max_producer_freeze
@@ -121,17 +126,17 @@ class FreezePatience:
         pause = PAUSES[min(self._tries, len(PAUSES) - 1)]
         self._tries += 1
         left = self._left()
-        log.warning("Tried again in %.0f s, since %.0f s of the freeze are left: %s", pause, left, error)
+        log.warning("Retrying in %.0f s; %.0f s of the freeze are left: %s", pause, left, error)
         self._show(Progress(PHASE, f"{error.what}; trying again, {left:.0f} s of the freeze are left"))
         self._sleep(max(min(pause, left), 0.0))
 
     # -- the end of the limit ----------------------------------------------------------------------------------------
 
     def _end(self, error: MigrationError) -> None:
-        """Lift the freeze since its time is over; never returns."""
+        """Lift the freeze, because its limit has passed; never returns."""
         if self._attempt is None:
             raise self._unknown(error) from error
-        reason = f"max_producer_freeze was over, and the step could not end: {error.what}"
+        reason = f"max_producer_freeze had passed before the step could end: {error.what}"
         try:
             context = self._open_context()
             details = frozen.lift(context, self._attempt, reason=reason)
@@ -148,7 +153,7 @@ class FreezePatience:
         ) from error
 
     def _lift_patiently(self, error: StillFrozen) -> None:
-        """Try to lift until the limit is over, at least once; never returns."""
+        """Try to lift until the limit has passed, at least once; never returns."""
         last = error
         while True:
             self._look()
@@ -161,7 +166,7 @@ class FreezePatience:
             self._pause(last)
 
     def _lift(self, attempt: FreezeAttempt, error: StillFrozen) -> StillFrozen:
-        """Try to lift once; why it did not work."""
+        """Try to lift once; return why it failed."""
         try:
             frozen.lift(self._open_context(), attempt, reason="a step of the cutover failed for good")
         except StillFrozen as problem:
@@ -175,18 +180,18 @@ class FreezePatience:
         return FreezeFailed(
             "a step of the cutover failed for good, and the freeze is lifted now",
             where=error.where,
-            next_step=f"{words.lifted(method)}. Look at the failure before this one, in the log; then begin the "
-            "cutover again with drain_ready and a new approval",
+            next_step=f"{words.lifted(method)}. Find the failure before this one in the log and fix its cause; then "
+            "begin the cutover again with drain_ready and a new approval",
             details={"cause": error.as_dict()},
         )
 
     def _still_frozen(self, error: StillFrozen) -> StillFrozen:
-        """The error of a lift; where the journal is what is away, it must not tell anybody to free producers."""
+        """Return the error of a lift; if the journal is unreachable, it must not tell a person to free producers."""
         cause = error.__cause__
         return self._unknown(cause) if self._may_be_ready and isinstance(cause, StorageUnavailable) else error
 
     def _unknown(self, cause: MigrationError) -> StillFrozen:
-        """The journal is out of reach: nobody knows whether producers may be freed."""
+        """Return the error for an unreachable journal: it is unknown whether producers may be freed."""
         attempt = self._attempt
         if self._may_be_ready:
             method = attempt.method if attempt else self._spec.cutover.freeze

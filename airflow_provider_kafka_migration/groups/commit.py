@@ -49,7 +49,7 @@ RESULT = "groups"
 
 
 def read_groups(context: PhaseContext) -> list[GroupSnapshot]:
-    """All selected groups with their committed offsets on the source, ascending. Failures of single groups are data."""
+    """Read all selected groups with their committed offsets on the source, ascending. A group's failure is data."""
     admin = context.source.admin
     listings = {name: item for name, item in admin.list_groups().items() if context.spec.groups.selects(name)}
     names = sorted(listings)
@@ -94,7 +94,9 @@ def _read_failure(
     group = listing.group
     if offsets is None:
         return FreezeFailed(
-            "the group's offsets were not answered", where=_where(context, group), next_step="clear the task"
+            "the broker's answer does not contain the group's offsets",
+            where=_where(context, group),
+            next_step="clear the task",
         )
     errors = [error for key, error in offsets.errors.items() if key[0] in topics]
     error = offsets.error or next(iter(errors), None)
@@ -112,20 +114,20 @@ def _where(context: PhaseContext, group: str, **fields: Any) -> Where:
 
 
 def take_snapshot(context: PhaseContext) -> GroupsSnapshot:
-    """The groups as they stand now."""
+    """Return the current state of the groups."""
     return GroupsSnapshot(migration_id=context.migration_id, taken_at=iso(context.now()), groups=read_groups(context))
 
 
 @dataclass(frozen=True)
 class Translator:
-    """Partitions and maps at one moment."""
+    """Partitions and offset maps at one moment."""
 
     partitions: Mapping[TopicPartition, CopyPartition]
     maps: Mapping[TopicPartition, PartitionMap]
 
     @classmethod
     def final(cls, context: PhaseContext) -> Translator:
-        """With ``offset-map.json``: the copy is finished. Before the final drain with the open maps of the run log."""
+        """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
         document = load_document(context)
         maps = closed_maps(document) if document is not None else load_maps(context)
         return cls(migrated_partitions(context), maps)
@@ -137,7 +139,7 @@ class Translator:
         return cls(partitions, load_maps(context, partitions))
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
-        """All offsets of a group."""
+        """Translate all offsets of a group."""
         return translate_group(group, self.partitions, self.maps)
 
 
@@ -178,7 +180,7 @@ def _left_alone(group: GroupSnapshot, target: TargetGroup) -> str:
 
 
 def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: Translator) -> list[GroupResult]:
-    """Commit what is not yet right on the target. Idempotent, forward only; failures are data.
+    """Commit offsets that are missing or different on the target. Idempotent, forward only; failures are data.
 
     The caller has checked that it holds the migration.
     """
@@ -221,7 +223,7 @@ def _commit_group(
 def _decide(
     translated: list[TranslatedOffset], present: Mapping[TopicPartition, admin_groups.GroupOffset]
 ) -> tuple[dict[TopicPartition, admin_groups.GroupOffset], list[TranslatedOffset]]:
-    """(what to commit by target partition, translations with notes on those the target is ahead of)."""
+    """(what to commit by target partition, translations with a note where the target is ahead)."""
     wanted: dict[TopicPartition, admin_groups.GroupOffset] = {}
     final = []
     for item in translated:
@@ -267,7 +269,7 @@ def summarize(results: Iterable[GroupResult]) -> str:
 
 
 def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> GroupsIncomplete | None:
-    """One error about all groups that failed, or ``None``."""
+    """Return one error about all groups that failed, or ``None``."""
     failed = [group for group in results if group.failures]
     if not failed:
         return None
@@ -282,7 +284,7 @@ def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> Gro
 
 
 def sync_groups(context: PhaseContext) -> GroupsResult:
-    """One refresh: groups may go on reading the source until they switch; the target follows, forward only.
+    """Refresh once: groups may continue on the source until they switch; the target follows, forward only.
 
     Writes ``results/groups.json``. Failures are in the result, not raised.
     """

@@ -1,7 +1,7 @@
-"""What of the source is not migrated, as it is now: for approvals and the evidence. Reads only.
+"""What the migration leaves out of the source's current contents: for approvals and the evidence. Only reads.
 
 The plan lists what it left out when it was made; topics and groups come and go after it. What cannot be read is named
-in ``unread`` and never taken for "there is nothing else".
+in ``unread`` and never counts as "there is nothing else".
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from airflow_provider_kafka_migration.record.facts import get_result, put_result
 
 RESULT = "left-out"
 INTERNAL = "internal topic"
-_LATE = "it appeared on the source after the plan and was not taken up (topology.follow_new: false)"
-_LATE_PENDING = "it appeared on the source after the plan and is not taken up yet"
+_LATE = "it appeared on the source after the plan and was not added (topology.follow_new: false)"
+_LATE_PENDING = "it appeared on the source after the plan and is not added yet"
 
 
 def read_left_out(context: PhaseContext, plan: Plan) -> LeftOut:
-    """Everything that the source has and the migration does not take."""
+    """Return everything that the source has and the migration does not copy."""
     unread: dict[str, str] = {}
     return LeftOut(
         migration_id=context.migration_id,
@@ -50,7 +50,7 @@ def left_out_groups(context: PhaseContext, topics: Collection[str], unread: dict
     """The groups that the spec does not select, ascending, with the migrated topics in which they have offsets.
 
     :param topics: source topics of the migration.
-    :param unread: gets what may not be looked at.
+    :param unread: receives what may not be read.
     """
     section = context.spec.groups
     try:
@@ -81,7 +81,7 @@ def _group(listing: GroupListing, reason: str, offsets: GroupOffsets | None, top
 
 
 def _topics(context: PhaseContext, plan: Plan, unread: dict[str, str]) -> dict[str, str]:
-    """What the plan left out or dropped, and what the source has got since."""
+    """What the plan left out or dropped, and what the source has gained since."""
     try:
         described = context.source.admin.describe_topics()
     except PermissionMissing as error:
@@ -106,11 +106,11 @@ def rows(found: LeftOut) -> list[tuple[str, str, str]]:
     lines += [
         ("topic", name, topics[name]) for name in sorted(topics, key=lambda name: (is_internal(topics[name]), name))
     ]
-    return lines + [("could not be looked at", what, why) for what, why in sorted(found.unread.items())]
+    return lines + [("could not be checked", what, why) for what, why in sorted(found.unread.items())]
 
 
 def group_reason(item: LeftOutGroup) -> str:
-    """Why a group is left out, and what it reads of the migration."""
+    """Why a group is left out, and which migrated topics it reads."""
     text = item.reason
     if item.topics_in_scope:
         text += f"; it has offsets in {', '.join(item.topics_in_scope[:10])}"

@@ -1,8 +1,8 @@
-"""Where groups stand on a cluster, whatever their kind: committed offsets, or the start offsets of share groups.
+"""Offsets of groups on a cluster, for all kinds: committed offsets, or the start offsets of share groups.
 
-Classic, KIP-848, simple and streams groups commit offsets; a share group (KIP-932) has a start offset per partition,
-behind an api of its own that brokers have from 4.1 on (to read) and 4.2 on (to set). Both mean: the next record that
-the group has not finished.
+Classic, KIP-848, simple and streams groups commit offsets. A share group (KIP-932) has a start offset per partition,
+behind a separate API that brokers have from 4.1 on (to read) and 4.2 on (to set). Both mean: the next record that the
+group has not finished.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 from airflow_provider_kafka_migration.record.context import PhaseContext
 
-#: Kinds that are moved where the clusters can; see docs/groups.md.
+#: Kinds that are moved where the clusters support it; see docs/groups.md.
 MOVED = ("classic", "consumer", "simple", "streams", "share")
 
 NO_SHARE_GROUPS = "the {role} cluster does not offer start offsets of share groups (Kafka 4.2 with share.version 1)"
 NO_STREAMS_GROUP = (
-    "the target does not have it as a streams group, and offsets committed for a group that is not there would make "
-    "one of another kind, which the application could not join. Start and stop the application on the target once, "
+    "the target does not have it as a streams group, and offsets committed for a missing group would create a group "
+    "of another kind, which the application could not join. Start and stop the application on the target once, "
     "and the next refresh sets the offsets"
 )
 OTHER_PROTOCOL = "its members speak a protocol other than the consumer's"
@@ -41,7 +41,7 @@ OTHER_PROTOCOL = "its members speak a protocol other than the consumer's"
 
 @dataclass(frozen=True)
 class TargetGroup:
-    """A group on the target: may it be written, and what does it have?
+    """A group on the target: whether it may be written, and its offsets.
 
     :param cannot: why the target cannot hold such a group at all; empty if it can.
     """
@@ -56,7 +56,7 @@ class TargetGroup:
 def read_offsets(
     admin: Admin, listings: Mapping[str, GroupListing], *, require_stable: bool = True
 ) -> dict[str, GroupOffsets]:
-    """Offsets of groups by name. A share group's error is UNSUPPORTED_VERSION where the cluster does not tell."""
+    """Read offsets of groups by name. A share group's error is UNSUPPORTED_VERSION if the cluster cannot list them."""
     share = [name for name in sorted(listings) if listings[name].type == "share"]
     others = [name for name in sorted(listings) if listings[name].type != "share"]
     found = admin.groups_offsets(others, require_stable=require_stable) if others else {}
@@ -66,7 +66,7 @@ def read_offsets(
 def write_offsets(
     admin: Admin, group: str, kind: str, offsets: Mapping[TopicPartition, GroupOffset]
 ) -> dict[TopicPartition, ItemError | None]:
-    """Set the offsets of a group without members; by partition its error, or ``None``."""
+    """Set the offsets of a group without members; returns each partition's error, or ``None``."""
     if kind == "share":
         return admin.alter_share_group_offsets(group, offsets)
     return admin.alter_group_offsets(group, offsets)
@@ -81,7 +81,7 @@ def target_states(context: PhaseContext, kinds: Mapping[str, str]) -> dict[str, 
         return {}
     admin = context.target.admin
     listings = admin.list_groups()
-    # Describe says "Dead" for unknown classic groups, and newer brokers an error: the listing is the simple truth.
+    # Describe returns "Dead" for unknown classic groups, and newer brokers return an error; the listing is reliable.
     known = [name for name in sorted(kinds) if name in listings]
     descriptions = admin.describe_groups(known, listings=listings) if known else {}
     offsets = read_offsets(admin, {name: listings[name] for name in known})
@@ -104,10 +104,10 @@ def target_states(context: PhaseContext, kinds: Mapping[str, str]) -> dict[str, 
 
 
 def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, GroupListing]) -> dict[str, str]:
-    """Groups that the target has no place for.
+    """Groups that the target cannot hold.
 
-    For share groups asking for their offsets tells, whether they exist or not. A streams group has to be there: Kafka
-    4.1 refuses its members (GROUP_ID_NOT_FOUND) where a simple group of that name holds offsets.
+    For share groups a request for their offsets shows it, whether they exist or not. A streams group has to exist:
+    Kafka 4.1 refuses its members (GROUP_ID_NOT_FOUND) where a simple group of that name holds offsets.
     """
     streams = [name for name, kind in kinds.items() if kind == "streams"]
     missing = [name for name in streams if name not in listings or listings[name].type != "streams"]
@@ -127,7 +127,7 @@ def _cannot(admin: Admin, kinds: Mapping[str, str], listings: Mapping[str, Group
 # Committed offsets of the source become offsets of the target. Pure: maps in, translations out.
 #
 # The linear formula, ``target_first + (committed - source_first)``, is right where a partition is one run. The
-# runs of the offset map make it right everywhere: a consumer that starts at the answer reads next the first record
+# runs of the offset map make it right everywhere: a consumer that starts at the result first reads the first record
 # that it had not read on the source.
 
 
@@ -136,7 +136,7 @@ def translate_offset(
     partitions: Mapping[TopicPartition, CopyPartition],
     maps: Mapping[TopicPartition, PartitionMap],
 ) -> TranslatedOffset:
-    """One offset; skipped with a reason where there is nothing to translate to."""
+    """Translate one offset; skipped with a reason if there is nothing to translate to."""
     key = (committed.topic, committed.partition)
     item, offset_map = partitions.get(key), maps.get(key)
     if item is None or offset_map is None:
@@ -148,7 +148,7 @@ def translate_offset(
             target_offset=None,
             translation=Translation.SKIPPED,
             metadata=committed.metadata,
-            reason="the source has no such partition any more",
+            reason="the source no longer has this partition",
         )
     if committed.offset < 0:
         found_offset, how, reason = None, Translation.SKIPPED, "the committed offset is negative"
@@ -182,7 +182,7 @@ def translate_group(
 
 
 def count_translations(offsets: list[TranslatedOffset]) -> dict[str, int]:
-    """Translation to how often, for summaries; in the order of :class:`Translation`."""
+    """Count translations by kind, for summaries; in the order of :class:`Translation`."""
     counts = {kind.value: 0 for kind in Translation}
     for item in offsets:
         counts[item.translation.value] += 1
@@ -191,7 +191,7 @@ def count_translations(offsets: list[TranslatedOffset]) -> dict[str, int]:
 
 # -- plan groups ------------------------------------------------------------------------------------------------------
 #
-# Consumer groups of the plan: kind, state, lag, and topics inside and outside of the migration. Reads only.
+# Consumer groups of the plan: kind, state, lag, and topics inside and outside of the migration. Only reads.
 
 
 GroupType = Literal["classic", "consumer", "simple", "share", "streams", "unknown"]
@@ -203,11 +203,11 @@ def plan_groups(
     ends: Mapping[TopicPartition, int],
     unknown: dict[str, str],
 ) -> list[GroupPlan]:
-    """The selected groups, ascending.
+    """Plan the selected groups, ascending.
 
     :param topics: source topics of the migration.
     :param ends: last stable offsets, for the lag.
-    :param unknown: gets what could not be looked at.
+    :param unknown: receives what could not be read.
     """
     try:
         listings = context.source.admin.list_groups()

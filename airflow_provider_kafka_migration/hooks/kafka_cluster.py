@@ -13,25 +13,25 @@ from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.provider.connections import kafka_keys
 from airflow_provider_kafka_migration.record.context import FIRST_CONTACT_SECONDS
 
-#: Bound of one request of the connection test: somebody looks at a button.
+#: Limit of one request in the connection test: a person waits after pressing a button.
 _TEST_SECONDS = 10.0
 
 
 def _without_task(text: str) -> str:
-    """Advice for somebody who looks at a form: there is no task yet that could be cleared."""
+    """Adapt advice for a person at a connection form: there is no task yet to clear."""
     text = re.sub(r"(; then|, and) clear the task\b", "; then test again", text)
     return text.replace("clear the task when", "test again when")
 
 
 class KafkaClusterHook(BaseHook):
-    """One cluster of a migration, as the raw wire reaches it.
+    """One cluster of a migration, reached over the raw wire protocol.
 
-    ``extra`` of the connection holds librdkafka keys. A connection of the Apache Kafka provider (type ``kafka``) does
-    as well; its *Test* button is that provider's. What a migration cannot honour is an error that says what to write
-    instead.
+    ``extra`` of the connection holds librdkafka keys. A connection of the Apache Kafka provider (type ``kafka``) also
+    works; its *Test* button is that provider's. A key that a migration cannot support raises an error that names the
+    alternative.
 
     :param kafka_config_id: connection id.
-    :param role: for messages: ``source`` or ``target`` where that is known.
+    :param role: for messages: ``source`` or ``target`` if known.
     """
 
     conn_name_attr = "kafka_config_id"
@@ -45,30 +45,30 @@ class KafkaClusterHook(BaseHook):
         self.role = role
 
     def keys(self) -> dict[str, Any]:
-        """The librdkafka keys of the connection, with ``msk`` where it is an MSK cluster with IAM. Holds secrets.
+        """Return the librdkafka keys of the connection, with ``msk`` for an MSK cluster with IAM. They hold secrets.
 
         :raises ConnectionInvalid: no such connection, another type, or no JSON object in ``extra``.
         """
         return kafka_keys(self.kafka_config_id)
 
     def client_config(self) -> ClientConfig:
-        """Settings for both clients.
+        """Return the settings for both clients.
 
         :raises ConnectionInvalid: a missing, unknown or unsupported key.
         """
         return ClientConfig.from_librdkafka(self.keys(), self.role)
 
     def get_conn(self) -> Wire:
-        """A new wire to the cluster, which the caller closes. Nothing is sent yet."""
+        """Return a new wire to the cluster; the caller closes it. Nothing is sent yet."""
         return Wire(self.client_config(), timeout_seconds=_TEST_SECONDS, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     def test_connection(self) -> tuple[bool, str]:
-        """For the *Test* button of Airflow's connection form: asks the cluster as a migration does, once."""
+        """Query the cluster once, as a migration does, for the *Test* button of Airflow's connection form."""
         try:
             with self.get_conn() as wire:
                 topics = wire.metadata(None)
                 return True, f"cluster {wire.cluster_id}: {len(wire.brokers())} broker(s), {len(topics)} topic(s)"
         except MigrationError as error:
             return False, _without_task(str(error))
-        except Exception as error:  # its text may quote what is secret
-            return False, f"the cluster could not be asked: {type(error).__name__}"
+        except Exception as error:  # its text may quote a secret
+            return False, f"the cluster could not be queried: {type(error).__name__}"

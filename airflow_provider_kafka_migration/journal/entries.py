@@ -1,4 +1,4 @@
-"""Entries in the store: reading them, and the compare-and-append by which they are written."""
+"""Journal entries in the store: how they are read, and the compare-and-append that writes them."""
 
 from __future__ import annotations
 
@@ -39,26 +39,25 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- claim ------------------------------------------------------------------------------------------------------------
 #
-# Who may write to a migration: one run of the DAG, or one use of the CLI, at a time.
+# Who may write to a migration: one run of the DAG, or one CLI command, at a time.
 #
 # A claim is a journal entry with the next *generation*; the last claim wins. Every entry carries the generation of its
-# writer, and an entry can only be created by who has read all entries before it: so a holder that was superseded
-# cannot append any more, whatever it believes. A claim has no time limit: it ends by release, by the end of the
-# migration, by a takeover that a person asked for, or when the same user on the same host starts a command after the
-# one that held it has ended. After a takeover the former holder needs one itself, also when nobody holds the migration
-# any more.
+# writer, and only a writer that has read all earlier entries can create the next one: so a superseded holder can no
+# longer append, whatever it believes. A claim has no time limit. It ends by a release, by the end of the migration, by
+# a takeover that a person requested, or when the same user on the same host starts a command after the holding one has
+# ended. After a takeover the former holder needs a takeover itself, even if the migration has no holder any more.
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Somebody who can hold a migration.
+    """An owner that can hold a migration.
 
     :param kind: ``dag_run`` or ``cli``.
-    :param identity: what stays equal when tasks of the run are cleared or retried: the DAG and run id, or the
+    :param identity: what stays the same when tasks of the run are cleared or retried: the DAG and run id, or the
         user and host of the CLI.
-    :param actor: who acts, for the journal: a user, a task, a program. Does not make it another owner.
-    :param process: of the command line: two commands of one user are two owners. ``None`` for DAG runs, whose tasks
-        are many processes.
+    :param actor: who acts, for the journal: a user, a task or a program. It does not distinguish owners.
+    :param process: the CLI process: two commands of one user are two owners. ``None`` for DAG runs, whose tasks run
+        in many processes.
     """
 
     kind: str
@@ -67,17 +66,17 @@ class Owner:
     process: OwnerProcess | None = None
 
     def is_same(self, other: Owner) -> bool:
-        """The same run, whoever acts in it; of the command line the same process."""
+        """Return whether the other is the same run, regardless of the actor; for the CLI, the same process."""
         return (self.kind, self.identity, self.process) == (other.kind, other.identity, other.process)
 
     def follows(self, other: Owner) -> bool:
-        """The next command of the same user on the same host, after one whose process has certainly ended."""
+        """Return whether this is a command of the other's user and host, after the other's process surely ended."""
         if (self.kind, self.identity) != (other.kind, other.identity) or self.process is None:
             return False
         return other.process is not None and other.process.life() is Life.ENDED
 
     def as_details(self) -> dict[str, Any]:
-        """For a journal entry."""
+        """Return the details for a journal entry."""
         details: dict[str, Any] = {"kind": self.kind, "identity": self.identity, "actor": self.actor}
         if self.process is not None:
             details["process"] = self.process.as_details()
@@ -97,15 +96,15 @@ class Claim:
 
     @classmethod
     def of_entry(cls, entry: JournalEntry) -> Claim:
-        """The claim that a ``claimed`` entry made."""
+        """Return the claim that a ``claimed`` entry made."""
         if entry.step != CLAIMED:
-            raise ValueError(f"entry {entry.seq} is no claim")
+            raise ValueError(f"entry {entry.seq} is not a claim")
         owner = entry.details["owner"]
         process = OwnerProcess.of_details(owner.get("process"))
         return cls(Owner(owner["kind"], owner["identity"], owner["actor"], process), entry.generation, entry.at)
 
     def as_details(self, *, takeover_from: Claim | None) -> dict[str, Any]:
-        """The details of a ``claimed`` entry."""
+        """Return the details of a ``claimed`` entry."""
         details: dict[str, Any] = {"owner": self.owner.as_details()}
         if takeover_from is not None:
             details["taken_over_from"] = {
@@ -117,17 +116,17 @@ class Claim:
 
 
 def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
-    """The error for who claims a migration that another owner holds."""
+    """Return the error for a claim on a migration that another owner holds."""
     process = holder.owner.process
     life = None if process is None else process.life()
     which = "" if process is None else f", {process}, which {life}"
-    ended = "its process has ended, so nothing of it acts any more: kafka-migration release FILE --takeover lets it go"
+    ended = "its process has ended and no longer acts: kafka-migration release FILE --takeover releases the migration"
     return ClaimHeld(
         f"the migration is held by {holder.owner} (acting: {holder.owner.actor}{which}) since {holder.since}",
         where=Where(migration_id=migration_id),
-        next_step=(ended if life is Life.ENDED else "let it end or release it (kafka-migration release FILE)")
+        next_step=(ended if life is Life.ENDED else "let it end, or release it (kafka-migration release FILE)")
         + "; if it is dead or must stop, take over with takeover=true "
-        "(CLI: --takeover), after which its next write is refused",
+        "(CLI: --takeover): its next write is then refused",
         details={
             "kind": holder.owner.kind,
             "identity": holder.owner.identity,
@@ -140,19 +139,19 @@ def held_by_another(holder: Claim, migration_id: str) -> ClaimHeld:
 
 
 def taken_over_before(owner: Owner, by: Claim, migration_id: str) -> ClaimLost:
-    """The error for an owner who would come back after a takeover, now that nobody holds the migration."""
+    """Return the error for an owner that returns after a takeover, when the migration has no holder any more."""
     return ClaimLost(
-        f"{owner} has lost the migration to {by.owner} (generation {by.generation}) at {by.since}; that "
-        "nobody holds it now does not give it back",
+        f"{owner} has lost the migration to {by.owner} (generation {by.generation}) at {by.since}, and may not "
+        "claim it again although it has no holder now",
         where=Where(migration_id=migration_id),
-        next_step="stop; nothing was written. Go on with a new run or command, which needs no takeover; to go on here, "
-        "clear the task with takeover=true (CLI: --takeover)",
+        next_step="stop; nothing was written. Continue with a new run or command, which needs no takeover; to continue "
+        "here, clear the task with takeover=true (CLI: --takeover)",
         details={"generation": None, "holder": None, "taken_over_by": str(by.owner), "taken_over_at": by.since},
     )
 
 
 def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimLost:
-    """The error for a writer that does not hold the migration (any more)."""
+    """Return the error for a writer that does not hold the migration (any more)."""
     if claim is None:
         what = "this run has not claimed the migration"
     elif holder is None:
@@ -165,7 +164,7 @@ def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimL
     return ClaimLost(
         what,
         where=Where(migration_id=migration_id),
-        next_step="stop; nothing was written. To go on here, clear the task with takeover=true (CLI: --takeover)",
+        next_step="stop; nothing was written. To continue here, clear the task with takeover=true (CLI: --takeover)",
         details={
             "generation": claim.generation if claim else None,
             "holder": str(holder.owner) if holder else None,
@@ -176,27 +175,27 @@ def lost(claim: Claim | None, holder: Claim | None, migration_id: str) -> ClaimL
 
 # -- ledger -----------------------------------------------------------------------------------------------------------
 #
-# The journal in memory: entries, and what they add up to. Pure: no I/O.
+# The journal in memory: the entries, and the state that results from them. Pure: no I/O.
 #
-# The same rules judge an entry before it is written and after it was read: see :meth:`Ledger.check` and
-# :meth:`Ledger.read`.
+# The same rules judge an entry before it is written and after it was read: see :meth:`Ledger.check_state`,
+# :meth:`Ledger.check_claim` and :meth:`Ledger.read`.
 
 
 _FILE_NAME = re.compile(r"([0-9]{20})\.json")
 
 
 def journal_prefix(migration_id: str) -> str:
-    """Prefix of the keys of all entries."""
+    """Return the common prefix of all entry keys."""
     return f"{migration_id}/journal/"
 
 
 def entry_key(migration_id: str, seq: int) -> str:
-    """Key of an entry: 20 digits, so that the order of keys is the order of entries."""
+    """Return the key of an entry: 20 digits, so that keys sort in the order of entries."""
     return f"{journal_prefix(migration_id)}{seq:020d}.json"
 
 
 def seq_of_key(migration_id: str, key: str) -> int | None:
-    """The number of the entry with this key; ``None`` for any other object."""
+    """Return the number of the entry with this key; ``None`` for any other object."""
     match = _FILE_NAME.fullmatch(key.removeprefix(journal_prefix(migration_id)))
     return int(match[1]) if match else None
 
@@ -213,29 +212,29 @@ class Problem:
     reason: str
 
     def error(self, migration_id: str) -> JournalTampered:
-        """The error that names it."""
+        """Return the error that names this problem."""
         return JournalTampered(
             f"journal entry {self.seq} is {self.kind}: {self.reason}",
             where=Where(migration_id=migration_id, path=entry_key(migration_id, self.seq)),
-            next_step="stop using this migration; compare with a backup or the bucket's versions of the object, "
-            "`kafka-migration journal verify` lists all that is wrong",
+            next_step="stop using this migration; compare with a backup or the bucket's versions of the object; "
+            "`kafka-migration journal verify` lists all problems",
             details={"kind": self.kind, "seq": self.seq, "reason": self.reason},
         )
 
 
 class Ledger:
-    """All known entries of one migration, in order, and their sum."""
+    """All known entries of one migration, in order, and the state that results from them."""
 
     def __init__(self, migration_id: str) -> None:
         self.migration_id = migration_id
         self.entries: list[JournalEntry] = []
-        #: States gone through, one per transition (see :mod:`~..state`).
+        #: States passed through, one per transition (see :mod:`~..state`).
         self.history: list[State] = []
         #: Highest generation claimed so far; 0 before the first claim.
         self.generation = 0
-        #: The claim in force; ``None`` if nobody has claimed, or the last holder has released.
+        #: The claim in force; ``None`` before the first claim and after a release.
         self.holder: Claim | None = None
-        #: Owners from whom the migration was taken over, with the claim that did it, until they take it over again.
+        #: Owners that lost the migration to a takeover, with the claim that took it, until they take it over again.
         self._ousted: list[tuple[Owner, Claim]] = []
 
     @property
@@ -245,12 +244,12 @@ class Ledger:
 
     @property
     def tip_state(self) -> State | None:
-        """The state the migration is in; ``None`` before the first entry."""
+        """The current state of the migration; ``None`` before the first entry."""
         return self.entries[-1].to_state if self.entries else None
 
     @property
     def failed_in(self) -> State | None:
-        """For a failed migration: the state that failed and is to be entered again."""
+        """For a failed migration: the state that failed and will be entered again."""
         return walk_back(self.history) if self.tip_state is State.FAILED else None
 
     def check_state(self, to: State) -> None:
@@ -264,7 +263,7 @@ class Ledger:
             raise lost(claim, self.holder, self.migration_id)
 
     def apply(self, entry: JournalEntry) -> None:
-        """Add an entry that was judged before."""
+        """Add an entry that was already judged."""
         self.entries.append(entry)
         if not entry.is_step or len(self.entries) == 1:
             self.history.append(entry.to_state)
@@ -280,14 +279,14 @@ class Ledger:
         self.holder, self.generation = claim, claim.generation
 
     def ousted_by(self, owner: Owner) -> Claim | None:
-        """The claim that took the migration over from this owner, who has not got it back since; None: none did."""
+        """Return the claim that took the migration over from this owner, unless the owner got it back; else None."""
         return next((claim for former, claim in self._ousted if former.is_same(owner)), None)
 
     def read(self, seq: int, data: bytes | None) -> JournalEntry:
         """Judge and add the stored bytes of entry ``seq``, which must be the next one.
 
         :raises JournalTampered: naming the entry and what is wrong with it.
-        :raises DocumentUnreadable: written by a later release.
+        :raises DocumentUnreadable: a later release wrote the entry.
         """
         judged = self.judge(seq, data)
         if isinstance(judged, Problem):
@@ -296,22 +295,22 @@ class Ledger:
         return judged
 
     def judge(self, seq: int, data: bytes | None) -> JournalEntry | Problem:
-        """The entry in stored bytes, or what is wrong with it as the successor of the entries known."""
+        """Return the entry in stored bytes, or what is wrong with it as the successor of the known entries."""
         judged = self.judge_alone(seq, data)
         if isinstance(judged, Problem):
             return judged
         return self._judge_chain(judged) or self._judge_meaning(judged) or judged
 
     def judge_alone(self, seq: int, data: bytes | None) -> JournalEntry | Problem:
-        """The entry in stored bytes, or what is wrong with it without a look at other entries."""
+        """Return the entry in stored bytes, or what is wrong with it regardless of other entries."""
         if data is None:
-            return Problem("missing", seq, "there is no such object, but there are later entries")
+            return Problem("missing", seq, "the object does not exist, but there are later entries")
         try:
             entry, expected_hash = parse_entry(data, path=entry_key(self.migration_id, seq))
         except ValueError as error:
-            return Problem("altered", seq, f"it cannot be read as one of our entries ({str(error)[:200]})")
+            return Problem("altered", seq, f"it cannot be read as a journal entry ({str(error)[:200]})")
         if entry.hash != expected_hash:
-            return Problem("altered", seq, f"its content has the hash {expected_hash}, but it says {entry.hash}")
+            return Problem("altered", seq, f"its content has the hash {expected_hash}, but it stores {entry.hash}")
         if entry.migration_id != self.migration_id:
             return Problem("foreign", seq, f"it belongs to the migration {entry.migration_id!r}")
         if entry.seq != seq:
@@ -326,7 +325,7 @@ class Ledger:
         return Problem("forked", entry.seq, f"it follows an entry with the hash {entry.prev_hash}, but {before}")
 
     def _judge_meaning(self, entry: JournalEntry) -> Problem | None:
-        """No release of ours writes what is refused here, so somebody else did, and made the hashes fit."""
+        """Judge the meaning of an entry. We never write what is refused here: someone else did and fixed the hashes."""
         if self.tip_state is None:
             first = (entry.from_state, entry.to_state, entry.step, entry.generation)
             if first != (State.PLANNED, State.PLANNED, CREATED, 0):
@@ -350,7 +349,7 @@ class Ledger:
 
 Clock = Callable[[], datetime]
 
-#: Lost races after which an append gives up. Each means that another writer has made progress.
+#: Number of lost races after which an append gives up. Each one means that another writer has made progress.
 MAX_LOST_RACES = 500
 _MAX_BACKOFF_SECONDS = 0.1
 
@@ -370,17 +369,17 @@ class Draft:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Decides, on what is known, what to append; or returns the entry that makes it unnecessary.
+#: Decides from the known entries what to append, or returns the entry that makes an append unnecessary.
 Decision = Callable[[Ledger], Draft | JournalEntry]
 
 
 def utc_now() -> datetime:
-    """The time of this machine."""
+    """Return the time of this machine."""
     return datetime.now(UTC)
 
 
 class EntryLog:
-    """The entries of one migration in a store, and the :class:`Ledger` of those known here.
+    """The entries of one migration in a store, and the :class:`Ledger` of the entries known here.
 
     Thread-safe. The constructor does no I/O.
     """
@@ -396,15 +395,15 @@ class EntryLog:
 
     @property
     def ledger(self) -> Ledger:
-        """What is known; read from the store at the first use. Hold :attr:`lock` while looking at it."""
+        """The known entries, read from the store at the first use. Hold :attr:`lock` while reading it."""
         if not self._loaded:
             self.refresh()
         return self._ledger
 
     def refresh(self) -> None:
-        """Read the entries that were written since the last look.
+        """Read the entries that were written since the last refresh.
 
-        :raises JournalTampered: an entry was altered, is missing, or does not follow the one before it.
+        :raises JournalTampered: an entry was altered, is missing, or does not follow its predecessor.
         """
         with self.lock:
             known = len(self._ledger.entries)
@@ -414,16 +413,16 @@ class EntryLog:
                 for info in self.store.list(journal_prefix(self.migration_id), start_after=after)
                 if (seq := seq_of_key(self.migration_id, info.key)) is not None
             ]
-            # A list may show entry N and not N-1 if both were written while it ran: so it only tells the last one.
+            # A list may show entry N but not N-1 if both were written while it ran: so it only yields the last number.
             wanted = range(known, max(seqs) + 1) if seqs else range(0)
             for seq, data in zip(wanted, read_entries(self.store, self.migration_id, wanted), strict=True):
                 self._ledger.read(seq, data)
             self._loaded = True
 
     def create(self, *, reason: str, actor: str, details: Mapping[str, Any]) -> None:
-        """Write the first entry, unless somebody else does.
+        """Write the first entry, unless another writer does.
 
-        :raises StorageRefused: the store overwrites what was to be created only.
+        :raises StorageRefused: the store overwrites an object despite a create-only put.
         """
         with self.lock:
             entry, data = self._seal(None, Draft(State.PLANNED, reason, actor, 0, CREATED, None, details))
@@ -434,24 +433,24 @@ class EntryLog:
                 self.refresh()
                 return
             try:
-                # All that follows rests on this. A store that ignores If-None-Match writes the same bytes again.
+                # The whole journal relies on this. A store that ignores If-None-Match writes the same bytes again.
                 self.store.put_new(key, data)
             except ObjectExists:
                 self._ledger.apply(entry)
                 return
         raise StorageRefused(
-            "the object store overwrites an object that was to be created only",
+            "the object store overwrites an existing object despite a create-only put",
             where=Where(migration_id=self.migration_id, path=f"{self.store.uri}/{key}"),
-            next_step="use an object store that honours If-None-Match: * on PutObject",
+            next_step="use an object store that supports If-None-Match: * on PutObject",
         )
 
     def append(self, decide: Decision) -> JournalEntry:
-        """Append what ``decide`` says; it is asked again whenever another writer was faster.
+        """Append what ``decide`` returns; call it again whenever another writer was faster.
 
-        An append need not look at the store first, since creating the entry is what finds out. But a refusal, or an
-        entry that makes writing unnecessary, only counts after a fresh look.
+        An append need not read the store first, because creating the entry detects other writers. But a refusal, or an
+        entry that makes writing unnecessary, only counts after a fresh read.
 
-        :raises JournalConflict: too many other writers were faster.
+        :raises JournalConflict: other writers were faster too many times.
         """
         with self.lock:
             is_fresh = not self._loaded
@@ -472,7 +471,7 @@ class EntryLog:
                 self.refresh()
                 is_fresh = True
         raise JournalConflict(
-            f"{MAX_LOST_RACES} times another writer was faster",
+            f"another writer was faster {MAX_LOST_RACES} times",
             where=Where(migration_id=self.migration_id),
             next_step="clear the task",
         )
@@ -507,9 +506,9 @@ class EntryLog:
 
 
 def tip_of(ledger: Ledger) -> JournalEntry:
-    """The last entry.
+    """Return the last entry.
 
-    :raises IllegalTransition: there is none: the migration was never started.
+    :raises IllegalTransition: there is none because the migration was never started.
     """
     if ledger.tip is None:
         raise IllegalTransition(
@@ -521,7 +520,7 @@ def tip_of(ledger: Ledger) -> JournalEntry:
 
 
 def read_entries(store: ObjectStore, migration_id: str, seqs: Sequence[int]) -> list[bytes | None]:
-    """The stored bytes of these entries, in their order; ``None`` for one that is not there."""
+    """Return the stored bytes of these entries, in their order; ``None`` for a missing one."""
     keys = [entry_key(migration_id, seq) for seq in seqs]
     if len(keys) < 3:
         return [store.get(key) for key in keys]
@@ -530,14 +529,14 @@ def read_entries(store: ObjectStore, migration_id: str, seqs: Sequence[int]) -> 
 
 
 def format_time(at: datetime) -> str:
-    """UTC, ISO 8601, milliseconds: ``2026-04-24T10:40:00.123Z``."""
+    """Format a time as UTC, ISO 8601, with milliseconds: ``2026-04-24T10:40:00.123Z``."""
     utc = at.astimezone(UTC)
     return utc.strftime("%Y-%m-%dT%H:%M:%S.") + f"{utc.microsecond // 1000:03d}Z"
 
 
 # -- fingerprint ------------------------------------------------------------------------------------------------------
 #
-# What a migration must not change under way: its clusters, buckets and prefixes (docs/decisions/0014).
+# What must not change during a migration: its clusters, buckets and prefixes (docs/decisions/0014).
 
 
 @dataclass(frozen=True)
@@ -551,7 +550,7 @@ class Fingerprint:
 
     @classmethod
     def of_locations(cls, source_cluster_id: str, target_cluster_id: str, locations: Mapping[str, str]) -> Fingerprint:
-        """From locations by role: ``s3://bucket/prefix`` or ``file:///folder`` (which has no bucket)."""
+        """Build it from locations by role: ``s3://bucket/prefix`` or ``file:///folder`` (which has no bucket)."""
         split = {role: _split(location) for role, location in locations.items()}
         return cls(
             source_cluster_id,
@@ -562,12 +561,12 @@ class Fingerprint:
 
     @staticmethod
     def recorded(entries: Sequence[JournalEntry]) -> dict[str, str]:
-        """The parts that a journal's first entry keeps, as :meth:`fields` gives them; empty without a journal."""
+        """Return the parts in a journal's first entry, in the form of :meth:`fields`; empty without a journal."""
         stored = entries[0].details.get("fingerprint") if entries else None
         return dict((stored or {}).get("fields") or {})
 
     def fields(self) -> dict[str, str]:
-        """All parts, flat, in a fixed order: ``source_cluster_id``, ``buckets.journal``, ..."""
+        """Return all parts, flat, in a fixed order: ``source_cluster_id``, ``buckets.journal``, ..."""
         flat = {"source_cluster_id": self.source_cluster_id, "target_cluster_id": self.target_cluster_id}
         flat |= {f"buckets.{role}": self.buckets[role] for role in sorted(self.buckets)}
         flat |= {f"prefixes.{role}": self.prefixes[role] for role in sorted(self.prefixes)}
@@ -579,11 +578,11 @@ class Fingerprint:
         return canonical_digest(self.fields())
 
     def as_details(self) -> dict[str, Any]:
-        """What the journal's first entry keeps: the parts, so that a change can be named, and their SHA-256."""
+        """Return what the first entry stores: the parts, so that an error can name a change, and their SHA-256."""
         return {"sha256": self.sha256, "fields": self.fields()}
 
     def check(self, stored: Mapping[str, Any], *, migration_id: str | None = None) -> None:
-        """Compare with what the journal's first entry keeps.
+        """Compare with the fingerprint in the journal's first entry.
 
         :raises FingerprintChanged: naming each part that differs, with its old and new value.
         """
@@ -597,7 +596,7 @@ class Fingerprint:
         }
         listing = "; ".join(f"{name}: {change['old']!r} -> {change['new']!r}" for name, change in changes.items())
         raise FingerprintChanged(
-            f"the migration was started with something else: {listing or 'its fingerprint differs'}",
+            f"the migration was started with other settings: {listing or 'its fingerprint differs'}",
             where=Where(migration_id=migration_id),
             next_step="put the old values back, or start a new migration with another migration_id",
             details={"changes": changes},

@@ -1,11 +1,11 @@
-"""The journal of a migration: the authority over what has happened and who may go on.
+"""The journal of a migration: the authority on what has happened and who may continue.
 
-Entries are create-only objects, numbered without gaps. Whoever creates entry N has read all entries before it, and
-the store lets exactly one writer create it: so appending is a compare-and-append on the whole history, without locks.
-A writer that lost the race reads what was written and decides again.
+Entries are create-only objects, numbered without gaps. The writer of entry N has read all earlier entries, and the
+store lets exactly one writer create it: so appending is a compare-and-append on the whole history, without locks.
+A writer that lost the race reads the new entries and decides again.
 
 Several processes of one owner use a journal at the same time (the tasks of a DAG run). Each has its own
-:class:`Journal`; one object may also be shared by threads.
+:class:`Journal`; threads may share one.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- failure ----------------------------------------------------------------------------------------------------------
 #
-# A failure as the journal keeps it: enough to act on, and no secret.
+# A failure as the journal stores it: enough to act on, and no secret.
 
 
-#: A reason is a sentence for people; whole listings are in the details.
+#: A reason is a sentence for people; the details hold whole listings.
 MAX_REASON_CHARACTERS = 2000
 
 
 def describe_failure(error: BaseException) -> tuple[str, dict[str, Any]]:
-    """Reason and details of a ``failed`` entry.
+    """Return the reason and the details of a ``failed`` entry.
 
-    Our own errors are made to be shown. The text of any other exception may quote what it failed on, a connection's
-    settings for instance; so only its kind and place are kept, and the text is left to the task's log.
+    Our own errors are safe to show. The text of any other exception may quote its input, for instance the settings of a
+    connection; so the journal stores only its kind and place, and the text is left to the task's log.
     """
     if isinstance(error, MigrationError):
         return str(error)[:MAX_REASON_CHARACTERS], {"error": error.as_dict()}
@@ -75,13 +75,13 @@ _ID_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class Journal:
-    """One migration's journal. The constructor does no I/O; what is there is read at the first use.
+    """One migration's journal. The constructor does no I/O; the entries are read at the first use.
 
-    Properties tell what is known since the last look; :meth:`refresh` looks again. All writing is decided on what the
-    store has at that moment, and refused unless this object holds the migration (:meth:`claim`, :meth:`adopt`).
+    Properties return what was known at the last refresh; :meth:`refresh` reads again. Every write is decided on the
+    current content of the store, and refused unless this object holds the migration (:meth:`claim`, :meth:`adopt`).
 
-    :param clock: gives the ``at`` of entries; it decides nothing.
-    :param sleep: how to wait after a lost race (seconds).
+    :param clock: provides the ``at`` of entries; no decision depends on it.
+    :param sleep: waits after a lost race (seconds).
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Journal:
         details: Mapping[str, Any] | None = None,
         clock: Clock = utc_now,
     ) -> Journal:
-        """The journal, created if it is not there, its fingerprint checked, and claimed for ``owner``.
+        """Open the journal, create it if missing, check its fingerprint, and claim it for ``owner``.
 
-        :param details: more for the first entry, beside the fingerprint; used only if it is created here.
+        :param details: additional details for the first entry; used only if this call creates it.
         :raises FingerprintChanged: the migration was started with other clusters, buckets or prefixes.
         :raises ClaimHeld: another owner holds it.
-        :raises JournalTampered: an entry was altered, is missing, or does not follow the one before it.
+        :raises JournalTampered: an entry was altered, is missing, or does not follow its predecessor.
         """
         journal = cls(store, migration_id, clock=clock)
         if not journal.exists:
@@ -134,49 +134,49 @@ class Journal:
     # ---- reading
 
     def refresh(self) -> None:
-        """Read the entries that were written since the last look.
+        """Read the entries that were written since the last refresh.
 
-        :raises JournalTampered: an entry was altered, is missing, or does not follow the one before it.
+        :raises JournalTampered: an entry was altered, is missing, or does not follow its predecessor.
         """
         self._log.refresh()
 
     def entries(self) -> tuple[JournalEntry, ...]:
-        """All entries known, in order."""
+        """Return all known entries, in order."""
         with self._log.lock:
             return tuple(self._log.ledger.entries)
 
     @property
     def exists(self) -> bool:
-        """There is at least one entry."""
+        """Whether there is at least one entry."""
         return self.tip is not None
 
     @property
     def tip(self) -> JournalEntry | None:
-        """The last entry known."""
+        """The last known entry."""
         with self._log.lock:
             return self._log.ledger.tip
 
     @property
     def tip_state(self) -> State | None:
-        """The state the migration is in; ``None`` if there is no journal yet."""
+        """The current state of the migration; ``None`` if there is no journal yet."""
         with self._log.lock:
             return self._log.ledger.tip_state
 
     @property
     def working_state(self) -> State | None:
-        """The state the migration is in; if it failed, the state that failed."""
+        """The current state of the migration; if it failed, the state that failed."""
         with self._log.lock:
             return self._log.ledger.failed_in or self._log.ledger.tip_state
 
     @property
     def history(self) -> tuple[State, ...]:
-        """States gone through, one per transition."""
+        """States passed through, one per transition."""
         with self._log.lock:
             return tuple(self._log.ledger.history)
 
     @property
     def current_claim(self) -> Claim | None:
-        """The claim in force, whoever has it."""
+        """The claim in force, regardless of its owner."""
         with self._log.lock:
             return self._log.ledger.holder
 
@@ -186,19 +186,19 @@ class Journal:
         return self._claim.generation if self._claim else 0
 
     def is_past(self, state: State) -> bool:
-        """The migration has gone on beyond a state of the forward path: the work of that state is done."""
+        """Return whether the migration is past a state of the forward path, so that state's work is done."""
         working = self.working_state
         here = position(working) if working else None
         there = position(state)
         return here is not None and there is not None and here > there
 
     def resume(self) -> Resume:
-        """What resuming means now; reads the journal first."""
+        """Read the journal and return what to do when resuming now."""
         self.refresh()
         return resume_state(self.history)
 
     def steps(self, name: str | None = None, key: str | None = None) -> list[JournalEntry]:
-        """Steps of all phases in order, or those of a name, or of a name and a key."""
+        """Return the steps of all phases in order, optionally only those with a name, or a name and a key."""
         return [
             entry
             for entry in self.entries()
@@ -206,20 +206,20 @@ class Journal:
         ]
 
     def find_step(self, name: str, key: str | None = None) -> JournalEntry | None:
-        """The last known step of that name (and key)."""
+        """Return the last known step with that name (and key)."""
         found = self.steps(name, key)
         return found[-1] if found else None
 
     def check_fingerprint(self, fingerprint: Fingerprint) -> None:
-        """Raise :class:`FingerprintChanged` unless the migration was started with this one."""
+        """Raise :class:`FingerprintChanged` unless the migration was started with this fingerprint."""
         entries = self.entries()
         if entries:
             fingerprint.check(entries[0].details.get("fingerprint", {}), migration_id=self.migration_id)
 
     def verify(self) -> VerifyReport:
-        """Read everything again and check it; see :func:`~.view.verify_journal`.
+        """Read all entries again and check them; see :func:`~.view.verify_journal`.
 
-        :raises JournalTampered: naming the first problem; all are in ``details["problems"]``.
+        :raises JournalTampered: naming the first problem; ``details["problems"]`` lists all.
         """
         report = verify_journal(self.store, self.migration_id)
         report.raise_for_problems()
@@ -228,19 +228,19 @@ class Journal:
     # ---- claims
 
     def claim(self, owner: Owner, *, takeover: bool = False) -> Claim:
-        """Hold the migration. The same owner again (cleared tasks, other processes of the run) changes nothing.
+        """Claim the migration. A claim by the same owner (cleared tasks, other processes of the run) changes nothing.
 
         A command claims a new generation if the same user ran the former one on this host and it has ended, so that
-        what the dead one may have left behind (a Spark driver) is refused.
+        anything the dead command left running (a Spark driver) is refused.
 
-        In a finalized or rolled back migration there is nothing to hold: no entry is written, and later appends
+        A finalized or rolled back migration cannot be held: no entry is written, and later appends
         are refused as illegal transitions.
 
         :param takeover: end another owner's claim; its next write is refused.
-        :raises ClaimHeld: another owner holds it; says who and since when.
-        :raises ClaimLost: it was taken over from this owner before. That nobody holds it now changes nothing: whoever
-            took it over wanted this owner to stop.
-        :raises JournalTampered: also if ``journal.jsonl`` names entries that are gone.
+        :raises ClaimHeld: another owner holds it; the error names the owner and the time of its claim.
+        :raises ClaimLost: it was taken over from this owner before. This holds even if it has no holder now: the
+            takeover was meant to stop this owner.
+        :raises JournalTampered: also if ``journal.jsonl`` names entries that no longer exist.
         """
         self._view.check(self._log)
         granted: list[Claim] = []
@@ -267,13 +267,13 @@ class Journal:
 
         entry = self._log.append(decide)
         claim = granted[0] if granted else Claim.of_entry(entry)
-        # Who acts may differ from who claimed: another task, or another person at the same terminal.
+        # The actor may differ from the one that claimed: another task, or another person at the same terminal.
         self._claim = Claim(owner, claim.generation, claim.since)
         self._view.write_if_stale(self._log)
         return self._claim
 
     def adopt(self, generation: int, *, actor: str) -> Claim:
-        """Go on under a claim made by another process of the same owner, known by its generation (a Spark driver).
+        """Use a claim that another process of the same owner made, identified by its generation (in a Spark driver).
 
         :raises ClaimLost: it is not the claim in force.
         """
@@ -287,15 +287,15 @@ class Journal:
             return self._claim
 
     def release(self, reason: str = "released") -> None:
-        """Let go, so that another owner may claim without a takeover. Nothing happens if this one does not hold."""
+        """Release the claim, so that another owner may claim without a takeover. Without a claim, do nothing."""
         try:
             self._append(lambda ledger: self._draft(ledger, tip_of(ledger).to_state, reason, RELEASED))
         except (ClaimLost, IllegalTransition):
-            log.info("nothing to release: the claim has ended already")
+            log.info("nothing to release: the claim has already ended")
         self._claim = None
 
     def holds(self) -> bool:
-        """Whether this journal's claim is in force; reads the journal first."""
+        """Read the journal and return whether this object's claim is in force."""
         try:
             self.check_holds()
         except ClaimLost:
@@ -303,10 +303,10 @@ class Journal:
         return True
 
     def check_holds(self, *, only_in: Collection[State] | None = None) -> None:
-        """To be called before a write to a cluster; reads the journal first.
+        """Read the journal and check the claim. Call this before a write to a cluster.
 
-        :param only_in: states in which the caller may write. A driver that was thought dead may wake up under a
-            claim that is still in force, when the migration has long moved on.
+        :param only_in: states in which the caller may write. A driver that was presumed dead may wake up under a
+            claim that is still in force, long after the migration has moved on.
         :raises ClaimLost: another owner has taken over, or the claim was released.
         :raises PhaseOver: the migration is in none of these states.
         """
@@ -326,13 +326,13 @@ class Journal:
         from_states: Collection[State] | None = None,
         unless_step: tuple[str, str | None] | None = None,
     ) -> JournalEntry:
-        """Go to a state. If the migration is there already, nothing is written; the entry that led there is returned.
+        """Go to a state. If the migration is already there, write nothing and return the entry that led there.
 
-        :param from_states: states from which this caller may go there; by default the one before it on the forward
-            path, and ``failed`` if ``to`` is what failed. Ways back (to tail) have to be named, so that a task that
-            was thought dead cannot undo a cutover.
+        :param from_states: states from which this caller may go there; by default the preceding one on the forward
+            path, and ``failed`` if ``to`` is the state that failed. Backward transitions (to tail) must be named, so
+            that a task that was presumed dead cannot undo a cutover.
         :param unless_step: name and key of a step: once it is journaled, this transition comes too late.
-        :raises PhaseOver: that step is there.
+        :raises PhaseOver: that step is journaled.
         :raises IllegalTransition: the state machine, or ``from_states``, does not allow it.
         :raises ClaimLost: this journal does not hold the migration.
         """
@@ -345,16 +345,16 @@ class Journal:
             draft = self._draft(ledger, to, reason, details=details)
             if tip.to_state not in sources:
                 raise IllegalTransition(
-                    f"going from {tip.to_state} to {to} was not asked for",
+                    f"this task may not move the migration from {tip.to_state} to {to}",
                     where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
-                    next_step="the migration has moved on: clear this task, and it will act on the present state",
+                    next_step="the migration has moved on: clear this task, and it acts on the current state",
                     details={"from": tip.to_state.value, "to": to.value},
                 )
             if unless_step is not None and any((e.step, e.step_key) == unless_step for e in ledger.entries):
                 raise PhaseOver(
                     f"{unless_step[0]} is journaled: it is too late to go to {to}",
                     where=Where(migration_id=self.migration_id, phase=tip.to_state.value),
-                    next_step="none: the migration has gone on",
+                    next_step="none: the migration has moved on",
                 )
             return draft
 
@@ -369,9 +369,9 @@ class Journal:
         reason: str | None = None,
         only_in: Collection[State] | None = None,
     ) -> JournalEntry:
-        """Record something done inside the present state. Concurrent steps of one owner never exclude each other.
+        """Record a step inside the current state. Concurrent steps of one owner never exclude each other.
 
-        :param only_in: states in which the step makes sense.
+        :param only_in: states in which the step is allowed.
         :raises ClaimLost: this journal does not hold the migration.
         :raises PhaseOver: the migration is in none of these states.
         :raises IllegalTransition: the migration has ended.
@@ -387,7 +387,7 @@ class Journal:
         reason: str | None = None,
         only_in: Collection[State] | None = None,
     ) -> JournalEntry:
-        """As :meth:`step`, but if there is a step of that name and key already, return that one, with its details."""
+        """Record a step like :meth:`step`, unless one with that name and key exists: then return that entry."""
 
         def decide(ledger: Ledger) -> Draft | JournalEntry:
             for entry in ledger.entries:
@@ -400,8 +400,8 @@ class Journal:
     def fail(self, error: BaseException, *, only_in: Collection[State] | None = None) -> JournalEntry | None:
         """Record a failure. It is meant for exception handlers, so it never hides the error behind another one.
 
-        Where the migration has ended, is held by another owner or is not in ``only_in``, or the store does not work,
-        nothing is written, that is logged, and ``None`` is returned. In a migration that has failed already it becomes
+        If the migration has ended, is held by another owner or is not in ``only_in``, or if the store does not work,
+        it writes nothing, logs that, and returns ``None``. In a migration that has already failed, the failure becomes
         a step.
         """
         reason, details = describe_failure(error)
@@ -419,11 +419,11 @@ class Journal:
             return None
 
     def materialise(self) -> None:
-        """Bring ``journal.jsonl`` up to date. A failure is logged only: it is a view, and the next append heals it."""
+        """Update ``journal.jsonl``. A failure is only logged: the file is a view, and the next append rewrites it."""
         self._view.write(self._log)
 
     def close(self) -> None:
-        """Nothing more is appended here: bring ``journal.jsonl`` up to date if the last steps are not in it."""
+        """End appending through this object: update ``journal.jsonl`` if it lacks the last steps."""
         self._view.catch_up(self._log)
 
     # ---- how
@@ -444,7 +444,7 @@ class Journal:
         step_key: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> Draft:
-        """An entry, if it is legal and this journal holds the migration."""
+        """Return an entry, if it is legal and this object holds the migration."""
         if tip_of(ledger).to_state.is_terminal:
             ledger.check_state(to)
         ledger.check_claim(self._claim)
@@ -471,9 +471,9 @@ class Journal:
         if only_in is None or state in only_in:
             return
         raise PhaseOver(
-            f"this may be done in {', '.join(sorted(only_in))} only, the migration is in {state}",
+            f"this may be done only in {', '.join(sorted(only_in))}, but the migration is in {state}",
             where=Where(migration_id=self.migration_id, phase=state.value if state else None),
-            next_step="stop; nothing was written. If it is still wanted, clear the task: it acts on the present state",
+            next_step="stop; nothing was written. If still needed, clear the task: it acts on the current state",
         )
 
 
@@ -488,6 +488,6 @@ def _claim_reason(holder: Claim | None, owner: Owner, *, follows: bool) -> str:
 def _usual_sources(to: State) -> frozenset[State]:
     index = position(to)
     if index is None:
-        # rolled_back and failed: the state machine alone decides.
+        # For rolled_back and failed, the state machine alone decides.
         return frozenset(State)
     return frozenset({State.FAILED, *FORWARD[max(0, index - 1) : index]})

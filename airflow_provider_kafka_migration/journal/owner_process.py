@@ -1,9 +1,9 @@
-"""The process behind a claim of the command line, and whether it certainly has ended.
+"""The process behind a CLI claim, and whether it has certainly ended.
 
 Two commands of one user on one host are two owners: both would copy, freeze and commit. But a command that died must
-not keep its user out. So a claim names its process, and the next command of the same user on the same host goes on
-without a takeover if that process is gone for sure. Whoever cannot be sure is refused: a process of another container,
-of another machine with the same name, or of a claim that does not name one.
+not lock its user out. So a claim names its process, and the next command of the same user on the same host continues
+without a takeover if that process has certainly ended. Without that certainty the command is refused: for a process in
+another container, on another machine with the same name, or for a claim that does not name a process.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from pathlib import Path
 from typing import Any
 
 _PROC = Path("/proc")
-#: The inode of the first pid namespace, the same on every Linux: outside of all containers.
+#: The inode of the initial pid namespace, the same on every Linux: outside all containers.
 _FIRST_NAMESPACE = "pid:[4026531836]"
 
 
 class Life(StrEnum):
-    """What is known of a process."""
+    """What is known about a process."""
 
     RUNS = "still runs"
     ENDED = "has ended"
-    UNKNOWN = "cannot be looked at from here"
+    UNKNOWN = "cannot be checked from here"
 
 
 @dataclass(frozen=True)
 class OwnerProcess:
-    """One process of one boot of one machine.
+    """One process, during one boot of one machine.
 
-    :param machine_id: of the installation, where there is one; tells a reboot from another machine of the same name.
-    :param namespace: pid namespace: the same pid in another container is another process. Empty outside of Linux.
-    :param started: when it started, in words of its system: pids are used again.
+    :param machine_id: id of the installation, if any; distinguishes a reboot from another machine of the same name.
+    :param namespace: pid namespace: the same pid in another container is another process. Empty on other systems than
+        Linux.
+    :param started: its start time in its system's own format, because pids are reused.
     """
 
     host: str
@@ -48,24 +49,24 @@ class OwnerProcess:
 
     @classmethod
     def of_this_process(cls) -> OwnerProcess:
-        """This process."""
+        """Return the current process."""
         pid = os.getpid()
         return cls(socket.gethostname(), _machine_id(), _boot_id(), _namespace(), pid, _started(pid))
 
     @classmethod
     def of_details(cls, details: Mapping[str, Any] | None) -> OwnerProcess | None:
-        """As :meth:`as_details` has written it; ``None`` for a claim without one."""
+        """Read what :meth:`as_details` wrote; ``None`` for a claim without a process."""
         if not details:
             return None
         texts = {name: str(details.get(name, "")) for name in ("host", "machine_id", "boot_id", "namespace", "started")}
         return cls(pid=int(details.get("pid", -1)), **texts)
 
     def as_details(self) -> dict[str, Any]:
-        """For a journal entry."""
+        """Return the details for a journal entry."""
         return asdict(self)
 
     def life(self) -> Life:
-        """Whether it runs, as far as this process can know."""
+        """Return whether it runs, as far as this process can know."""
         here = OwnerProcess.of_this_process()
         if not self.boot_id or not self.started or self.host != here.host:
             return Life.UNKNOWN
@@ -76,7 +77,7 @@ class OwnerProcess:
         return Life.RUNS if _started(self.pid) == self.started else Life.ENDED
 
     def _was_before_a_reboot(self, here: OwnerProcess) -> bool:
-        # In containers neither the name nor the machine's id says which machine it is: images bring them along.
+        # In containers neither the name nor the machine id identifies the machine: images contain them.
         outside = self.namespace == here.namespace == _FIRST_NAMESPACE
         return outside and bool(self.machine_id) and self.machine_id == here.machine_id
 
@@ -96,7 +97,7 @@ def _machine_id() -> str:
 
 
 def _boot_id() -> str:
-    # Outside of Linux: macOS names each boot, too. Where neither is there nothing is known.
+    # macOS also names each boot. If neither exists, nothing is known.
     return _read(_PROC / "sys/kernel/random/boot_id") or _answer("sysctl", "-n", "kern.bootsessionuuid")
 
 
@@ -108,7 +109,7 @@ def _namespace() -> str:
 
 
 def _started(pid: int) -> str:
-    """When a process started; empty if there is none, or only its parent has not noticed yet that it has ended."""
+    """Return when a process started; empty if it does not exist, or has ended without being reaped by its parent."""
     if not (_PROC / "self/stat").exists():
         return _answer("ps", "-o", "lstart=", "-p", str(pid))
     fields = _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()

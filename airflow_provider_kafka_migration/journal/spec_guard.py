@@ -1,7 +1,7 @@
-"""What of a spec may change while its migration is under way, and the journal's record of it.
+"""Which fields of a spec may change during its migration, and the journal's record of the spec.
 
-The fingerprint speaks for clusters and buckets. This is about all other fields: limits and time-outs may change at any
-time, what decides *what* is migrated and *how offsets are kept* only as long as no cluster was touched.
+The fingerprint covers clusters and buckets. This module covers all other fields: limits and timeouts may change at any
+time; fields that decide *what* is migrated and *how offsets are kept* may change only before any cluster is touched.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from airflow_provider_kafka_migration.errors import DocumentUnreadable, Fingerpr
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.state import FORWARD, State
 
-#: Until the end of which state a field, or all fields of a section, may change. The longest path that fits counts;
+#: The last state in which a field, or all fields of a section, may change. The longest matching path applies;
 #: for all others it is :data:`DEFAULT_UNTIL`.
 MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "description": State.VALIDATING,
-    # Other credentials for the same cluster; that it is the same one is the fingerprint's business.
+    # Other credentials for the same cluster; the fingerprint checks that it is the same one.
     "source": State.VALIDATING,
     "target": State.VALIDATING,
     "storage.conn_id": State.VALIDATING,
-    # Limits: they never decide what is copied, and after the seed they mean nothing any more.
+    # Limits: they never decide what is copied, and have no effect after the seed.
     "seed.max_concurrent_partitions": State.VALIDATING,
     "seed.slice_seconds": State.VALIDATING,
     "seed.max_bytes_per_second": State.VALIDATING,
-    # What a person decides when a partition has stopped for it.
+    # A person decides these when a partition has stopped because of them.
     "offsets.on_source_gap": State.DRAIN_READY,
     "offsets.on_overtaken_tombstones": State.DRAIN_READY,
     "offsets.on_source_truncation": State.DRAIN_READY,
@@ -40,7 +40,7 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
     "topology.refresh_interval": State.DRAIN_READY,
     "tail": State.VALIDATING,
     "cutover": State.VALIDATING,
-    # What was frozen has to be unfrozen the same way, and sentinels that were written are waited for.
+    # A freeze has to be lifted the way it was made, and sentinels that were written are waited for.
     "cutover.freeze": State.DRAIN_READY,
     "cutover.producer_freeze_webhook": State.DRAIN_READY,
     "cutover.sentinel": State.DRAIN_READY,
@@ -55,15 +55,15 @@ MAY_CHANGE_UNTIL: Mapping[str, State] = {
 #: No cluster is written to before the end of this state.
 DEFAULT_UNTIL = State.PRECHECK
 
-#: Fields that are mappings with free keys: compared as a whole.
+#: Fields that are mappings with free keys; they are compared as a whole.
 MAPPINGS = frozenset({"acls.users", "notifications.kwargs", "spark.conf", "topics.rename.topics", "waive"})
 
-#: Fields that hold no secret by rule, but may by mistake: their values are compared, never kept.
+#: Fields that must not hold a secret but may by mistake: their values are compared, but never stored.
 _HASHED = frozenset({"notifications.kwargs", "spark.conf"})
 _URL_WITH_MORE = re.compile(r"(?i)^[a-z][a-z0-9+.-]*://(?:[^/@]*@|[^?#]*[?#])")
 _HASH = "sha256:"
 
-#: Given as a reference from now on where it had to be given in plain: the same address, as far as anybody can tell.
+#: Fields that may change from a plain value, once required, to a reference: presumably the same address.
 _MAY_BECOME_REFERENCES = frozenset({"cutover.producer_freeze_webhook"})
 
 _ATTEMPTS = 20
@@ -72,11 +72,11 @@ _ATTEMPTS = 20
 def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Compare a spec with the last one that the journal knows, and record it if it differs.
 
-    To be called by whoever holds the migration, at its start. In an ended migration nothing happens.
+    The holder of the migration calls it at its start. In an ended migration it does nothing.
 
     :param spec: the spec as JSON data, all defaults applied.
     :returns: what changed, as ``{path: {"old": ..., "new": ...}}``; empty the first time.
-    :raises FingerprintChanged: a field changed that may not any more; all such fields are named, nothing is written.
+    :raises FingerprintChanged: a field changed too late; the error names all such fields, and nothing is written.
     """
     journal.refresh()
     for _ in range(_ATTEMPTS):
@@ -93,24 +93,24 @@ def guard_spec(journal: Journal, spec: Mapping[str, Any]) -> dict[str, dict[str,
         else:
             _refuse_late_changes(journal, changes)
             details = {"sha256": digest, "fields": fields, "changes": changes}
-            # Keyed by what it replaces: of several tasks that bring the same change, one records it.
+            # Keyed by the entry it replaces: of several tasks with the same change, only one records it.
             entry = journal.step_once(SPEC_CHANGED, str(last.seq), details, reason=f"changed: {', '.join(changes)}")
         if entry.details["sha256"] == digest:
             return changes
     raise JournalConflict(
-        "several tasks of this run bring different specs",
+        "several tasks of this run use different specs",
         where=Where(migration_id=journal.migration_id),
         next_step="make sure that all tasks use the same spec, then clear them",
     )
 
 
 def last_spec(journal: Journal) -> JournalEntry | None:
-    """The entry that has the spec in force in ``details["fields"]``, flat."""
+    """Return the entry that holds the spec in force, flat, in ``details["fields"]``."""
     return journal.find_step(SPEC_CHANGED) or journal.find_step(SPEC_RECORDED)
 
 
 def may_change_until(path: str) -> State:
-    """The last state in which a field of the spec may change."""
+    """Return the last state in which a field of the spec may change."""
     parts = path.split(".")
     for length in range(len(parts), 0, -1):
         until = MAY_CHANGE_UNTIL.get(".".join(parts[:length]))
@@ -120,7 +120,7 @@ def may_change_until(path: str) -> State:
 
 
 def flatten(spec: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """``{"tail": {"slice_seconds": 20}}`` -> ``{"tail.slice_seconds": 20}``; lists and :data:`MAPPINGS` stay whole."""
+    """Turn ``{"tail": {"slice_seconds": 20}}`` into ``{"tail.slice_seconds": 20}``; keep lists and :data:`MAPPINGS`."""
     flat: dict[str, Any] = {}
     for key in sorted(spec):
         path = f"{above}.{key}" if above else key
@@ -133,24 +133,25 @@ def flatten(spec: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Fields that differ.
+    """Return the fields that differ.
 
-    All fields are always there, with their defaults. So one that only one of them has came or went with a release of
-    ours: nobody has changed it, and an upgrade must not stop a migration. Nor does one that hashes more than before:
-    what an earlier one kept in plain is hashed here, so that no error, log or new entry repeats it.
+    All fields are always present, with their defaults. So a field that only one side has was added or removed by a
+    release: nobody changed it, and an upgrade must not stop a migration. The same holds for a release that hashes more
+    than before: values that an earlier one stored in plain are hashed here, so that no error, log or new entry repeats
+    them.
     """
     kept = {path: _hashed_now(path, old[path]) for path in old.keys() & new.keys()}
     return {path: {"old": kept[path], "new": new[path]} for path in sorted(kept) if new[path] != kept[path]}
 
 
 def _kept(path: str, value: Any) -> Any:
-    """The value as it is journaled: a hash in place of what may hold a secret."""
+    """Return the value as it is journaled: a hash replaces a value that may hold a secret."""
     is_risky = path in _HASHED or (isinstance(value, str) and _is_risky_address(value))
     return f"{_HASH}{canonical_digest(value)[:16]}" if is_risky and value is not None else value
 
 
 def _hashed_now(path: str, recorded: Any) -> Any:
-    """A value of the journal as this version keeps it; a hash stays the one that it is."""
+    """Return a journaled value as this version would store it; a hash stays unchanged."""
     is_hash = isinstance(recorded, str) and recorded.startswith(_HASH)
     return recorded if is_hash else _kept(path, recorded)
 
@@ -162,7 +163,7 @@ def _is_risky_address(text: str) -> bool:
 
 
 def _became_reference(path: str, change: Mapping[str, Any]) -> bool:
-    """An address that an earlier version took in plain, and that is refused now: only a reference is left for it."""
+    """Return whether a plain address, accepted by an earlier version and refused now, was replaced by a reference."""
     return (
         path in _MAY_BECOME_REFERENCES
         and str(change["old"]).startswith(_HASH)
@@ -181,7 +182,7 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
         return
     listing = "; ".join(f"{path}: {change['old']!r} -> {change['new']!r}" for path, change in late.items())
     raise FingerprintChanged(
-        f"the spec has changed where it may not any more: {listing}",
+        f"the spec has changed in fields that may no longer change: {listing}",
         where=Where(migration_id=journal.migration_id, phase=working.value),
         next_step="put the old values back, or roll back and start a new migration with another migration_id",
         details={"changes": {path: dict(change) for path, change in late.items()}},
@@ -190,18 +191,18 @@ def _refuse_late_changes(journal: Journal, changes: Mapping[str, Mapping[str, An
 
 # -- recorded spec ----------------------------------------------------------------------------------------------------
 #
-# The spec in force as the journal has it: for who has no file and no form, and must act all the same.
+# The spec in force according to the journal: for callers that have neither a file nor a form but must act.
 
 
-#: A rollback calls it: an older address would be the wrong one.
+#: A rollback calls this address: an older one would be wrong.
 _MUST_BE_KNOWN = frozenset({"cutover.producer_freeze_webhook"})
 
 
 def spec_to_record(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec as the journal's first entry keeps it: without Spark's conf, which no reader of a journal needs.
+    """Return the spec as the journal's first entry stores it: without Spark's conf, which no journal reader needs.
 
-    All other fields are there: a rollback without the spec's file calls the webhook and the notifier. In them the spec
-    has references where a secret is needed.
+    It keeps all other fields: a rollback without the spec's file calls the webhook and the notifier. Where these need
+    a secret, the spec has a reference.
 
     :param spec: the spec as JSON data, all defaults applied.
     """
@@ -212,10 +213,10 @@ def spec_to_record(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def recorded_spec(journal: Journal) -> dict[str, Any]:
-    """The spec as JSON data: as the migration was started, with all changes since.
+    """Return the spec as JSON data: the one the migration was started with, with all later changes.
 
-    Of values that may hold a secret by mistake the journal keeps only a hash after a change. Such a change is left
-    out, except where it would matter. Spark's conf is never there.
+    After a change of a value that may hold a secret by mistake, the journal stores only a hash. Such a change is left
+    out, except where it would matter. Spark's conf is never included.
 
     :raises DocumentUnreadable: the journal has no spec, or only the hash of an address that is needed.
     """
@@ -243,7 +244,7 @@ def recorded_spec(journal: Journal) -> dict[str, Any]:
 def _check_not_needed(journal: Journal, path: str, value: str) -> None:
     if path in _MUST_BE_KNOWN:
         raise DocumentUnreadable(
-            f"{path} was changed, and the journal keeps only a hash of it ({value})",
+            f"{path} was changed, and the journal stores only a hash of it ({value})",
             where=Where(migration_id=journal.migration_id, path=path),
             next_step="use the command line with the spec's file: kafka-migration rollback FILE",
         )

@@ -1,7 +1,7 @@
 """``<migration_id>/journal.jsonl``: the journal as one file, one line per entry. For people and other tools.
 
-It is a view: always rewritten as a whole from the entries, and never read to decide anything, except to notice that
-entries which it names are gone.
+It is a view, always rewritten as a whole from the entries. It is never read to decide anything, except to detect that
+entries which it names no longer exist.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ STEP_INTERVAL_SECONDS = 2.0
 
 
 def materialised_key(migration_id: str) -> str:
-    """Key of the view."""
+    """Return the key of the view."""
     return f"{migration_id}/journal.jsonl"
 
 
 def render(entries: Sequence[JournalEntry]) -> bytes:
-    """The view of these entries. The seed's five fields come first in each line."""
+    """Return the view of these entries. The seed's five fields come first in each line."""
     return "".join(_line(entry) for entry in entries).encode()
 
 
@@ -60,11 +60,11 @@ def _line(entry: JournalEntry) -> str:
 
 
 def contradiction(view: bytes, entries: Sequence[JournalEntry]) -> Problem | None:
-    """An entry that the view names and the journal no longer has, or has with other content; ``None`` if there is none.
+    """Return a problem if the view names an entry that the journal lacks or has with other content; else ``None``.
 
-    Being behind is no contradiction: a writer was killed before it could rewrite the view.
+    A view that is behind is not a contradiction: a writer was killed before it could rewrite it.
 
-    :param entries: read *after* the view.
+    :param entries: the entries, read *after* the view.
     """
     for line in view.decode("utf-8", "replace").split("\n"):
         try:
@@ -73,7 +73,7 @@ def contradiction(view: bytes, entries: Sequence[JournalEntry]) -> Problem | Non
         except (ValueError, KeyError, TypeError):
             continue
         if seq >= len(entries):
-            return Problem("missing", seq, "journal.jsonl names it, but there is no such object")
+            return Problem("missing", seq, "journal.jsonl names it, but the object does not exist")
         if entries[seq].hash != stored_hash:
             return Problem("altered", seq, f"journal.jsonl has it with the hash {stored_hash}")
     return None
@@ -92,7 +92,7 @@ class View:
         self._left_behind = False
 
     def check(self, entries: EntryLog) -> None:
-        """Read the view, then the entries; raise :class:`JournalTampered` if the view names entries that are gone."""
+        """Read the view, then the entries; raise :class:`JournalTampered` if the view names missing entries."""
         view = self._store.get(self._key)
         entries.refresh()
         with entries.lock:
@@ -102,19 +102,19 @@ class View:
         self._stored = view
 
     def after(self, entry: JournalEntry, entries: EntryLog) -> None:
-        """To be called after an append. Of many steps in a row, not each rewrites the view."""
+        """Update the view after an append. In a quick sequence of steps, not every step rewrites it."""
         if not entry.is_step or time.monotonic() - self._written_at >= STEP_INTERVAL_SECONDS:
             self.write(entries)
         else:
             self._left_behind = True
 
     def catch_up(self, entries: EntryLog) -> None:
-        """Write what :meth:`after` has left out: the last steps of a task may stay the last ones for days."""
+        """Write what :meth:`after` skipped: the last steps of a task may remain the last ones for days."""
         if self._left_behind:
             self.write(entries)
 
     def write_if_stale(self, entries: EntryLog) -> None:
-        """Heal what a killed writer left behind; the view as :meth:`check` read it is compared."""
+        """Rewrite the view if the one that :meth:`check` read is stale, for instance after a killed writer."""
         with entries.lock:
             wanted = render(entries.ledger.entries)
         if wanted != self._stored:
@@ -123,8 +123,8 @@ class View:
     def write(self, entries: EntryLog) -> None:
         """Rewrite the view.
 
-        Writers may overtake each other; but each looks again after it has written, so the last one leaves a view that
-        has everything. A failure is logged only.
+        Writers may overtake each other, but each one reads the entries again after writing, so the last one leaves a
+        complete view. A failure is only logged.
         """
         self._left_behind = False
         try:
@@ -139,7 +139,7 @@ class View:
                 self._written_at = time.monotonic()
         except (StorageUnavailable, StorageRefused) as error:
             self._left_behind = True
-            log.warning("journal.jsonl could not be rewritten, the next append does it: %s", error)
+            log.warning("journal.jsonl could not be rewritten; the next append will rewrite it: %s", error)
 
     @staticmethod
     def _known(entries: EntryLog) -> int:
@@ -149,17 +149,17 @@ class View:
 
 # -- verify -----------------------------------------------------------------------------------------------------------
 #
-# Checking a stored journal from its first to its last entry.
+# Checks a stored journal from its first to its last entry.
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """What a check of the whole journal found.
+    """The result of a check of the whole journal.
 
-    :param entries: entries that are there.
-    :param tip_hash: hash of the last good entry: two journals with the same one are equal up to there.
-    :param problems: empty for a good journal. After the first broken entry nothing can be said about the chain, so
-        what follows are only missing, unreadable and altered ones.
+    :param entries: number of entries present.
+    :param tip_hash: hash of the last good entry: two journals with the same hash are equal up to there.
+    :param problems: empty for a good journal. After the first broken entry the chain cannot be checked, so
+        later problems are only missing, unreadable and altered entries.
     """
 
     migration_id: str
@@ -173,7 +173,7 @@ class VerifyReport:
         return not self.problems
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as data."""
+        """Return the report as data."""
         return {
             "migration_id": self.migration_id,
             "entries": self.entries,
@@ -182,7 +182,7 @@ class VerifyReport:
         }
 
     def raise_for_problems(self) -> None:
-        """Raise :class:`JournalTampered` about the first problem, with all of them in its details."""
+        """Raise :class:`JournalTampered` for the first problem, with all of them in its details."""
         if not self.problems:
             return
         first = self.problems[0].error(self.migration_id)
@@ -198,7 +198,7 @@ class VerifyReport:
 def verify_journal(store: ObjectStore, migration_id: str) -> VerifyReport:
     """Read every entry and judge it; never writes.
 
-    :raises DocumentUnreadable: an entry of a later release.
+    :raises DocumentUnreadable: a later release wrote an entry.
     """
     view = store.get(materialised_key(migration_id))
     problems: list[Problem] = []
@@ -206,7 +206,7 @@ def verify_journal(store: ObjectStore, migration_id: str) -> VerifyReport:
     for info in store.list(journal_prefix(migration_id)):
         seq = seq_of_key(migration_id, info.key)
         if seq is None:
-            problems.append(Problem("foreign", len(seqs), f"{info.key} is none of our objects"))
+            problems.append(Problem("foreign", len(seqs), f"{info.key} is not a journal entry"))
         else:
             seqs.append(seq)
     wanted = range(max(seqs) + 1) if seqs else range(0)

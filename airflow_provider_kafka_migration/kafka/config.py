@@ -1,7 +1,7 @@
 """One Airflow ``kafka`` connection (librdkafka keys) -> settings for confluent-kafka and for the raw wire.
 
-Both must speak to the cluster in the same way, so a key that only one of them could honour is an error that says
-what to write instead; it is never dropped silently.
+Both clients must talk to the cluster in the same way. A key that only one of them could honour is therefore an error
+that names what to write instead; no key is dropped silently.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.errors import AuthenticationFailed, Connec
 
 # -- connection keys --------------------------------------------------------------------------------------------------
 #
-# Which librdkafka keys a connection may have, and what to write in place of those it may not.
+# Which librdkafka keys a connection may have, and what to write instead of those it may not have.
 
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -33,8 +33,8 @@ HONOURED_KEYS = frozenset(
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
 
-#: Keys of ordinary consumers and producers that a shared connection may carry. They tune what a migration does in its
-#: own way or not at all, so that ignoring them changes neither whom it talks to nor what it trusts.
+#: Keys of ordinary consumers and producers that a shared connection may carry. They tune things that a migration does
+#: in its own way or not at all; ignoring them changes neither which cluster it talks to nor what it trusts.
 KEYS_WITHOUT_EFFECT = frozenset(
     """
     acks allow.auto.create.topics api.version.fallback.ms api.version.request api.version.request.timeout.ms
@@ -61,14 +61,14 @@ KEYS_WITHOUT_EFFECT = frozenset(
     """.split()  # noqa: SIM905 - a list of words reads better so
 )
 
-_OF_JAVA = "(that key is of the Java client)"
+_OF_JAVA = "(that key belongs to the Java client)"
 _PEM_CA = f"write ssl.ca.location with a PEM file {_OF_JAVA}"
 _PEM_CLIENT = "write ssl.certificate.location and ssl.key.location with PEM files"
 _MSK = 'for MSK IAM write sasl.mechanism OAUTHBEARER and "msk": {"region": "..."}'
 _ONLY_MSK = 'only MSK IAM is supported for OAUTHBEARER: write "msk": {"region": "..."}'
 _KERBEROS = "Kerberos is not supported: use SCRAM, PLAIN, OAUTHBEARER (MSK IAM) or mTLS"
 _CIPHERS = "not supported: the defaults of Python's ssl are used; remove it, or restrict ciphers on the brokers"
-_CODE = "a connection is data and cannot hold code: remove it"
+_CODE = "a connection is data and cannot contain code: remove it"
 
 HINTS = {
     "sasl.jaas.config": f"write sasl.username and sasl.password {_OF_JAVA}",
@@ -119,7 +119,7 @@ HINTS = {
     "value.serializer": f"records are copied as bytes; remove it {_OF_JAVA}",
     "schema.registry.url": "that belongs to a schema registry's own connection; remove it",
 }
-#: The same for whole families of keys, by how they begin.
+#: Hints for whole families of keys, by prefix.
 _FAMILIES = {
     "sasl.kerberos.": _KERBEROS,
     "sasl.oauthbearer.": _ONLY_MSK,
@@ -127,9 +127,9 @@ _FAMILIES = {
     "test.mock.": "a mock cluster cannot be migrated: remove it",
     "schema.registry.": "that belongs to a schema registry's own connection; remove it",
 }
-UNKNOWN_HINT = "not a key that is known here; remove it (docs/connections.md lists all)"
+UNKNOWN_HINT = "unknown key; remove it (docs/connections.md lists all keys)"
 
-#: Values of keys that take few, in small letters.
+#: Allowed values of the keys that take only a few, in lower case.
 _BOOLEANS = ("true", "false")
 _CHOICES = {
     "enable.ssl.certificate.verification": _BOOLEANS,
@@ -138,9 +138,9 @@ _CHOICES = {
 
 
 def problems_of_keys(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the keys of a connection, and with the values of those that take few.
+    """Return the problems of a connection's keys, and of the values of keys that take only a few.
 
-    Values of other keys are never quoted: they may be secrets.
+    The values of other keys are never quoted because they may be secrets.
     """
     problems = [f"{key}: {_hint(key)}" for key in sorted(values) if not _is_known(key)]
     for key, allowed in _CHOICES.items():
@@ -167,7 +167,7 @@ def _hint(key: str) -> str:
     if family is not None:
         return family
     near = difflib.get_close_matches(key.lower(), sorted(HONOURED_KEYS), n=1, cutoff=0.8)
-    return f"not a key that is known here; did you mean {near[0]}?" if near else UNKNOWN_HINT
+    return f"unknown key; did you mean {near[0]}?" if near else UNKNOWN_HINT
 
 
 # -- config -----------------------------------------------------------------------------------------------------------
@@ -200,14 +200,14 @@ class ClientConfig:
     verify_certificate: bool = True
     client_id: str = "kafka-migration"
     msk_region: str | None = None
-    #: connections made with this refuse every request that could change something on the cluster
+    #: whether connections refuse every request that could change something on the cluster
     read_only: bool = False
 
     @classmethod
     def from_librdkafka(cls, keys: Mapping[str, Any], name: str) -> ClientConfig:
         """Read librdkafka keys.
 
-        :raises ConnectionInvalid: a missing, unknown or unsupported key, with what to write instead.
+        :raises ConnectionInvalid: a key is missing, unknown or unsupported; the error names what to write instead.
         """
         values = {str(key): value for key, value in keys.items() if value is not None}
         problems = problems_of_keys(values)
@@ -265,7 +265,7 @@ class ClientConfig:
         return self.protocol.startswith("SASL")
 
     def librdkafka(self) -> dict[str, Any]:
-        """Settings for confluent-kafka clients: bounded waits, quiet logs. Holds secrets: never log it."""
+        """Return settings for confluent-kafka clients: bounded waits, quiet logs. They hold secrets: never log them."""
         config: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
             "client.id": self.client_id,
@@ -297,9 +297,9 @@ class ClientConfig:
         return config
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """TLS settings for the raw wire; None without TLS.
+        """Return the TLS settings for the raw wire; None without TLS.
 
-        :raises ConnectionInvalid: a certificate or key file that cannot be loaded.
+        :raises ConnectionInvalid: a certificate or key file cannot be loaded.
         """
         if not self.uses_tls:
             return None
@@ -318,12 +318,12 @@ class ClientConfig:
 
     def _load_client_certificate(self, context: ssl.SSLContext) -> None:
         if self.certificate_location:
-            # Never None: OpenSSL would ask for the pass phrase of an encrypted key on the terminal, and wait.
+            # Never None: OpenSSL would prompt for the pass phrase of an encrypted key on the terminal and wait.
             context.load_cert_chain(self.certificate_location, self.key_location, self.key_password or "")
         elif self.certificate_pem:
             import tempfile
 
-            # ssl loads certificates from files only; the file lives for this call and only its owner may read it.
+            # ssl loads certificates only from files. This file exists during this call, and only its owner may read it.
             with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
                 file.write(self.certificate_pem + "\n" + (self.key_pem or ""))
                 file.flush()
@@ -363,7 +363,7 @@ def _sasl_problems(
     protocol: str, mechanism: str | None, values: Mapping[str, Any], msk_region: str | None
 ) -> list[str]:
     if not protocol.startswith("SASL"):
-        # Credentials that nobody would use: the broker would be spoken to without them, or not at all.
+        # The credentials would not be used: we would talk to the broker without them, or not at all.
         given = [key for key in ("sasl.username", "sasl.password") if values.get(key)]
         if not given or protocol not in PROTOCOLS:
             return []
@@ -395,7 +395,7 @@ def _tls_problems(protocol: str, values: Mapping[str, Any]) -> list[str]:
 
 
 def msk_token_provider(region: str) -> TokenProvider:
-    """Tokens for MSK IAM by AWS' signer library: ``() -> (token, expiry as seconds since 1970)``."""
+    """Provide MSK IAM tokens from AWS's signer library: ``() -> (token, expiry as seconds since 1970)``."""
 
     def provide() -> tuple[str, float]:
         try:
@@ -410,9 +410,9 @@ def msk_token_provider(region: str) -> TokenProvider:
         except MigrationError:
             raise
         except Exception as error:
-            # Whatever the library met: its text may name credentials, its kind does not.
+            # The library may raise anything. The error's text may name credentials; its type does not.
             raise AuthenticationFailed(
-                f"no token for MSK IAM could be signed: {type(error).__name__}",
+                f"a token for MSK IAM could not be signed: {type(error).__name__}",
                 where=Where(path=f"msk region {region}"),
                 next_step="give this machine AWS credentials (environment, profile or role) that allow "
                 "kafka-cluster:Connect",

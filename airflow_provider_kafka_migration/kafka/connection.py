@@ -1,7 +1,7 @@
 """One TCP connection to one broker: TLS, SASL, and frames sent and received without blocking.
 
-The hot path hands over lists of buffers (header, payload, header, payload ...) that go to the socket as they are, so a
-record batch is never copied between the fetch that brought it and the produce that takes it away.
+The hot path passes lists of buffers (header, payload, header, payload ...) that go to the socket unchanged. A record
+batch is therefore never copied between the fetch that reads it and the produce request that writes it.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from airflow_provider_kafka_migration.kafka.messages import response_class
 
 # -- receive buffers --------------------------------------------------------------------------------------------------
 #
-# Receive buffers that are used again.
+# Receive buffers are reused.
 #
-# Memory that is new to a process costs a page fault per 4 KiB: more than all else that a copier does with the bytes.
-# So the buffer of a large answer goes back to its pool when nobody holds a view of it any more. Python itself keeps
-# count: a bytearray with exported views cannot be resized.
+# Memory that is new to a process costs a page fault per 4 KiB: more than everything else that a copier does with the
+# bytes. The buffer of a large answer therefore returns to its pool when no view of it is left. Python itself counts the
+# views: a bytearray with exported views cannot be resized.
 
 
-#: Answers up to this size get a buffer of their own.
+#: Answers up to this size get a new buffer that is not pooled.
 SMALL_BYTES = 64 * 1024
 _GRAIN_BYTES = 1024 * 1024
-#: What a pool keeps at most; beyond it buffers are made and forgotten.
+#: The most that a pool keeps; buffers beyond it are created and then discarded.
 POOL_BYTES = 40 * 1024 * 1024
 
 
@@ -65,13 +65,13 @@ class ReceiveBuffers:
 
     @property
     def kept_bytes(self) -> int:
-        """Size of all buffers in the pool, in use or not."""
+        """Total size of the buffers in the pool, in use or not."""
         return sum(len(buffer) for buffer in self._kept)
 
     def take(self, size: int) -> memoryview:
-        """A writable view of exactly ``size`` bytes. Its content is left over from earlier answers.
+        """Return a writable view of exactly ``size`` bytes. It contains leftovers from earlier answers.
 
-        The buffer is free again when this view, and all views made of it, are gone.
+        The buffer is free again once this view and all views derived from it are deleted.
         """
         if size <= SMALL_BYTES:
             return memoryview(bytearray(size))
@@ -83,7 +83,7 @@ class ReceiveBuffers:
         return memoryview(fitting)[:size]
 
     def _keep(self, buffer: bytearray, free: list[bytearray]) -> None:
-        """Put a new buffer into the pool; free ones, all too small for this answer, make room."""
+        """Put a new buffer into the pool and drop free ones, all too small for this answer, to make room."""
         excess = self.kept_bytes + len(buffer) - self._pool_bytes
         for small in sorted(free, key=len):
             if excess <= 0:
@@ -95,7 +95,7 @@ class ReceiveBuffers:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Whether no view of it is left. Takes constant time: a shorter length keeps the memory as it is."""
+    """Return whether no view of the buffer is left. Constant time: shortening does not reallocate the memory."""
     try:
         last = buffer.pop()
     except BufferError:
@@ -112,13 +112,13 @@ log = logging.getLogger(__name__)
 Buffer = bytes | bytearray | memoryview
 OnResponse = Callable[[memoryview], None]
 
-#: Responses larger than this are a sign of a broken stream (a TLS port spoken to in plain text, for instance).
+#: A response larger than this is a sign of a broken stream (for instance plain text sent to a TLS port).
 MAX_FRAME_BYTES = 512 * 1024 * 1024
-#: What a read-only connection may ask: Fetch, ListOffsets, Metadata, OffsetFetch, FindCoordinator, SaslHandshake,
-#: ApiVersions, OffsetForLeaderEpoch, SaslAuthenticate. No request of these writes anything.
+#: What a read-only connection may send: Fetch, ListOffsets, Metadata, OffsetFetch, FindCoordinator, SaslHandshake,
+#: ApiVersions, OffsetForLeaderEpoch, SaslAuthenticate. None of these requests writes anything.
 READING_APIS = frozenset({1, 2, 3, 9, 10, 17, 18, 23, 36})
 _MAX_IOV = 512
-#: Longest wait for a TCP connection: machines that do not answer at all.
+#: Longest wait for a TCP connection, for machines that do not answer at all.
 CONNECT_SECONDS = 5.0
 #: A TLS alert's first two bytes: what a TLS port answers to a client without TLS.
 _TLS_ALERT = b"\x15\x03"
@@ -137,14 +137,14 @@ class _MskTokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _sasl_name(name: str, mechanism: str) -> str:
-    """A user name as SCRAM writes it (RFC 5802): a comma or an equals sign would end the attribute."""
+    """Escape a user name for SCRAM (RFC 5802): a comma or an equals sign would end the attribute."""
     return name.replace("=", "=3D").replace(",", "=2C") if mechanism.startswith("SCRAM") else name
 
 
 class BrokerConnection:
     """A connected, authenticated socket. Not thread-safe: one owner.
 
-    :param timeout_seconds: bound of the connect, of the hand-shakes and of each :meth:`call`.
+    :param timeout_seconds: limit for the connect, for the handshakes and for each :meth:`call`.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class BrokerConnection:
         self._client_id = config.client_id.encode()
         self._correlation = 0
         self._out: deque[memoryview] = deque()
-        #: correlation id, callback, and when it was asked (monotonic clock)
+        #: correlation id, callback, and when the request was queued (monotonic clock)
         self._waiting: deque[tuple[int, OnResponse, float]] = deque()
         self._head = bytearray(4)
         self._buffers = ReceiveBuffers()
         self._body: memoryview | None = None
         self._received = 0
         self._is_set_up = False
-        #: whether a request beside those of the set-up was answered
+        #: whether any request other than those of the set-up was answered
         self._is_served = False
         self._sock: socket.socket = self._connect()
         try:
@@ -190,13 +190,13 @@ class BrokerConnection:
     def _unreachable(self, reason: object) -> BrokerUnreachable:
         next_step = "check bootstrap.servers, the network and that the broker runs; then clear the task"
         if self._is_set_up and not self._is_served and not self.config.uses_sasl:
-            # Brokers hang up on a client that asks for more than their versions before it has logged in.
-            next_step = "if this listener demands a login, write security.protocol SASL_SSL or SASL_PLAINTEXT; else "
+            # Brokers disconnect a client that sends anything but ApiVersions before it has logged in.
+            next_step = "if this listener requires a login, write security.protocol SASL_SSL or SASL_PLAINTEXT; else "
             next_step += "check that the broker runs, and clear the task"
         return BrokerUnreachable(f"the broker does not answer: {reason}", where=self._where, next_step=next_step)
 
     def _connect(self) -> socket.socket:
-        # The context first: files that cannot be loaded are the connection's mistake, not the broker's.
+        # Build the context first: files that cannot be loaded are an error of the connection, not of the broker.
         context = self.config.ssl_context()
         try:
             raw = socket.create_connection((self.host, self.port), timeout=min(CONNECT_SECONDS, self.timeout_seconds))
@@ -223,23 +223,23 @@ class BrokerConnection:
             raise self._tls_failed(error) from None
         except OSError as error:
             raw.close()
-            raise self._unreachable(f"closed during the TLS hand-shake ({error})") from None
+            raise self._unreachable(f"the broker closed the connection during the TLS handshake ({error})") from None
 
     def _certificate_refused(self, error: ssl.SSLCertVerificationError) -> AuthenticationFailed:
         hints = {
             10: "renew the broker's certificate; if it was renewed, restart or update the brokers' key stores",
             9: "correct the clock of this machine, or wait until the broker's certificate is valid",
-            18: "give the broker's own certificate or its authority in ssl.ca.location",
-            62: f"use a name in bootstrap.servers and advertised.listeners that the certificate has (it has not "
-            f"{self.host}), or set ssl.endpoint.identification.algorithm to none",
-            64: f"use a name in bootstrap.servers and advertised.listeners that the certificate has (it has not "
-            f"{self.host}), or set ssl.endpoint.identification.algorithm to none",
+            18: "set ssl.ca.location to the broker's own certificate or the authority that signed it",
+            62: f"use a name in bootstrap.servers and advertised.listeners that the certificate contains (it does not "
+            f"contain {self.host}), or set ssl.endpoint.identification.algorithm to none",
+            64: f"use a name in bootstrap.servers and advertised.listeners that the certificate contains (it does not "
+            f"contain {self.host}), or set ssl.endpoint.identification.algorithm to none",
         }
         return AuthenticationFailed(
-            f"the broker's certificate is not accepted: {error.verify_message.rstrip('.')}",
+            f"this machine does not accept the broker's certificate: {error.verify_message.rstrip('.')}",
             where=self._where,
             next_step=hints.get(
-                error.verify_code, "give the authority that signed the broker's certificate in ssl.ca.location"
+                error.verify_code, "set ssl.ca.location to the authority that signed the broker's certificate"
             ),
         )
 
@@ -247,16 +247,16 @@ class BrokerConnection:
         reason = (error.reason or str(error)).replace("_", " ").lower()
         if self.config.certificate_location or self.config.certificate_pem:
             next_step = (
-                "check ssl.certificate.location and its key: dates, and that the broker's trust store knows its "
+                "check ssl.certificate.location and its key: the dates, and that the broker's trust store contains its "
             )
             next_step += "authority; check that the port belongs to this security.protocol"
         else:
-            next_step = "check that the port belongs to this security.protocol; if the listener demands client "
+            next_step = "check that the port belongs to this security.protocol; if the listener requires client "
             next_step += "certificates, write ssl.certificate.location and ssl.key.location"
-        return AuthenticationFailed(f"the TLS hand-shake failed: {reason}", where=self._where, next_step=next_step)
+        return AuthenticationFailed(f"the TLS handshake failed: {reason}", where=self._where, next_step=next_step)
 
     def _negotiate(self) -> None:
-        # v3 carries the finalized features; a broker that does not know it answers in v0 with UNSUPPORTED_VERSION.
+        # v3 carries the finalized features. A broker that does not know v3 answers UNSUPPORTED_VERSION, in v0.
         request = ApiVersionsRequest(client_software_name="kafka-migration", client_software_version="1")
         body = self._call_message(request, 3)
         answer = ApiVersionsResponse.decode(bytes(body), version=3, header=True)
@@ -264,7 +264,7 @@ class BrokerConnection:
             body = self._call_message(ApiVersionsRequest(), 0)
             answer = ApiVersionsResponse.decode(bytes(body), version=0, header=True)
         if answer.error_code:
-            raise error_codes.error_for(answer.error_code, "ApiVersions was refused", where=self._where)
+            raise error_codes.error_for(answer.error_code, "the broker refused ApiVersions", where=self._where)
         self.api_versions = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
         features = getattr(answer, "finalized_features", None) or []
         self.finalized_features = {feature.name: feature.max_version_level for feature in features}
@@ -284,7 +284,7 @@ class BrokerConnection:
             self._sasl_dialogue()
         except MigrationError as error:
             if isinstance(error, BrokerUnreachable):
-                # Brokers close the connection after a failed login (some without an answer).
+                # Brokers close the connection after a failed login, some without an answer.
                 raise AuthenticationFailed(
                     "the broker closed the connection during the SASL login",
                     where=self._where,
@@ -323,7 +323,7 @@ class BrokerConnection:
     # -- frames without blocking -------------------------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the socket's file descriptor, for selectors."""
         return self._sock.fileno()
 
     @property
@@ -333,17 +333,17 @@ class BrokerConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests sent or queued whose answer is not here yet."""
+        """Number of requests sent or queued whose answer has not arrived yet."""
         return len(self._waiting)
 
     def waiting_seconds(self, now: float) -> float:
-        """For how long the oldest request waits for its answer; 0 if none does."""
+        """Return how long the oldest request has waited for its answer; 0 if none is waiting."""
         return now - self._waiting[0][2] if self._waiting else 0.0
 
     def no_answer(self) -> BrokerUnreachable:
-        """Close the connection to a broker that keeps us waiting: the outcome of what was asked is unknown."""
+        """Close the connection to a broker that does not answer: the outcome of its requests is unknown."""
         self.close()
-        return self._unreachable("no answer within the bounded wait")
+        return self._unreachable("no answer within the time limit")
 
     def submit(
         self,
@@ -354,10 +354,10 @@ class BrokerConnection:
         *,
         flexible: bool = False,
     ) -> None:
-        """Queue a request and send what fits now.
+        """Queue a request and send as much as fits now.
 
-        :param parts: the body as buffers; they must not change until the answer is here.
-        :param on_response: called with the answer, its header included (4 bytes, 5 for flexible versions).
+        :param parts: the body as buffers; they must not change until the answer arrives.
+        :param on_response: called with the answer, including its header (4 bytes, 5 for flexible versions).
         :param flexible: the version has a header with tagged fields (KIP-482).
         """
         self._check_may_send(api_key)
@@ -371,14 +371,14 @@ class BrokerConnection:
         self.on_writable()
 
     def on_writable(self) -> None:
-        """Send as much as the socket takes. Nothing is sent after the deadline."""
+        """Send as much as the socket accepts. Nothing is sent after the deadline."""
         while self._out:
             if self.send_deadline is not None and clock.is_over(self.send_deadline):
                 self.close()
                 raise SliceExpired(
                     "the slice ended while bytes were waiting to be sent",
                     where=self._where,
-                    next_step="none: the next slice goes on from the target's log end",
+                    next_step="none: the next slice continues from the target's log end",
                 )
             try:
                 sent = self._send_some()
@@ -401,7 +401,7 @@ class BrokerConnection:
             self._out[0] = self._out[0][sent:]
 
     def on_readable(self) -> None:
-        """Receive what is there and hand complete answers to their callbacks, in order."""
+        """Receive what has arrived and pass complete answers to their callbacks, in order."""
         if not self._waiting:
             self._look_for_end()
         while self._waiting:
@@ -413,12 +413,12 @@ class BrokerConnection:
                 raise self._broken(error) from None
             if frame is not None:
                 self._dispatch(frame)
-                del frame  # else its buffer would not be free for the next answer
+                del frame  # otherwise its buffer would not be free for the next answer
 
     def _look_for_end(self) -> None:
-        """Nothing was asked for, so only the connection's end can have come (or TLS's own messages).
+        """Detect a closed connection while no request is waiting: only its end or TLS's own messages can arrive.
 
-        Without this look an idle connection that is gone would wake its poller for ever.
+        Without this check, an idle connection that the broker closed would wake its poller forever.
         """
         try:
             data = self._sock.recv(1)
@@ -426,7 +426,7 @@ class BrokerConnection:
             return
         except OSError as error:
             raise self._broken(error) from None
-        raise self._broken("bytes came that nobody has asked for" if data else "the broker closed the connection")
+        raise self._broken("the broker sent bytes without a request" if data else "the broker closed the connection")
 
     def _receive_some(self) -> memoryview | None:
         if self._body is None:
@@ -438,7 +438,7 @@ class BrokerConnection:
                 if self._head[:2] == _TLS_ALERT and not self.config.uses_tls:
                     raise self._wrong_protocol()
                 if not 4 <= size <= MAX_FRAME_BYTES:
-                    raise self._broken(f"an answer of {size} bytes: is this a Kafka port, with the right protocol?")
+                    raise self._broken(f"an answer claims {size} bytes: is this a Kafka port, with the right protocol?")
                 self._body, self._received = self._buffers.take(size), 0
             return None
         count = self._sock.recv_into(self._body[self._received :])
@@ -457,7 +457,7 @@ class BrokerConnection:
         (correlation,) = struct.unpack_from(">i", frame)
         expected, on_response, _ = self._waiting.popleft()
         if correlation != expected:
-            raise self._broken(f"answer {correlation} came where {expected} was expected")
+            raise self._broken(f"answer {correlation} arrived where {expected} was expected")
         self._is_served = self._is_set_up
         try:
             on_response(frame)
@@ -468,25 +468,25 @@ class BrokerConnection:
     def _broken(self, reason: object) -> BrokerUnreachable | AuthenticationFailed:
         self.close()
         if isinstance(reason, ssl.SSLError) and "ALERT" in (reason.reason or "") and not self._is_set_up:
-            # With TLS 1.3 the broker judges the client's certificate after the client's hand-shake has ended.
+            # With TLS 1.3 the broker checks the client's certificate after the client's handshake has ended.
             return self._tls_failed(reason)
         return self._unreachable(reason)
 
     def _wrong_protocol(self) -> ConnectionInvalid:
         self.close()
         return ConnectionInvalid(
-            f"the port speaks TLS, and security.protocol is {self.config.protocol}",
+            f"the port speaks TLS, but security.protocol is {self.config.protocol}",
             where=self._where,
             next_step="write security.protocol SSL or SASL_SSL, or use the port of the other listener",
         )
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is gone; all its unanswered requests have an unknown outcome."""
+        """Whether the connection is closed; the outcome of all its unanswered requests is unknown."""
         return self._sock.fileno() < 0
 
     def close(self) -> None:
-        """Close at once; queued bytes are dropped."""
+        """Close immediately and drop queued bytes."""
         self._out.clear()
         self._waiting.clear()
         with contextlib.suppress(OSError, AttributeError):
@@ -495,10 +495,10 @@ class BrokerConnection:
     # -- blocking calls ----------------------------------------------------------------------------------------------
 
     def wait(self, timeout_seconds: float) -> None:
-        """Wait until something can be read or written, and do it."""
+        """Wait until the socket can be read or written, and do so."""
         pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         if not pending:
-            # poll, not select: processes with more than 1,024 open files are common.
+            # poll, not select: select fails in processes with more than 1,024 open files, which are common.
             poller = select.poll()
             poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
             events = dict(poller.poll(max(0.0, timeout_seconds) * 1000)).get(self._sock.fileno(), 0)
@@ -528,9 +528,9 @@ class BrokerConnection:
     def _check_may_send(self, api_key: int) -> None:
         if self.config.read_only and api_key not in READING_APIS:
             raise BrokerRefused(
-                f"request {api_key} is not sent: this connection may only read",
+                f"request {api_key} was not sent: this connection is read-only",
                 where=self._where,
-                next_step="report this: a comparison has tried to write",
+                next_step="report this as a bug: a comparison tried to write",
             )
 
     def _call_message(self, request: Any, version: int, timeout_seconds: float | None = None) -> memoryview:
@@ -564,7 +564,7 @@ class BrokerConnection:
         return kind.decode(bytes(body), version=chosen, header=True)
 
     def version_for(self, request: Any, wanted: int | None = None) -> int:
-        """The version to use for a message: the wanted one, or the highest of both sides."""
+        """Choose the version of a message: the wanted one, or the highest that both sides know."""
         if wanted is not None and not self.api_versions:
             return wanted
         known = self.api_versions.get(request.API_KEY)
@@ -574,6 +574,6 @@ class BrokerConnection:
                 f"the broker does not support {type(request).__name__}"
                 + (f" version {wanted}" if known is not None and wanted is not None else ""),
                 where=self._where,
-                next_step="see docs/compatibility.md for the versions of Kafka that are supported",
+                next_step="see docs/compatibility.md for the supported versions of Kafka",
             )
         return int(min(top, known[1]))

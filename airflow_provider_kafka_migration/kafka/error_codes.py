@@ -1,4 +1,4 @@
-"""Broker error codes: name, whether a retry can help, and which of our errors they are."""
+"""Broker error codes: their names, whether a retry can help, and which of our errors they become."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ THROTTLING_QUOTA_EXCEEDED = 89
 PRODUCER_FENCED = 90
 TRANSACTION_ABORTABLE = 120
 
-#: Metadata is stale: ask for leaders again.
+#: The metadata is stale: ask for the leaders again.
 STALE_METADATA = frozenset(
     {UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR, 74, 75, 78}
 )
 
-#: A transaction coordinator has moved or is busy, or has ended the transaction itself or forgotten the id.
+#: A transaction coordinator has moved, is busy, has ended the transaction itself, or has forgotten the id.
 COORDINATOR_MOVED = frozenset(
     {
         COORDINATOR_LOAD_IN_PROGRESS,
@@ -75,7 +75,7 @@ COORDINATOR_MOVED = frozenset(
         INVALID_PRODUCER_ID_MAPPING,
     }
 )
-#: A newer incarnation of a transactional id is in force.
+#: A newer incarnation of the transactional id is active.
 FENCED = frozenset({INVALID_PRODUCER_EPOCH, PRODUCER_FENCED})
 
 _PERMISSION = frozenset(
@@ -90,22 +90,22 @@ _RETRIABLE_EXTRA = frozenset({OFFSET_NOT_AVAILABLE, THROTTLING_QUOTA_EXCEEDED, C
 
 
 def name(code: int) -> str:
-    """``NOT_LEADER_OR_FOLLOWER (6)`` style text for a code."""
+    """Return the text for a code, in the style ``NOT_LEADER_OR_FOLLOWER (6)``."""
     kind = for_code(code)
     text = getattr(kind, "message", None) or kind.__name__
     return f"{text} ({code})"
 
 
 def retriable(code: int) -> bool:
-    """Whether the same request may succeed later."""
+    """Return whether the same request may succeed later."""
     return code in _RETRIABLE_EXTRA or bool(getattr(for_code(code), "retriable", False))
 
 
 def error_for(code: int, what: str, *, where: Where, next_step: str = "", needs: str = "") -> MigrationError:
-    """Our error for a broker code: permission, authentication, busy (retriable) or refused.
+    """Return our error for a broker code: permission, authentication, busy (retriable) or refused.
 
     :param needs: the operations that the request needs, for instance ``Read``; the resource is added from the code
-        and ``where``. With both, for instance ``ClusterAction on the cluster``, it is taken as it is.
+        and ``where``. A text with both, for instance ``ClusterAction on the cluster``, is used unchanged.
     """
     text = f"{what}: {name(code)}"
     if code in _PERMISSION:
@@ -118,14 +118,14 @@ def error_for(code: int, what: str, *, where: Where, next_step: str = "", needs:
             details={"operation": needed, "code": code},
         )
     if code == SASL_AUTHENTICATION_FAILED:
-        return AuthenticationFailed(text, where=where, next_step="check user and password of the connection")
+        return AuthenticationFailed(text, where=where, next_step="check the connection's user name and password")
     if retriable(code):
-        return BrokerBusy(text, where=where, next_step=next_step or "clear the task when the broker is well again")
-    return BrokerRefused(text, where=where, next_step=next_step or "see the broker's log for the reason")
+        return BrokerBusy(text, where=where, next_step=next_step or "once the broker has recovered, clear the task")
+    return BrokerRefused(text, where=where, next_step=next_step or "look for the reason in the broker's log")
 
 
 def _needed(code: int, where: Where, needs: str) -> str:
-    """``Read on Topic orders`` style text of a missing permission."""
+    """Return the text of a missing permission, in the style ``Read on Topic orders``."""
     if " on " in needs:
         return needs
     resource = {

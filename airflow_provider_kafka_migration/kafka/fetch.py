@@ -1,9 +1,9 @@
-"""Fetch (api 1, versions 4-11) by hand: the answer's record bytes stay where the socket put them.
+"""Hand-written Fetch (api 1, versions 4-11): the answer's record bytes stay where the socket put them.
 
-Every broker from 0.11 to 4.x has one of these versions. Version 10 is the highest that is used, on purpose: with 11 a
-request carries a rack (KIP-392), which lets a follower answer it, and lets a leader answer with no records and the name
-of another replica. Requests of version 10 are answered by the leader alone, from what it has. The layout of version 11
-is known all the same: an answer that names a replica must never be taken for one that says "nothing is there".
+Every broker from 0.11 to 4.x supports one of these versions. Version 10 is deliberately the highest that we use. A
+version 11 request carries a rack (KIP-392), which lets a follower answer it, and lets a leader answer with no records
+and the name of another replica. Only the leader answers a version 10 request, from what it has. The codec knows the
+layout of version 11 anyway: an answer that names a replica must never be mistaken for "nothing is there".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ABORTED = struct.Struct(">qq")
 class FetchRange(NamedTuple):
     """One partition of a fetch request.
 
-    :param leader_epoch: of the leader that is asked; it refuses if it is of another epoch. -1: not compared.
+    :param leader_epoch: expected epoch of the leader; a leader of another epoch refuses. -1: not compared.
     """
 
     topic: str
@@ -39,7 +39,7 @@ class FetchRange(NamedTuple):
 class FetchedPartition(NamedTuple):
     """One partition of a fetch answer. ``records`` may end with a truncated batch.
 
-    Without records an answer says nothing by itself, see ``kafka.logs``.
+    An answer without records proves nothing by itself; see ``kafka.logs``.
     """
 
     topic: str
@@ -50,7 +50,7 @@ class FetchedPartition(NamedTuple):
     log_start_offset: int
     aborted: list[tuple[int, int]]
     records: memoryview
-    #: broker to read from in place of the one that answers; -1: none
+    #: broker to read from instead of the one that answers; -1: none
     preferred_read_replica: int = -1
 
 
@@ -84,7 +84,7 @@ def encode(
     max_bytes: int,
     isolation: int = READ_COMMITTED,
 ) -> bytes:
-    """The body of a fetch request without a session."""
+    """Encode the body of a fetch request without a session."""
     parts = [struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, isolation)]
     if version >= 7:
         parts.append(struct.pack(">ii", 0, -1))
@@ -166,5 +166,5 @@ def _decode_partition(body: memoryview, position: int, version: int, topic: str)
     return item, position + size
 
 
-#: (producer id, first offset) of an aborted transaction, as a broker lists it with read_committed fetches
+#: (producer id, first offset) of an aborted transaction, as a broker lists it in answers to read_committed fetches
 Aborted = tuple[int, int]

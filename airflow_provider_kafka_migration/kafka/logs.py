@@ -1,4 +1,4 @@
-"""Reads stretches of a log by offset: for resume checks and for the comparison of contents."""
+"""Reads ranges of a log by offset, for resume checks and for the comparison of contents."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire, ap
 
 # -- ends -------------------------------------------------------------------------------------------------------------
 #
-# Where logs begin and end, asked without waiting for any single partition: one without a leader stops only itself.
+# Reads where logs begin and end without waiting for any single partition: a partition without a leader delays no other.
 
 
 _T = TypeVar("_T")
 _EARLIEST, _LATEST = -2, -1
 _VERSION = 5
-#: KIP-405: the first offset that the leader has on its own disks, from Kafka 3.4 on
+#: KIP-405: asks for the first offset that the leader has on its own disks; Kafka 3.4 and later
 _EARLIEST_LOCAL = -4
 _LOCAL_VERSION = 8
-#: In ``details`` of an error: the cluster says that there is no such topic.
+#: Key in ``details`` of an error: the cluster reports that the topic does not exist.
 MISSING_TOPIC = "missing_topic"
 
 
 @dataclass(frozen=True)
 class LogEnds:
-    """Start and ends of one log; all exclusive but the start."""
+    """Start and ends of one log; all are exclusive except the start."""
 
     log_start_offset: int
     high_watermark: int
@@ -53,14 +53,14 @@ class LogEnds:
 
     @property
     def settled(self) -> bool:
-        """All that the leader has is replicated: what a dead copier left is there to stay."""
+        """Whether everything that the leader has is replicated: then what a dead copier left will stay."""
         return self.high_watermark >= self.log_end_offset
 
 
 def read_ends(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition, LogEnds | MigrationError]:
-    """Ends of every partition, or what stands in the way.
+    """Read the ends of every partition, or the error that prevents it.
 
-    :raises Transient: nobody of the cluster answers.
+    :raises Transient: no broker of the cluster answers.
     """
     found: dict[TopicPartition, LogEnds | MigrationError] = {}
     for broker_id, group in by_leader(wire, keys, found).items():
@@ -71,7 +71,7 @@ def read_ends(wire: Wire, keys: Iterable[TopicPartition]) -> dict[TopicPartition
 def by_leader(
     wire: Wire, keys: Iterable[TopicPartition], problems: MutableMapping[TopicPartition, _T | MigrationError]
 ) -> dict[int, list[TopicPartition]]:
-    """Partitions by their present leader; those without one go to ``problems``."""
+    """Group partitions by their current leader; those without one go to ``problems``."""
     wanted = sorted(set(keys))
     topics = wire.metadata({topic for topic, _ in wanted}) if wanted else {}
     groups: dict[int, list[TopicPartition]] = {}
@@ -96,11 +96,11 @@ def by_leader(
 
 
 def topic_missing(cluster: str, topic: str, partition: int) -> BrokerBusy:
-    """The cluster says that there is no such topic. Transient: a broker that has just started may not know it yet."""
+    """The error for a topic that does not exist. Transient: a broker that has just started may not know it yet."""
     return BrokerBusy(
-        "the topic is not there",
+        "the topic does not exist",
         where=Where(cluster=cluster, topic=topic, partition=partition),
-        next_step="check whether somebody has deleted the topic",
+        next_step="check whether the topic was deleted",
         details={MISSING_TOPIC: topic},
     )
 
@@ -109,7 +109,7 @@ def _ends_at(
     wire: Wire, broker_id: int, keys: Sequence[TopicPartition]
 ) -> dict[TopicPartition, LogEnds | MigrationError]:
     try:
-        # The log end first: a high watermark asked for later can only be further on.
+        # Read the log end first: a high watermark that is read later can only be higher.
         log_end = list_offsets_at(wire, broker_id, keys, _LATEST, replica_id=-2)
         high_watermark = list_offsets_at(wire, broker_id, keys, _LATEST)
         log_start = list_offsets_at(wire, broker_id, keys, _EARLIEST)
@@ -126,13 +126,13 @@ def _ends_at(
 
 
 def local_log_start(wire: Wire, key: TopicPartition, leader_epoch: int) -> int | None:
-    """First offset that a leader has on its own disks, not in remote storage; None: nobody can tell.
+    """Return the first offset that a leader has on its own disks, not in remote storage; None: unknown.
 
     Without remote storage it is the log start.
 
-    :param leader_epoch: of the leader that is meant. Another one refuses the question: what is local there says
-        nothing of the answers of this one. -1: not known, so nobody can tell.
-    :raises MigrationError: the leader does not answer, or refuses; it is asked for again.
+    :param leader_epoch: epoch of the leader to ask. A leader of another epoch refuses the request: what is local there
+        says nothing about the answers of this one. -1: the epoch is unknown, and so is the result.
+    :raises MigrationError: the leader does not answer, or refuses; if it refuses, it is looked up again next time.
     """
     if leader_epoch < 0:
         return None
@@ -159,10 +159,10 @@ def list_offsets_at(
     leader_epoch: int = -1,
     version: int = _VERSION,
 ) -> dict[TopicPartition, int | MigrationError]:
-    """ListOffsets at one broker; errors of single partitions are values.
+    """Send ListOffsets to one broker; errors of single partitions are values.
 
-    :param replica_id: -2, the "debugging" replica, gives the leader's log end in place of its high watermark.
-    :param leader_epoch: of the leader that is asked; it refuses if it is of another epoch. -1: not compared.
+    :param replica_id: -2, the "debugging" replica, returns the leader's log end instead of its high watermark.
+    :param leader_epoch: expected epoch of the leader; a leader of another epoch refuses. -1: not compared.
     :raises Transient: the broker does not answer.
     """
     entry = ListOffsetsRequest.ListOffsetsTopic
@@ -198,69 +198,69 @@ def list_offsets_at(
 
 # -- empty answers ----------------------------------------------------------------------------------------------------
 #
-# What a fetch answer without records means: the one rule for all who read logs.
+# What a fetch answer without records means: one rule for all code that reads logs.
 #
-# A broker answers NONE, no records and a last stable offset (or high watermark) above the asked offset when
+# A broker answers NONE, no records, and a last stable offset (or high watermark) above the requested offset when
 #
-# * other partitions of the request have used up its size limits. Not if a partition is asked for alone: then its first
-#   batch comes whole, however large it is (fetch version 3 and later);
+# * other partitions of the request have used up its size limits. This does not happen to a partition that is requested
+#   alone: its first batch is returned whole, however large it is (fetch version 3 and later);
 # * the offset is in remote storage (KIP-405), and the read timed out, the quota of such reads is used up, or another
-#   partition of the request came first. Any stretch of records may hide behind it;
-# * it names another replica to read from (KIP-392). ``kafka.fetch`` speaks a version in which it cannot;
+#   partition of the request was served first. Any number of records may exist at and after the offset;
+# * it names another replica to read from (KIP-392). ``kafka.fetch`` uses a version in which it cannot;
 # * nothing is there: a hole.
 #
-# So an empty answer is no evidence of a hole. What is:
+# An empty answer is therefore no evidence of a hole. This is evidence:
 #
-# 1. *A later batch.* A leader reads its log upwards from the asked offset, so if the first batch of an answer begins
-#    above that offset, nothing is between them. All holes inside of a log show themselves like that. Asked for with
-#    read_uncommitted the leader shows batches behind the last stable offset as well, which covers a log whose last
-#    records before an open transaction were compacted away.
+# 1. *A later batch.* A leader reads its log upwards from the requested offset. If the first batch of an answer begins
+#    above that offset, nothing is between them. This proves all holes inside a log. With read_uncommitted the leader
+#    also returns batches beyond the last stable offset, which covers a log whose last records before an open
+#    transaction were compacted away.
 # 2. *Nothing at all up to the high watermark*, from a leader that was asked for this partition alone, with
-#    read_uncommitted, and has waited the full time; and afterwards its local log begins at or below the offset
-#    (ListOffsets EARLIEST_LOCAL, Kafka 3.4 and later): local log starts only move up, so the offset was on its own
-#    disks when it was asked. A local read has no time-out and no quota: it finds every batch that there is. Both
-#    requests name one leader epoch, so that one leader answers both: another one's local log may begin further down.
+#    read_uncommitted, and has waited the full time, and whose local log afterwards begins at or below the offset
+#    (ListOffsets EARLIEST_LOCAL, Kafka 3.4 and later). Local log starts only move up, so the offset was on the leader's
+#    own disks when it answered the fetch. A local read has no timeout and no quota: it finds every batch that exists.
+#    Both requests name one leader epoch, so that one leader answers both: another leader's local log may begin lower.
 #
 # Holes of the second kind hardly exist. The active segment is never compacted, control batches and aborted records
-# come with every isolation level, DeleteRecords and retention move the log start (OFFSET_OUT_OF_RANGE, no empty
-# answer), and batches that keep producer state are kept empty. It takes an active segment that was emptied by a
-# truncation behind a segment whose last batches were compacted away (KAFKA-17076, mended in 4.0). Followers, who
-# advance by batches, could not copy such an end either. Therefore a broker that cannot tell what is local (before 3.4,
-# and others than Apache's, which may have storage tiers of their own) gets no benefit of the doubt: one more record
-# makes the hole visible.
+# are returned at every isolation level, DeleteRecords and retention move the log start (OFFSET_OUT_OF_RANGE, not an
+# empty answer), and batches that hold producer state are kept, empty. Such a hole needs an active segment that was
+# emptied by a truncation after a segment whose last batches were compacted away (KAFKA-17076, fixed in 4.0).
+# Followers, which advance by batches, could not copy such an end either. A broker that cannot tell what is local
+# (before 3.4, and brokers other than Apache's, which may have their own storage tiers) therefore gets no benefit of the
+# doubt: one more record makes the hole visible.
 #
-# Everything else is :class:`RecordsWithheld`: transient, tried again with pauses, and a named error when it stays so.
+# Everything else is :class:`RecordsWithheld`: transient, retried with pauses, and a named error when it persists.
 
 
-#: The full wait of a fetch that is to be evidence. Remote reads of Kafka 3.6 and 3.7 are given up after the wait of the
-#: request, later ones after ``remote.fetch.max.wait.ms`` (500 ms).
+#: The full wait of a fetch that serves as evidence. Kafka 3.6 and 3.7 give up remote reads after the wait of the
+#: request, later versions after ``remote.fetch.max.wait.ms`` (500 ms).
 FULL_WAIT_MS = 1000
-#: No batch is larger.
+#: The largest batch that is requested.
 MAX_FETCH_BYTES = 256 * 1024 * 1024
 #: Length and offset at the head of each batch, of any format.
 _OVERHEAD_BYTES = 12
 
 
 class Says(Enum):
-    """What an answer says of the asked offset."""
+    """What an answer says about the requested offset."""
 
-    #: whole batches are there
+    #: the answer has whole batches
     BATCHES = "batches"
     #: the log ends here, for readers of this isolation level
     END = "end"
-    #: only a piece of a batch came
+    #: the answer has only a piece of a batch
     PIECE = "piece"
-    #: nothing came, though the log goes on: no evidence of anything
+    #: the answer is empty although the log continues: no evidence of anything
     NOTHING = "nothing"
 
 
 def end_of(found: FetchedPartition, isolation: int) -> int:
-    """Where the log ends for readers of this isolation level."""
+    """Return where the log ends for readers of this isolation level."""
     return found.last_stable_offset if isolation == READ_COMMITTED else found.high_watermark
 
 
 def says(found: FetchedPartition, batches: Sequence[AnyBatch], offset: int, isolation: int) -> Says:
-    """What an answer without an error says of the offset that was asked for."""
+    """Classify what an answer without an error says about the requested offset."""
     if batches:
         return Says.BATCHES
     if len(found.records):
@@ -269,7 +269,7 @@ def says(found: FetchedPartition, batches: Sequence[AnyBatch], offset: int, isol
 
 
 def enough_bytes(piece: memoryview, asked_bytes: int) -> int | None:
-    """How much to ask for to get the batch whole that begins a piece of an answer; None: it was asked for enough."""
+    """Return the bytes to request to get the whole batch of which only a piece came; None: more would not help."""
     if len(piece) < _OVERHEAD_BYTES:
         size_bytes = asked_bytes * 4
     else:
@@ -278,7 +278,7 @@ def enough_bytes(piece: memoryview, asked_bytes: int) -> int | None:
 
 
 def first_offset(batch: AnyBatch) -> int:
-    """The lowest offset of a batch. Old formats: of its first record."""
+    """Return the lowest offset of a batch; in old formats, the offset of its first record."""
     if isinstance(batch, RawBatch):
         return batch.base_offset
     return next(batch.records()).offset
@@ -292,52 +292,52 @@ def proven_hole(
     local_start: int | None,
     where: Where,
 ) -> int:
-    """Exclusive end of the hole that begins at an offset, at most ``promised_end``.
+    """Return the exclusive end of the hole that begins at an offset, at most ``promised_end``.
 
-    :param promised_end: up to there the log was said to go on.
+    :param promised_end: end of the log according to the answer that showed no records.
     :param probe: answer of a fetch of this partition alone, at this offset, with read_uncommitted and a full wait.
     :param batches: whole batches of the probe.
-    :param local_start: :func:`local_log_start`, of the probe's leader, asked for after it; None: not known.
+    :param local_start: :func:`local_log_start` of the probe's leader, read after the probe; None: unknown.
     :raises RecordsWithheld: nothing proves a hole.
     """
     if batches:
         first = first_offset(batches[0])
         if first > offset:
             return min(first, promised_end)
-        raise withheld(offset, promised_end, "now it has a batch there", where)
+        raise withheld(offset, promised_end, "it now has a batch there", where)
     if len(probe.records):
         raise cut_short(offset, len(probe.records), where)
     if probe.preferred_read_replica >= 0:
         raise withheld(offset, promised_end, f"it names broker {probe.preferred_read_replica} to read from", where)
     end = min(promised_end, probe.high_watermark)
     if end <= offset:  # truncated since
-        raise withheld(offset, promised_end, f"now its log ends at {probe.high_watermark}", where)
+        raise withheld(offset, promised_end, f"its log now ends at {probe.high_watermark}", where)
     if local_start is None:
         raise withheld(offset, promised_end, "it cannot tell whether they are in remote storage", where)
     if local_start > offset:
-        raise withheld(offset, promised_end, f"they are in remote storage (local from {local_start} on)", where)
+        raise withheld(offset, promised_end, f"they are in remote storage (local log start: {local_start})", where)
     return end
 
 
 def withheld(offset: int, end: int, reason: str, where: Where) -> RecordsWithheld:
     """The error of an answer that proves nothing."""
     return RecordsWithheld(
-        f"the broker gives no records from offset {offset} on, though its log goes on to {end}: {reason}",
+        f"the broker returns no records from offset {offset} on, although its log ends at {end}: {reason}",
         where=where,
-        next_step="it is asked again with pauses. If it stays so, look at the broker's reads of remote storage "
-        "(time-outs, remote.log.manager.fetch.max.bytes.per.second) and at its log; if nothing but a hole is there, a "
-        "further record in this partition proves it; then clear the task",
+        next_step="the read is retried with pauses. If the error persists, check the broker's reads of remote storage "
+        "(timeouts, remote.log.manager.fetch.max.bytes.per.second) and its log; if there is only a hole, one more "
+        "record in this partition proves it; then clear the task",
         details={"offset": offset, "end_offset": end},
     )
 
 
 def cut_short(offset: int, size_bytes: int, where: Where) -> RecordsWithheld:
-    """The error of an answer that ends within its first batch, however much is asked for."""
+    """The error of an answer that ends within its first batch, however much is requested."""
     return RecordsWithheld(
-        f"the broker gives {size_bytes} bytes of the batch at offset {offset}, and not the whole batch",
+        f"the broker returns only {size_bytes} bytes of the batch at offset {offset}, not the whole batch",
         where=where,
-        next_step="it is asked again with pauses. If it stays so, look at the partition with kafka-dump-log, and at "
-        "what is between here and the broker; then clear the task",
+        next_step="the read is retried with pauses. If the error persists, inspect the partition with kafka-dump-log "
+        "and check what is between this machine and the broker; then clear the task",
         details={"offset": offset},
     )
 
@@ -349,7 +349,7 @@ FIRST_FETCH_BYTES = 1024 * 1024
 
 
 class Span(NamedTuple):
-    """What a log has from an offset on: the next batches, a proven hole, or its end."""
+    """What a log contains from an offset on: the next batches, a proven hole, or its end."""
 
     #: whole batches; the first may begin below the offset
     batches: list[AnyBatch]
@@ -357,9 +357,9 @@ class Span(NamedTuple):
     records: memoryview
     #: aborted transactions that overlap the batches
     aborted: list[Aborted]
-    #: all that the log has from the asked offset to here is in ``batches``; the asked offset: the log ends there
+    #: ``batches`` has everything from the requested offset to here; equal to the requested offset: the log ends there
     until_offset: int
-    #: exclusive end of the log for readers of the isolation level, as told with the answer
+    #: exclusive end of the log for readers of the isolation level, according to the answer
     end_offset: int
 
 
@@ -371,10 +371,10 @@ def fetch_span(
     isolation: int = READ_COMMITTED,
     max_bytes: int = FIRST_FETCH_BYTES,
 ) -> Span:
-    """The next batches of one partition, or the proof that there are none; tried again while the leader moves.
+    """Fetch the next batches of one partition, or prove that there are none; retry while the leader moves.
 
-    :raises OutsideOfLog: the log start is above ``from_offset``, or its end below it.
-    :raises RecordsWithheld: the broker goes on saying that there is more, and does not give it.
+    :raises OutsideOfLog: the log starts above ``from_offset``, or ends below it.
+    :raises RecordsWithheld: the broker keeps reporting more records but does not return them.
     """
     topic, partition = key
 
@@ -398,7 +398,7 @@ def fetch_span(
 
 
 def _hole_end(wire: Wire, key: TopicPartition, offset: int, promised_end: int, where: Where) -> int:
-    """Where the hole ends that begins at an offset, if one is proven."""
+    """Return the end of the hole that begins at an offset, if one is proven."""
     wire.leaders([key])
     leader_epoch = wire.leader_epochs([key])[key]
     asked = FetchRange(*key, offset, FIRST_FETCH_BYTES, leader_epoch)
@@ -410,20 +410,20 @@ def _hole_end(wire: Wire, key: TopicPartition, offset: int, promised_end: int, w
 def _fetch_one(
     wire: Wire, asked: FetchRange, isolation: int, where: Where, max_wait_ms: int = 0
 ) -> tuple[FetchedPartition, list[AnyBatch]]:
-    """One answer without an error, cut behind its last whole batch; more is asked for where a batch needs it."""
+    """Fetch one answer without an error, cut after its last whole batch; request more where a batch needs it."""
     while True:
         answers = wire.fetch_once([asked], isolation=isolation, max_wait_ms=max_wait_ms)
         if not answers:
-            # A broker whose quota is used up answers at once, and says nothing of any partition.
+            # A broker whose quota is used up answers immediately, without any partition.
             raise BrokerBusy(
-                "the broker's quota holds fetches back",
+                "the broker's quota delays fetches",
                 where=where,
                 next_step="raise consumer_byte_rate of the migration's principal, or wait",
             )
         found = answers[0]
         if found.error_code == error_codes.OFFSET_OUT_OF_RANGE:
             raise OutsideOfLog(
-                f"offset {asked.offset} is outside of the log (start {found.log_start_offset}, "
+                f"offset {asked.offset} is outside the log (start {found.log_start_offset}, "
                 f"end {found.high_watermark})",
                 where=where,
                 next_step="compare the log's start and end with the plan",
@@ -443,7 +443,7 @@ def _fetch_one(
 def read_span(
     wire: Wire, key: TopicPartition, from_offset: int, until_offset: int, *, isolation: int = READ_COMMITTED
 ) -> Iterator[AnyBatch]:
-    """Batches that overlap ``[from_offset, until_offset)``, ascending; ends early where the log ends.
+    """Yield the batches that overlap ``[from_offset, until_offset)``, ascending; stop early where the log ends.
 
     :raises RecordsWithheld: see :func:`fetch_span`.
     """
@@ -463,10 +463,10 @@ def read_span(
 def fetch_many(
     wire: Wire, positions: Sequence[tuple[TopicPartition, int]], *, isolation: int, max_bytes: int
 ) -> dict[TopicPartition, list[AnyBatch]]:
-    """Batches from several positions in one request per broker.
+    """Fetch batches from several positions in one request per broker.
 
-    Partitions with an error, or that the size limits left without a whole batch, are not in the answer: ask for them
-    one by one.
+    The answer omits partitions with an error and partitions that the size limits left without a whole batch: fetch
+    those one by one.
     """
     ranges = [FetchRange(topic, partition, offset, max_bytes) for (topic, partition), offset in positions]
     found: dict[TopicPartition, list[AnyBatch]] = {}
@@ -482,11 +482,11 @@ def fetch_many(
 def fetch_where_possible(
     wire: Wire, positions: Sequence[tuple[TopicPartition, int]], *, isolation: int, max_bytes: int
 ) -> tuple[dict[TopicPartition, FetchedPartition], dict[TopicPartition, MigrationError]]:
-    """One fetch of each leader, without waiting for any: (answers, what stood in the way of the others).
+    """Fetch once from each leader, without waiting for any: (answers, errors of the other partitions).
 
     Error codes of single partitions stay in the answers, and the size limits may leave answers without a whole batch.
 
-    :raises Transient: nobody of the cluster answers.
+    :raises Transient: no broker of the cluster answers.
     """
     found: dict[TopicPartition, FetchedPartition] = {}
     problems: dict[TopicPartition, MigrationError] = {}

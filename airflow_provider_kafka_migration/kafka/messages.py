@@ -1,4 +1,4 @@
-"""Finds the response class of a kafka-python request class."""
+"""Finds the response class of a kafka-python request class, and defines the messages of the newer group types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.kafka import schemas
 
 @cache
 def response_class(request_type: Any) -> Any:
-    """``MetadataRequest`` -> ``MetadataResponse``, from the module that defines the request."""
+    """Return for instance ``MetadataResponse`` for ``MetadataRequest``, from the module that defines the request."""
     name = request_type.__name__.split("_v")[0].removesuffix("Request") + "Response"
     return getattr(importlib.import_module(request_type.__module__), name)
 
@@ -22,10 +22,10 @@ def response_class(request_type: Any) -> Any:
 #
 # Requests for the newer group types (KIP-848, KIP-932, KIP-1071) as kafka-python messages.
 #
-# The schemas beside this module are Apache Kafka's own of releases 4.1 and 4.2, comments taken out.
+# The schemas next to this module are those of Apache Kafka 4.1 and 4.2, with the comments removed.
 
 
-# load_json is a keyword of ApiMessage's metaclass: the package that holds <class name>.json.
+# load_json is a keyword of ApiMessage's metaclass: the package that contains <class name>.json.
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
@@ -53,7 +53,7 @@ class StreamsGroupDescribeResponse(ApiMessage, load_json=schemas):  # type: igno
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]
-    """Where share groups start on each partition (api 90)."""
+    """Describe where share groups start on each partition (api 90)."""
 
 
 class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=schemas):  # type: ignore[misc,call-arg]

@@ -1,6 +1,6 @@
-"""Produce (api 0, versions 3-8) by hand: headers are ours, payloads go out as the buffers they came in.
+"""Hand-written Produce (api 0, versions 3-8): we write the headers; payloads are sent from the buffers they came in.
 
-Version 8 is the last non-flexible one and names topics; Kafka 4.x accepts 3-13.
+Version 8 is the last non-flexible version and names topics; Kafka 4.x accepts 3-13.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class ProduceBatch(NamedTuple):
-    """One batch for one partition: the rewritten 61-byte header and the payload behind it."""
+    """One batch for one partition: the rewritten 61-byte header and the payload that follows it."""
 
     topic: str
     partition: int
@@ -49,7 +49,7 @@ class ProduceAnswer(NamedTuple):
 def encode(
     batches: Sequence[ProduceBatch], *, timeout_ms: int, acks: int = ACKS_ALL, transactional_id: str | None = None
 ) -> list[Buffer]:
-    """The body of a produce request as buffers; at most one batch per partition."""
+    """Encode the body of a produce request as buffers; at most one batch per partition."""
     identity = struct.pack(">h", -1) if transactional_id is None else _text(transactional_id)
     topics: dict[str, list[ProduceBatch]] = {}
     for batch in batches:

@@ -1,8 +1,8 @@
 """The requests of a transaction, as bytes (KIP-98, KIP-890). No I/O.
 
-Transaction version 1 (brokers up to 3.9 and 4.x that were not raised): AddPartitionsToTxn before the first append,
-AddOffsetsToTxn before the offset commit. Version 2 (KIP-890): the leaders do both by themselves, and each EndTxn gives
-a new epoch, so that nothing that is still on its way can get into the next transaction.
+Transaction version 1 (brokers up to 3.9, and 4.x where the version was not raised): AddPartitionsToTxn before the first
+append, AddOffsetsToTxn before the offset commit. Version 2 (KIP-890): the leaders do both themselves, and each EndTxn
+returns a new epoch, so that no request still in flight can get into the next transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OFFSET_FETCH_VERSION = 7
 
 
 class Producer(NamedTuple):
-    """Who writes: a transactional id and the incarnation of it that is in force."""
+    """The writer: a transactional id and its current incarnation."""
 
     transactional_id: str
     producer_id: int
@@ -44,7 +44,7 @@ class Producer(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A request as :meth:`BrokerConnection.submit` takes it."""
+    """A request in the form that :meth:`BrokerConnection.submit` accepts."""
 
     api_key: int
     version: int
@@ -61,7 +61,7 @@ class Versions(NamedTuple):
 
     @property
     def is_second(self) -> bool:
-        """Transaction version 2: partitions and offsets are added by the leaders, each end gives a new epoch."""
+        """Whether this is transaction version 2: leaders add partitions and offsets, each end gives a new epoch."""
         return self.end >= 5
 
 
@@ -70,14 +70,14 @@ SECOND = Versions(produce=12, commit_offsets=5, end=5)
 
 
 def versions_of(connection: BrokerConnection) -> Versions:
-    """What a cluster speaks, by its finalized features."""
+    """Return the versions that a cluster supports, according to its finalized features."""
     wanted = {0: SECOND.produce, TxnOffsetCommitRequest.API_KEY: SECOND.commit_offsets, EndTxnRequest.API_KEY: 5}
     knows = all(connection.api_versions.get(key, (0, 0))[1] >= version for key, version in wanted.items())
     return SECOND if knows and connection.finalized_features.get(_FEATURE, 0) >= 2 else FIRST
 
 
 def init_producer(transactional_id: str, timeout_ms: int) -> Encoded:
-    """InitProducerId: ends what former incarnations left open, and fences them."""
+    """Encode InitProducerId: it ends what earlier incarnations left open, and fences them."""
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
     return Encoded(InitProducerIdRequest.API_KEY, 1, [bytes(request.encode(version=1))], flexible=False)
 
@@ -89,7 +89,7 @@ def init_producer_answer(frame: memoryview) -> tuple[int, int, int]:
 
 
 def add_partition(producer: Producer, key: TopicPartition) -> Encoded:
-    """AddPartitionsToTxn for one partition."""
+    """Encode AddPartitionsToTxn for one partition."""
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=producer.transactional_id,
@@ -114,7 +114,7 @@ def add_partition_answer(frame: memoryview) -> int:
 
 
 def add_offsets(producer: Producer, group: str) -> Encoded:
-    """AddOffsetsToTxn."""
+    """Encode AddOffsetsToTxn."""
     request = AddOffsetsToTxnRequest(
         transactional_id=producer.transactional_id,
         producer_id=producer.producer_id,
@@ -132,7 +132,7 @@ def add_offsets_answer(frame: memoryview) -> int:
 def commit_offset(
     producer: Producer, group: str, key: TopicPartition, offset: int, metadata: str, version: int
 ) -> Encoded:
-    """TxnOffsetCommit for one partition, by nobody's member."""
+    """Encode TxnOffsetCommit for one partition, without being a member of the group."""
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     item = topic.TxnOffsetCommitRequestPartition(
         partition_index=key[1], committed_offset=offset, committed_leader_epoch=-1, committed_metadata=metadata
@@ -158,7 +158,7 @@ def commit_offset_answer(frame: memoryview, version: int) -> int:
 
 
 def end_transaction(producer: Producer, version: int) -> Encoded:
-    """EndTxn, commit. Transactions are never aborted by name: the next InitProducerId does it."""
+    """Encode EndTxn with commit. We never send an abort: the next InitProducerId aborts."""
     request = EndTxnRequest(
         transactional_id=producer.transactional_id,
         producer_id=producer.producer_id,
@@ -169,7 +169,7 @@ def end_transaction(producer: Producer, version: int) -> Encoded:
 
 
 def end_transaction_answer(frame: memoryview, version: int) -> tuple[int, int, int]:
-    """(error code, producer id, epoch) of the next transaction; -1 where the broker does not give new ones."""
+    """(error code, producer id, epoch) for the next transaction; -1 where the broker does not assign new ones."""
     answer = EndTxnResponse.decode(bytes(frame), version=version, header=True)
     if version < 5:
         return answer.error_code, -1, -1
@@ -177,7 +177,7 @@ def end_transaction_answer(frame: memoryview, version: int) -> tuple[int, int, i
 
 
 def append(producer: Producer, key: TopicPartition, header: bytes, payload: Buffer, version: int) -> Encoded:
-    """Produce of one batch inside of the transaction."""
+    """Encode Produce of one batch inside the transaction."""
     if version < 9:
         batch = produce.ProduceBatch(*key, header, payload)
         parts = produce.encode([batch], timeout_ms=PRODUCE_TIMEOUT_MS, transactional_id=producer.transactional_id)
@@ -209,7 +209,7 @@ class Appended(NamedTuple):
 
 
 def append_answer(frame: memoryview, version: int) -> Appended:
-    """What the leader said."""
+    """Decode the leader's answer to an append."""
     if version < 9:
         answer = produce.decode(frame[4:], version)
         item = answer.partitions[0]
@@ -220,7 +220,7 @@ def append_answer(frame: memoryview, version: int) -> Appended:
 
 
 def fetch_offsets(group: str, keys: list[tuple[str, list[int]]] | None) -> tuple[OffsetFetchRequest, int]:
-    """OffsetFetch of stable offsets only (KIP-447): (message, version). None: all of the group."""
+    """OffsetFetch of stable offsets only (KIP-447): (message, version). None: all offsets of the group."""
     topic = OffsetFetchRequest.OffsetFetchRequestTopic
     topics = None if keys is None else [topic(name=name, partition_indexes=numbers) for name, numbers in keys]
     return OffsetFetchRequest(group_id=group, topics=topics, require_stable=True), _OFFSET_FETCH_VERSION

@@ -1,6 +1,6 @@
-"""The raw protocol, one cluster at a time: metadata, leaders, offsets, producer ids, markers, any other request.
+"""The raw protocol of one cluster: metadata, leaders, offsets, producer ids, record deletion, any other request.
 
-Blocking calls with bounded waits. Copiers take :meth:`Wire.open_connection` for their own non-blocking sockets.
+Calls block, with bounded waits. Copiers use :meth:`Wire.open_connection` for their own non-blocking sockets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
 class Broker(NamedTuple):
-    """A broker as the metadata names it."""
+    """A broker, from the metadata."""
 
     broker_id: int
     host: str
@@ -47,9 +47,9 @@ class Broker(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """A topic as the metadata names it; ``leaders`` maps partition to broker id, -1 without a leader.
+    """A topic, from the metadata; ``leaders`` maps partition to broker id, -1 without a leader.
 
-    ``leader_epochs`` maps partition to the epoch of that leader, -1 where the broker does not say.
+    ``leader_epochs`` maps partition to the epoch of that leader, -1 where the broker does not report it.
     """
 
     name: str
@@ -64,9 +64,9 @@ class TopicMetadata(NamedTuple):
 class Wire:
     """Raw access to one cluster. Not thread-safe: one owner.
 
-    :param timeout_seconds: bound of one request.
-    :param patience_seconds: for how long retriable answers and lost connections are retried.
-    :param first_contact_seconds: the same for a cluster that has never answered; None: no less.
+    :param timeout_seconds: limit for one request.
+    :param patience_seconds: how long retriable answers and lost connections are retried.
+    :param first_contact_seconds: the same for a cluster that has never answered; None: ``patience_seconds``.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Wire:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def _bootstrap(self) -> BrokerConnection:
-        """Any open connection, or a new one to the first server that answers."""
+        """Return any open connection, or a new one to the first server that answers."""
         for broker_id in sorted(self._connections):
             if not self._connections[broker_id].closed:
                 return self._connections[broker_id]
@@ -125,7 +125,7 @@ class Wire:
         )
 
     def broker(self, broker_id: int) -> Broker:
-        """Address of a broker; asks for metadata when it is unknown."""
+        """Return the address of a broker; request metadata if it is unknown."""
         if broker_id not in self._brokers:
             self.metadata([])
         if broker_id not in self._brokers:
@@ -137,14 +137,14 @@ class Wire:
         return self._brokers[broker_id]
 
     def open_connection(self, broker_id: int) -> BrokerConnection:
-        """A new connection that the caller owns."""
+        """Open a new connection that the caller owns."""
         broker = self.broker(broker_id)
         return BrokerConnection(
             self.config, broker.host, broker.port, broker_id=broker_id, timeout_seconds=self.timeout_seconds
         )
 
     def connection(self, broker_id: int | None = None) -> BrokerConnection:
-        """The shared connection to a broker (None: any)."""
+        """Return the shared connection to a broker (None: any broker)."""
         if broker_id is None:
             return self._bootstrap()
         connection = self._connections.get(broker_id)
@@ -163,10 +163,10 @@ class Wire:
         version: int | None = None,
         timeout_seconds: float | None = None,
     ) -> Any:
-        """Send a kafka-python message; lost connections are retried within the patience.
+        """Send a kafka-python message; retry lost connections for ``patience_seconds``.
 
         :param broker_id: None: any broker.
-        :raises BrokerUnreachable: no answer within the patience.
+        :raises BrokerUnreachable: no answer within ``patience_seconds``.
         """
 
         def attempt() -> Any:
@@ -176,7 +176,7 @@ class Wire:
         return self.retrying(attempt)
 
     def retrying(self, attempt: Callable[[], _T]) -> _T:
-        """Call until it succeeds; transient errors are tried again, with jitter, within the patience."""
+        """Call until it succeeds; retry transient errors with jitter for ``patience_seconds``."""
         began = time.monotonic()
         pause = 0.05
         while True:
@@ -194,21 +194,21 @@ class Wire:
             pause = min(pause * 2, 1.0)
 
     def controller_request(self, request: Any, **options: Any) -> Any:
-        """Send to the controller (in KRaft any broker forwards, and the metadata names one)."""
+        """Send to the controller (in KRaft any broker forwards the request, and the metadata names one)."""
         if self.controller_id < 0 or self.controller_id not in self._brokers:
             self.metadata([])
         return self.request(request, self.controller_id if self.controller_id >= 0 else None, **options)
 
     def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
-        """Broker id of the coordinator of a group (0) or transactional id (1)."""
+        """Return the broker id of the coordinator of a group (0) or transactional id (1)."""
 
         def attempt() -> int:
-            # Version 3: one key per request, known by brokers from 2.4 to 4.x.
+            # Version 3: one key per request, supported by brokers from 2.4 to 4.x.
             answer = self.connection().call(FindCoordinatorRequest(key=key, key_type=kind), version=3)
             if answer.error_code:
                 raise error_codes.error_for(
                     answer.error_code,
-                    f"the coordinator of {key!r} is not known",
+                    f"the coordinator of {key!r} is unknown",
                     where=Where(cluster=self.config.name),
                     needs=f"Describe on {'Group' if kind == GROUP_COORDINATOR else 'TransactionalId'} {key}",
                 )
@@ -220,7 +220,7 @@ class Wire:
     # -- metadata ----------------------------------------------------------------------------------------------------
 
     def metadata(self, topics: Iterable[str] | None) -> dict[str, TopicMetadata]:
-        """Topics by name; None: all topics. Also refreshes brokers, controller and leaders."""
+        """Return topics by name (None: all topics); also refresh brokers, controller and leaders."""
         wanted = (
             None
             if topics is None
@@ -241,15 +241,15 @@ class Wire:
         return found
 
     def brokers(self) -> list[Broker]:
-        """All brokers, ascending by id."""
+        """Return all brokers, ascending by id."""
         if not self._brokers:
             self.metadata([])
         return [self._brokers[key] for key in sorted(self._brokers)]
 
     def leaders(self, partitions: Iterable[TopicPartition], *, refresh: bool = False) -> dict[TopicPartition, int]:
-        """Leader of each partition.
+        """Return the leader of each partition.
 
-        :raises BrokerBusy: a partition has no leader, or its topic is not there, beyond the patience.
+        :raises BrokerBusy: a partition has no leader, or its topic is missing, for longer than ``patience_seconds``.
         """
         wanted = sorted(set(partitions))
 
@@ -260,7 +260,7 @@ class Wire:
             without = [key for key in wanted if self._leaders.get(key, -1) < 0]
             if without:
                 raise BrokerBusy(
-                    f"{len(without)} partitions have no leader, the first is {without[0][0]}-{without[0][1]}",
+                    f"{len(without)} partitions have no leader; the first is {without[0][0]}-{without[0][1]}",
                     where=Where(cluster=self.config.name, topic=without[0][0], partition=without[0][1]),
                     next_step="check that the topic exists and its brokers run; then clear the task",
                 )
@@ -271,39 +271,39 @@ class Wire:
         return self.retrying(attempt)
 
     def leader_epochs(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Epochs of the leaders that :meth:`leaders` or :meth:`metadata` named last; -1: not known."""
+        """Return the epochs of the leaders that :meth:`leaders` or :meth:`metadata` last returned; -1: unknown."""
         return {key: self._leader_epochs.get(key, -1) for key in partitions}
 
     def _check_described(self, topics: Mapping[str, TopicMetadata]) -> None:
-        """A topic that may not be described has no leaders, either: waiting for some would not help."""
+        """Raise for a topic that may not be described: it has no leaders either, and waiting would not help."""
         for name, topic in sorted(topics.items()):
             if topic.error_code == error_codes.TOPIC_AUTHORIZATION_FAILED:
                 raise error_codes.error_for(
                     topic.error_code,
-                    "the topic may not be described",
+                    "the principal may not describe the topic",
                     where=Where(cluster=self.config.name, topic=name),
                     needs="Describe",
                 )
 
     def forget_leaders(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop what is known of leaders after a NOT_LEADER answer or a lost connection."""
+        """Forget the leaders of partitions after a NOT_LEADER answer or a lost connection."""
         for key in partitions:
             self._leaders.pop(key, None)
 
     # -- offsets -----------------------------------------------------------------------------------------------------
 
     def list_offsets(self, partitions: Iterable[TopicPartition], which: Which) -> dict[TopicPartition, int]:
-        """Offsets of partitions.
+        """Return an offset of each partition.
 
-        :param which: ``earliest`` log start; ``latest`` high watermark; ``stable`` last stable offset; ``log_end`` the
-            leader's log end, replicated or not (ListOffsets with replica_id -2, the "debugging" replica).
+        :param which: ``earliest``: log start; ``latest``: high watermark; ``stable``: last stable offset; ``log_end``:
+            the leader's log end, replicated or not (ListOffsets with replica_id -2, the "debugging" replica).
         """
         return self.offsets_for(partitions, _TIMESTAMPS[which], which)
 
     def offsets_for(
         self, partitions: Iterable[TopicPartition], timestamp: int, which: Which = "latest"
     ) -> dict[TopicPartition, int]:
-        """ListOffsets for a timestamp in ms (first record at or after it; -1 if there is none) or a special one."""
+        """ListOffsets for a timestamp in ms (the first record at or after it, else -1) or for a special timestamp."""
         left = sorted(set(partitions))
         found: dict[TopicPartition, int] = {}
 
@@ -350,7 +350,7 @@ class Wire:
             raise
 
     def _raise_for(self, problems: Sequence[tuple[TopicPartition, int]], what: str, *, needs: str) -> None:
-        """Raise for the worst of several per-partition errors; stale leaders are forgotten."""
+        """Raise for the worst of several per-partition errors; forget stale leaders."""
         self.forget_leaders([key for key, code in problems if code in error_codes.STALE_METADATA])
         final = [item for item in problems if not error_codes.retriable(item[1])]
         (topic, partition), code = (final or list(problems))[0]
@@ -364,7 +364,7 @@ class Wire:
     def init_producer_id(
         self, transactional_id: str | None = None, *, transaction_timeout_ms: int = 60_000
     ) -> tuple[int, int]:
-        """InitProducerId: (producer id, epoch). With a transactional id the epoch goes up: older owners are fenced."""
+        """InitProducerId: (producer id, epoch). A transactional id's epoch goes up, which fences older owners."""
 
         def attempt() -> tuple[int, int]:
             broker_id = None
@@ -375,7 +375,7 @@ class Wire:
             )
             answer = self.connection(broker_id).call(request, version=2)
             if answer.error_code:
-                what = "no producer id was given" + (f" for {transactional_id}" if transactional_id else "")
+                what = "no producer id was assigned" + (f" for {transactional_id}" if transactional_id else "")
                 needs = f"Write on TransactionalId {transactional_id}" if transactional_id else "Write on Topic (any)"
                 raise error_codes.error_for(answer.error_code, what, where=Where(cluster=self.config.name), needs=needs)
             return int(answer.producer_id), int(answer.producer_epoch)
@@ -383,7 +383,7 @@ class Wire:
         return self.retrying(attempt)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """DeleteRecords: new log start by partition. Errors of single partitions raise, naming the first."""
+        """DeleteRecords: return the new log start by partition. Errors of partitions raise, naming the first."""
         low: dict[TopicPartition, int] = {}
 
         def attempt() -> None:
@@ -423,9 +423,9 @@ class Wire:
         max_wait_ms: int = 0,
         max_bytes: int = 32 * 1024 * 1024,
     ) -> list[fetch.FetchedPartition]:
-        """One fetch of each leader involved; errors stay in the answers (stale leaders are forgotten).
+        """Fetch once from each leader involved; errors stay in the answers, and stale leaders are forgotten.
 
-        :raises BrokerBusy: a quota holds fetches back beyond the patience.
+        :raises BrokerBusy: a quota delays fetches for longer than ``patience_seconds``.
         """
         leaders = self.leaders([(item.topic, item.partition) for item in ranges])
         found: list[fetch.FetchedPartition] = []
@@ -441,7 +441,7 @@ class Wire:
         return found
 
     def _fetch_at(self, connection: BrokerConnection, version: int, body: bytes) -> list[fetch.FetchedPartition]:
-        """A broker whose quota is used up answers at once and says nothing of any partition: asked again later."""
+        """Fetch; retry when a broker whose quota is used up answers immediately, without any partition."""
         began = time.monotonic()
         while True:
             answer = fetch.decode(connection.call_raw(fetch.API_KEY, version, [body]), version)
@@ -450,7 +450,7 @@ class Wire:
             pause = min(answer.throttle_time_ms / 1000, 1.0)
             if time.monotonic() + pause >= began + self.patience_seconds:
                 raise BrokerBusy(
-                    "the broker's quota holds fetches back",
+                    "the broker's quota delays fetches",
                     where=Where(cluster=self.config.name),
                     next_step="raise consumer_byte_rate of the migration's principal, or wait",
                 )
@@ -458,11 +458,11 @@ class Wire:
 
 
 def api_version(connection: BrokerConnection, api_key: int, highest: int) -> int:
-    """The highest version of an api that the broker and our hand-written codec know."""
+    """Return the highest version of an api that the broker and our hand-written codec know."""
     low, high = connection.api_versions.get(api_key, (0, highest))
     if low > highest:
         raise BrokerBusy(
-            f"api {api_key} needs version {low}, and this package knows {highest}",
+            f"the broker requires version {low} of api {api_key}, but this package only knows up to {highest}",
             where=Where(cluster=connection.config.name),
             next_step="use a newer version of this package",
         )
@@ -483,7 +483,7 @@ def _topic_metadata(topic: Any) -> TopicMetadata:
 
 
 def by_topic(keys: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Partitions grouped by topic, both ascending."""
+    """Group partitions by topic, both ascending."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(keys):
         topics.setdefault(topic, []).append(partition)

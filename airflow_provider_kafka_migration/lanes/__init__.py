@@ -1,1 +1,1 @@
-"""Who runs which lane and when: assignment, leases, slices, progress and figures of a copy job."""
+"""Which process runs which lane and when: assignment, leases, slices, progress and figures of a copy job."""

@@ -1,4 +1,7 @@
-"""Rates that were set while a migration runs: ``control/rates.json``, obeyed by copiers within seconds."""
+"""Assignment of partitions to lanes, pauses after failed slices, and rates.
+
+``control/rates.json`` has the rates that were set while a migration runs; copiers apply them within seconds.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 # Lanes: units of parallel work. A stable, size-balanced assignment of partitions.
 
 
-#: An empty partition costs a little, too: it is looked at in each slice.
+#: An empty partition has a small cost too: each slice checks it.
 _BASE_BYTES = 64 * 1024
 
 
 def assign_lanes(sizes: Mapping[TopicPartition, int], lanes: int) -> list[LanePlan]:
-    """Largest first, each to the lightest lane; ties by name and lane, so equal input gives equal lanes.
+    """Assign partitions, largest first, to the lightest lane; ties by name and lane: equal input gives equal lanes.
 
-    :param sizes: bytes by (topic, partition); below 0 where not known.
+    :param sizes: bytes by (topic, partition); negative where unknown.
     """
     count = max(1, min(lanes, len(sizes)))
     members: list[list[TopicPartition]] = [[] for _ in range(count)]
@@ -49,7 +52,7 @@ def assign_lanes(sizes: Mapping[TopicPartition, int], lanes: int) -> list[LanePl
 
 
 def add_to_lanes(lanes: list[LanePlan], added: Mapping[TopicPartition, int]) -> list[LanePlan]:
-    """New partitions join the lightest lane; what is assigned stays where it is."""
+    """Add new partitions to the lightest lane; partitions that are already assigned do not move."""
     weights = {lane.lane: lane.size_bytes + _BASE_BYTES * len(lane.partitions) for lane in lanes}
     members = {lane.lane: list(lane.partitions) for lane in lanes}
     sizes = {lane.lane: lane.size_bytes for lane in lanes}
@@ -66,19 +69,19 @@ def add_to_lanes(lanes: list[LanePlan], added: Mapping[TopicPartition, int]) -> 
 
 # -- lane pauses ------------------------------------------------------------------------------------------------------
 #
-# How long to wait before a lane is tried again. When a lane has failed for good is the coordinator's decision.
+# How long to wait before a lane is retried. The coordinator decides when a lane has failed permanently.
 
 
 _FIRST_SECONDS = 0.5
 _LONGEST_SECONDS = 30.0
-#: A job that follows its source may be inside a cutover, with producers stopped: it looks again sooner.
+#: A job that follows its source may be in a cutover, with producers stopped: it retries sooner.
 _LONGEST_FOLLOWING_SECONDS = 5.0
 
 
 class LanePauses:
-    """Counts the slices of each lane that failed in a row. Safe for use by several threads.
+    """Counts the consecutive failed slices of each lane. Thread-safe.
 
-    :param follows: the job goes on until it is told to stop.
+    :param follows: whether the job runs until a stop is requested.
     """
 
     def __init__(self, *, follows: bool = False) -> None:
@@ -87,10 +90,10 @@ class LanePauses:
         self._lock = threading.Lock()
 
     def after(self, lanes: Iterable[int], failed: Iterable[int]) -> float:
-        """Seconds to wait after a slice.
+        """Return the seconds to wait after a slice.
 
-        :param lanes: lanes of the slice; those that did not fail are forgotten.
-        :param failed: lanes in which something went wrong.
+        :param lanes: lanes of the slice; the counts of those that did not fail are reset.
+        :param failed: lanes in which something failed.
         """
         with self._lock:
             wrong = set(failed)
@@ -105,33 +108,33 @@ class LanePauses:
 # -- assignment -------------------------------------------------------------------------------------------------------
 
 
-#: Copiers look so often.
+#: How often copiers read the rates.
 ASK_SECONDS = 5.0
-#: Jobs whose rate can be set; a backup and a restore have that of the job whose place they take.
+#: Jobs whose rate can be set; a backup and a restore use the rate of the job that they replace.
 JOBS = ("seed", "tail")
 
 log = logging.getLogger(__name__)
 
 
 class Rates(Document):
-    """Bytes per second and lane, in place of what the spec says. Jobs that are not named keep the spec's."""
+    """Bytes per second and lane that override the spec's rates. Jobs that are not named keep the spec's rate."""
 
     version: int = 1
     migration_id: str
-    rates: dict[str, int] = Field(default_factory=dict, description="job to bytes per second and lane; 0: no limit")
+    rates: dict[str, int] = Field(default_factory=dict, description="bytes per second and lane, by job; 0: no limit")
     set_by: str = ""
     set_at: str = ""
 
 
 def rates_key(migration_id: str) -> str:
-    """Where the document is."""
+    """Return the key of the document."""
     return f"{migration_id}/control/rates.json"
 
 
 def read_rates(store: ObjectStore, migration_id: str) -> Rates:
-    """What was set; no rates if nothing was.
+    """Read the rates that were set; no rates if none were.
 
-    :raises DocumentUnreadable: somebody has written something else there.
+    :raises DocumentUnreadable: the object is not a document of rates.
     """
     data = store.get(rates_key(migration_id))
     if data is None:
@@ -139,7 +142,7 @@ def read_rates(store: ObjectStore, migration_id: str) -> Rates:
     try:
         return Rates.parse(data)
     except ValidationError as error:
-        # Its values are not shown: whoever wrote it may have put anything in there.
+        # Its values are not shown: the document may contain anything.
         problems = "; ".join(
             f"{'.'.join(map(str, item['loc'])) or 'document'}: {item['msg']}"
             for item in error.errors(include_url=False, include_input=False)
@@ -147,22 +150,22 @@ def read_rates(store: ObjectStore, migration_id: str) -> Rates:
         raise DocumentUnreadable(
             f"the document of rates cannot be read ({problems}); copiers keep the rates that they had",
             where=Where(migration_id=migration_id, path=rates_key(migration_id)),
-            next_step="write it again: kafka-migration throttle FILE --seed RATE --tail RATE, where the rate spec "
-            "stands for what the spec says",
+            next_step="write it again: kafka-migration throttle FILE --seed RATE --tail RATE, where RATE 'spec' means "
+            "the rate in the spec",
         ) from None
 
 
 def set_rates(
     store: ObjectStore, migration_id: str, changes: Mapping[str, int | None], *, set_by: str, set_at: str
 ) -> Rates:
-    """Change rates; those of other jobs stay.
+    """Change rates; the rates of other jobs stay the same.
 
-    :param changes: job to bytes per second and lane; 0: no limit; None: as the spec says.
+    :param changes: job -> bytes per second and lane; 0: no limit; None: the spec's rate.
     """
     try:
         before = read_rates(store, migration_id).rates
     except DocumentUnreadable:
-        # Setting rates is how a document is healed that cannot be read: copiers have gone on without it.
+        # Setting rates repairs an unreadable document, which copiers have ignored.
         before = {}
     rates = {**before, **changes}
     kept = {job: rate for job, rate in sorted(rates.items()) if rate is not None}
@@ -172,7 +175,7 @@ def set_rates(
 
 
 class RateWatch:
-    """The rate of a copier: that of its job, or what was set since."""
+    """The rate of a copier: its job's rate, or the one set since."""
 
     def __init__(self, job: CopyJob, store: ObjectStore) -> None:
         self._job = job
@@ -183,11 +186,11 @@ class RateWatch:
 
     @property
     def bytes_per_second(self) -> int | None:
-        """The limit in force; None: there is none."""
+        """The current limit; None: no limit."""
         return self._job.max_bytes_per_second if self._set is None else self._set or None
 
     def poll(self) -> None:
-        """Ask now and then. No answer, or one that cannot be read, changes nothing: the rate stays as it was."""
+        """Read the rates every few seconds. If they cannot be read, the rate stays the same."""
         now = time.monotonic()
         if now - self._asked_at < ASK_SECONDS:
             return
@@ -197,5 +200,5 @@ class RateWatch:
         except Transient as error:
             log.debug("the rates could not be read: %s", error)
         except DocumentUnreadable as error:
-            # A copy must not end by it.
-            log.warning("The rate stays as it was: %s", error)
+            # An unreadable document must not end a copy.
+            log.warning("The rate stays the same: %s", error)

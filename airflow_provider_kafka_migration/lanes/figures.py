@@ -1,8 +1,8 @@
-"""What copiers have moved in slices that are still under way. Results come at a slice's end, up to a minute later.
+"""What copiers have moved in slices that are still running. Results come only at a slice's end, up to a minute later.
 
 ``<migration_id>/progress/<job>/lane-000003.json`` holds the last slices of a lane with their figures so far. Readers
-add those that the driver has not merged yet. For people only: nothing is decided by it, and a write that fails is left
-out.
+add those that the driver has not merged yet. The figures are only for people: no decision depends on them, and a failed
+write is skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 WRITE_SECONDS = 2.0
-#: The driver may not have merged these yet.
+#: How many slices of a lane are kept; the driver may not have merged them yet.
 _KEPT_SLICES = 3
 SUMS = ("records", "copied_bytes", "source_bytes", "holes")
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class SliceFigures(Part):
-    """One slice of a lane so far."""
+    """Figures of one slice of a lane so far."""
 
     slice_number: int = Field(description="number of the lane's lease, ascending over all jobs")
     records: int = 0
@@ -57,7 +57,7 @@ def _prefix(migration_id: str, job_name: str) -> str:
 class FiguresWriter:
     """Writes the figures of a slice every few seconds, in a thread: the copier never waits for it.
 
-    :param names: which figures: the backup half of a split job only reads, its restore half counts the rest.
+    :param names: which figures to write: the backup half of a split job only reads; the restore half counts the rest.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FiguresWriter:
 
     @contextmanager
     def watching(self, copies: Sequence[PartitionCopy]) -> Iterator[None]:
-        """Write for as long as the block runs, and once more behind it; the block's end does not wait for that."""
+        """Write while the block runs, and once more after it; the block's end does not wait for that."""
         threading.Thread(target=self._run, args=(copies,), name=f"figures-{self._lane}", daemon=True).start()
         try:
             yield
@@ -124,22 +124,22 @@ def _read(store: ObjectStore, key: str) -> LaneFigures | None:
 
 
 def live_lanes(store: ObjectStore, migration_id: str, job_name: str) -> list[LaneFigures]:
-    """The figures of all lanes of a job, ascending."""
+    """Read the figures of all lanes of a job, ascending."""
     infos = store.list(_prefix(migration_id, job_name))
     found = (_read(store, key) for key in sorted(info.key for info in infos))
     return [item for item in found if item is not None]
 
 
 def not_merged(lanes: Sequence[LaneFigures], merged: Mapping[str, int]) -> list[SliceFigures]:
-    """Slices that are not in the sums of a progress document.
+    """Return the slices that are not in the sums of a progress document.
 
-    :param merged: number of the last slice that is, by lane; as text, since it comes from JSON.
+    :param merged: number of the last slice that is in the sums, by lane; the lane is text because it comes from JSON.
     """
     return [item for lane in lanes for item in lane.slices if item.slice_number > merged.get(str(lane.lane), 0)]
 
 
 def with_live_figures(store: ObjectStore, document: Mapping[str, Any]) -> dict[str, Any]:
-    """A progress document with what the slices under way have moved so far added to its sums."""
+    """Return a progress document whose sums include what the running slices have moved so far."""
     shown = dict(document)
     if not document or document.get("finished") or "slices" not in document:
         return shown
@@ -162,10 +162,10 @@ def with_live_figures(store: ObjectStore, document: Mapping[str, Any]) -> dict[s
 
 # -- earlier runs -----------------------------------------------------------------------------------------------------
 #
-# What earlier drivers of a copy job have counted, so that figures speak of the job and not of its last driver.
+# What earlier drivers of a copy job have counted, so that figures describe the job and not only its last driver.
 #
-# These sums are for people while a job runs. A driver that is killed has not counted its last slices; the exact number
-# of records at the end comes from the target's log (``PartitionResult.total_records``).
+# These sums are for people while a job runs. A killed driver has not counted its last slices; the exact number of
+# records at the end comes from the target's log (``PartitionResult.total_records``).
 
 
 _SUMS = ("records", "copied_bytes", "source_bytes", "holes", "transaction_holes", "seconds")
@@ -175,9 +175,9 @@ _SUMS = ("records", "copied_bytes", "source_bytes", "holes", "transaction_holes"
 class EarlierRuns:
     """Sums over the drivers before this one.
 
-    :param runs: how many there were.
-    :param sums: by the names that progress documents have.
-    :param slices: number of the last slice that is in them, by lane.
+    :param runs: how many drivers there were.
+    :param sums: sums by the names used in progress documents.
+    :param slices: number of the last slice in the sums, by lane.
     """
 
     runs: int
@@ -186,15 +186,15 @@ class EarlierRuns:
 
     @classmethod
     def read(cls, store: ObjectStore, migration_id: str, job: str) -> EarlierRuns:
-        """From the progress document that the last driver has left; nothing if there was none."""
+        """Read the sums from the progress document of the last driver; all zero if there was none."""
         data = store.get(f"{migration_id}/progress/{job}.json")
         document = json.loads(data) if data else {}
-        # Documents of earlier releases speak of one driver only.
+        # Documents of earlier releases describe only one driver.
         found = document.get("all_runs") or document
         runs = int(found.get("runs", 1)) if document else 0
         sums = {name: found.get(name, 0) for name in _SUMS}
         slices = dict(document.get("slices") or {})
-        # What a killed driver has not merged, its copiers have told.
+        # The copiers have reported what a killed driver did not merge.
         lanes = live_lanes(store, migration_id, job)
         for item in not_merged(lanes, slices):
             for name in SUMS:
@@ -205,24 +205,24 @@ class EarlierRuns:
         return cls(runs, sums, slices)
 
     def with_run(self, progress: Mapping[str, Any]) -> dict[str, float]:
-        """The sums with those of the present driver."""
+        """Return the sums including those of the current driver."""
         sums = {name: self.sums[name] + progress[name] for name in _SUMS}
         return {"runs": self.runs + 1, **sums, "seconds": round(sums["seconds"], 3)}
 
 
 # -- stuck ------------------------------------------------------------------------------------------------------------
 #
-# Partitions of a job that are not copied at present: stuck ones are tried again, failed ones wait for a person.
+# Partitions of a job that are not being copied: stuck ones are retried, failed ones wait for a person.
 #
-# Whoever follows a source for days must hear of both: in log lines, in the progress document, and from there in
-# ``status``, in the drain and in notifications.
+# The operators of a job that follows a source for days must be told about both: in log lines, in the progress
+# document, and from there in ``status``, in the drain and in notifications.
 
 
-#: The progress document names so many of them at most; its figures count all.
+#: Most partitions that the progress document names; its figures count all of them.
 MAX_NAMED = 20
-#: A partition that changes its leader is stuck for a moment: no line before that.
+#: A partition whose leader changes is stuck for a moment; nothing is logged before this time.
 QUIET_SECONDS = 5.0
-#: A line that would say the same again waits so long; one with news waits less.
+#: Wait before a line is repeated; a line about more partitions waits less.
 REPEAT_SECONDS = 60.0
 NEWS_SECONDS = 10.0
 
@@ -231,10 +231,10 @@ State = Literal["failed", "stuck"]
 
 @dataclass(frozen=True)
 class Trouble:
-    """A partition that is not copied.
+    """A partition that is not being copied.
 
-    :param state: ``failed``: nobody tries again until a person has done something; ``stuck``: tried again.
-    :param seconds: for how long.
+    :param state: ``failed``: not retried until a person has acted; ``stuck``: retried.
+    :param seconds: how long it has not been copied.
     :param error: ``MigrationError.as_dict()``.
     """
 
@@ -246,11 +246,11 @@ class Trouble:
 
     @property
     def reason(self) -> str:
-        """Code and what has failed."""
+        """The error's code and what failed."""
         return f"[{self.error.get('code', 'UNKNOWN')}] {self.error.get('what', 'no reason is known')}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For the progress document."""
+        """Return the entry for the progress document."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -263,28 +263,28 @@ class Trouble:
 
 
 def in_order(troubles: Sequence[Trouble]) -> list[Trouble]:
-    """Failed ones first, then those that are stuck for longest."""
+    """Sort troubles: failed partitions first, then those stuck the longest."""
     return sorted(troubles, key=lambda item: (item.state != "failed", -item.seconds, item.topic, item.partition))
 
 
 def sentence(job: str, state: str, troubles: Sequence[Trouble]) -> str:
-    """What a person has to know of failed, or of stuck, partitions that have one reason."""
+    """Describe for people failed, or stuck, partitions that have the same reason."""
     first, longest = troubles[0], max(item.seconds for item in troubles)
     several = len(troubles) > 1
     count = f"{len(troubles)} partitions" if several else "1 partition"
     if state == "failed":
-        what = "cannot be copied, and nobody tries again until a person has done something"
+        what = "cannot be copied, and will not be retried until a person has acted"
     else:
-        what = f"cannot be copied for {longest:.0f} s now, and {'are' if several else 'is'} tried again"
+        what = f"could not be copied for {longest:.0f} s, and {'are' if several else 'is'} being retried"
     place = f"{'the first is ' if several else ''}{first.topic}-{first.partition}"
     text = f"{job}: {count} {what} ({place}): {first.reason}"
     return f"{text}. Next: {first.error['next_step']}" if first.error.get("next_step") else text
 
 
 class TroubleLines:
-    """Writes log lines of a job's troubles: soon when they are new, now and then while they last, once at the end.
+    """Logs a job's troubles: soon when they are new, periodically while they last, once at the end.
 
-    Partitions with the same reason share a line: a dead broker has hundreds of them.
+    Partitions with the same reason share a line: a dead broker affects hundreds of them.
 
     :param job: name of the job, for people.
     """
@@ -296,7 +296,7 @@ class TroubleLines:
         self._since: float | None = None
 
     def tell(self, troubles: Sequence[Trouble]) -> None:
-        """Take in all troubles that there are now."""
+        """Log what is due, given all current troubles."""
         now = self._clock()
         groups: dict[tuple[str, str], list[Trouble]] = {}
         for item in in_order(troubles):
@@ -311,7 +311,7 @@ class TroubleLines:
                 )
         if self._since is not None and not troubles:
             log.warning(
-                "%s: all partitions are copied again, %.0f s after the first line about them",
+                "%s: all partitions are being copied again, %.0f s after the first line about them",
                 self._job,
                 now - self._since,
             )

@@ -1,8 +1,8 @@
-"""Drives a copy job from outside of the copiers: what is left, what failed for good, progress, the end.
+"""Drives a copy job from outside the copiers: what is left, what has failed permanently, progress, the end.
 
-A job that ends by itself gives a partition up after some failures that could have passed: whoever runs it tries again.
-A job that follows its source (it has a ``stop_key``) has nobody above it that would: it tries again for as long as it
-runs, and tells who is stuck. Only what trying again cannot help fails a partition of it.
+A job that ends by itself gives up a partition after several transient failures; its caller retries. A job that follows
+its source (it has a ``stop_key``) has no caller that would: it retries for as long as it runs, and reports stuck
+partitions. Only an error that retrying cannot fix makes one of its partitions fail.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from airflow_provider_kafka_migration.lanes.figures import (
 from airflow_provider_kafka_migration.lanes.slices import lane_failed, run_slice
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Errors that the next slice may heal, in a row, before a partition counts as failed.
+#: Consecutive transient errors before a partition counts as failed.
 MAX_TRANSIENT_ROUNDS = 5
-#: The same in time, for slices that end while something is still tried again: they end without an error.
+#: The same as a time, for slices that end while something is still being retried: they end without an error.
 MAX_STUCK_SECONDS = 300.0
-#: A slice may wait for its lease (the length of a slice) and for answers; beyond that it hangs.
+#: A slice may wait for its lease (the length of a slice) and for answers; after that it counts as hanging.
 OVERDUE_SECONDS = 60.0
 _PROGRESS_SECONDS = 2.0
 #: Jobs that write to the target.
@@ -60,14 +60,14 @@ _Key = tuple[str, int, bool]
 
 
 def failure_kind(errors: Iterable[object]) -> type[CopyFailed] | type[CopyStalled]:
-    """The class of error for partitions that failed with these (``MigrationError.as_dict()``, or None)."""
+    """Return the error class for partitions that failed with these errors (``MigrationError.as_dict()``, or None)."""
     final = any(isinstance(error, dict) and error.get("kind") == "terminal" for error in errors)
     return CopyFailed if final else CopyStalled
 
 
 @dataclass
 class _Standing:
-    """What is known of one partition over all slices."""
+    """What is known about one partition over all slices."""
 
     result: PartitionResult | None = None
     records: int = 0
@@ -76,24 +76,24 @@ class _Standing:
     holes: int = 0
     transaction_holes: int = 0
     transient_rounds: int = 0
-    #: what keeps it from being copied, and since when (monotonic clock)
+    #: what prevents copying it, and since when (monotonic clock)
     trouble: dict[str, object] | None = None
     stuck_since: float | None = None
     gaps: tuple[tuple[int, int], ...] = ()
     overtaken: tuple[int, ...] = ()
     went_back: tuple[tuple[int, int], ...] = ()
-    #: target log end as the last slice that took it over, maybe of an earlier driver, has left it
+    #: target log end left by the last slice that took the partition over, possibly of an earlier driver
     end_offset: int = -1
     done: bool = False
     failed: bool = False
-    #: by all runs, as the target's log has them; -1: not known yet
+    #: of all runs, according to the target's log; -1: not known yet
     total_records: int = -1
     total_holes: int = -1
-    #: its stop lies where it began: nothing is to be copied of it
+    #: its stop lies where it begins: there is nothing to copy
     empty: bool = False
 
     def is_well(self) -> None:
-        """A slice went without trouble; also after a person has healed what had failed."""
+        """Reset after a slice without trouble, also after a person has fixed what had failed."""
         self.transient_rounds = 0
         self.trouble, self.stuck_since, self.failed = None, None, False
 
@@ -103,9 +103,9 @@ def _keys(job: CopyJob) -> list[_Key]:
 
 
 class JobProgress:
-    """Merges the results of slices. One per driver; its state is only for progress, the target's log decides.
+    """Merges the results of slices. One per driver; its state is only for progress, the target's log is authoritative.
 
-    :param store: of the journal location.
+    :param store: the object store of the journal location.
     :param on_progress: called with the progress document every few seconds.
     """
 
@@ -118,7 +118,7 @@ class JobProgress:
         self._standing = {key: _Standing() for key in _keys(job)}
         self._began = time.monotonic()
         self._written_at = 0.0
-        #: results may come in another thread than the one that ticks
+        #: results may arrive in another thread than the one that calls :meth:`tick`
         self._lock = threading.RLock()
         self._run = secrets.token_hex(4)
         self._lines = TroubleLines(job.name)
@@ -131,7 +131,7 @@ class JobProgress:
         self._slices = dict(self._earlier.slices)
 
     def _read_earlier_ends(self) -> None:
-        """What drivers before this one have seen: else a log that went back between two of them would go unnoticed."""
+        """Read what earlier drivers saw; otherwise a log that went back between two drivers would go unnoticed."""
         for name in _WRITING_JOBS if self.job.name in _WRITING_JOBS else ():
             data = self._store.get(f"{self.job.migration_id}/progress/{name}.json")
             for item in json.loads(data)["partitions"] if data else ():
@@ -141,17 +141,17 @@ class JobProgress:
 
     @property
     def follows(self) -> bool:
-        """The job goes on until it is told to stop, and nobody above it tries again."""
+        """Whether the job runs until a stop is requested, and its caller does not retry it."""
         return self.job.stop_key is not None
 
     def begin(self) -> None:
-        """Say that this driver runs, before its first slice has ended: what an earlier one has written is over."""
+        """Write progress before the first slice ends: it replaces what an earlier driver wrote."""
         self._try_to_write_progress()
 
     def tick(self, running_since: Mapping[int, float]) -> None:
-        """Called while nothing comes in: a slice that hangs brings no results, and nobody would hear of it.
+        """Report while no results arrive: a hanging slice has no results and would otherwise go unnoticed.
 
-        :param running_since: since when the present slice of each lane runs (monotonic clock).
+        :param running_since: when the current slice of each lane began (monotonic clock).
         """
         with self._lock:
             now = time.monotonic()
@@ -166,11 +166,11 @@ class JobProgress:
 
     def _note_overdue(self, lane: CopyLane, seconds: float) -> None:
         error = Transient(
-            f"the slice of lane {lane.lane} has not ended after {seconds:.0f} s; it should have after "
+            f"the slice of lane {lane.lane} has not ended after {seconds:.0f} s; it should end after "
             f"{self.job.slice_seconds} s",
             where=Where(migration_id=self.job.migration_id, phase=self.job.name),
-            next_step="look at the process that runs it (on Spark: its executor, and whether there is a free one); "
-            "killing it does no harm, the next slice goes on from the target's log end",
+            next_step="check the process that runs it (on Spark: its executor, and whether one is free); "
+            "killing it does no harm, because the next slice continues from the target's log end",
         ).as_dict()
         for spec in lane.partitions:
             standing = self._standing.get((*spec.key, lane.half == "backup"))
@@ -180,9 +180,9 @@ class JobProgress:
                     standing.stuck_since = time.monotonic() - seconds
 
     def _look_for_end(self) -> None:
-        """A stop that lies where a partition begins (an empty one; all of them in a rollback) needs no broker.
+        """Look for stops that lie where a partition begins (an empty one; all in a rollback): they need no broker.
 
-        Whoever is stuck would otherwise be tried again for ever. The stop may be taken back, so it is not kept.
+        A stuck partition would otherwise be retried forever. The stop may be withdrawn, so it is not kept.
         """
         now = time.monotonic()
         stuck = any(item.trouble is not None for item in self._standing.values())
@@ -193,7 +193,7 @@ class JobProgress:
         try:
             stop = StopAt.in_force(self._store.get(self.job.stop_key))
         except Transient as error:
-            log.warning("Where to stop could not be read: %s", error)
+            log.warning("The stop offsets could not be read: %s", error)
             return
         for spec in self.job.partitions:
             until = None if stop is None else stop.offset(*spec.key)
@@ -203,7 +203,7 @@ class JobProgress:
                     self._standing[key].empty = is_empty
 
     def refresh_job(self) -> None:
-        """Take up partitions that were added to a tail's job while it runs, and let go of those taken out."""
+        """Add partitions that were added to a tail's job while it runs, and drop those that were removed."""
         now = time.monotonic()
         if self.job.name != "tail" or now - self._refreshed_at < _REFRESH_SECONDS:
             return
@@ -217,15 +217,15 @@ class JobProgress:
         if job.generation != self.job.generation:
             return
         if job.lanes == self.job.lanes:
-            # What the source may do to its records follows its configs: the next slices go by the new rules.
+            # What the source may do to its records depends on its configs: the next slices use the new rules.
             self.job = self.job.model_copy(update={"proof": job.proof, "tombstones": job.tombstones})
             return
         standing = {key: self._standing.get(key, _Standing()) for key in _keys(job)}
-        log.info("The job has %d partitions now, before %d", len(standing), len(self._standing))
+        log.info("The job now has %d partitions, it had %d", len(standing), len(self._standing))
         self.job, self._standing = job, standing
 
     def remaining_lanes(self) -> list[CopyLane]:
-        """Lanes that still have work, with the partitions that do."""
+        """Return the lanes that still have work, each with its unfinished partitions."""
         lanes = []
         for lane in self.job.lanes:
             left = [spec for spec in lane.partitions if not self._is_over((*spec.key, lane.half == "backup"))]
@@ -235,21 +235,21 @@ class JobProgress:
 
     def _is_over(self, key: _Key) -> bool:
         standing, backup = self._standing[key], self._standing.get((*key[:2], True))
-        # Without its backup a restore has nothing to wait for.
+        # If its backup has failed, a restore has nothing to wait for.
         return standing.done or standing.failed or standing.empty or (backup is not None and backup.failed)
 
     def _failure(self, key: _Key) -> _Standing | None:
-        """What has failed of a partition: itself, or the backup that it is restored from; nothing once it is done."""
+        """Return what failed: the partition, or the backup it is restored from; None once the partition is done."""
         both = (self._standing[key], self._standing.get((*key[:2], True)))
         return next((item for item in both if item is not None and item.failed and not item.done), None)
 
     @property
     def finished(self) -> bool:
-        """Every partition is done, or has failed for good."""
+        """Whether every partition is done or has failed permanently."""
         return all(self._is_over(key) for key in self._standing)
 
     def record(self, results: Iterable[PartitionResult]) -> None:
-        """Take in the results of slices and write progress now and then."""
+        """Merge the results of slices and write progress every few seconds."""
         with self._lock:
             self._record(results)
 
@@ -283,7 +283,7 @@ class JobProgress:
             self._try_to_write_progress()
 
     def _try_to_write_progress(self) -> None:
-        """A figure that cannot be stored now must not stop a copy; the last one is written by :meth:`check`."""
+        """Write progress; a failure must not stop a copy, and :meth:`check` writes the last one."""
         try:
             self.write_progress()
         except Transient as error:
@@ -291,7 +291,7 @@ class JobProgress:
 
     @staticmethod
     def _went_back(standing: _Standing, now: PartitionResult) -> tuple[tuple[int, int], ...]:
-        """Where the target's log end went back: within the slice, and since the slice before it."""
+        """Return where the target's log end went back: within the slice, and since the previous slice."""
         since: tuple[tuple[int, int], ...] = ()
         if 0 <= now.resumed_offset < standing.end_offset:
             since = ((standing.end_offset, now.resumed_offset),)
@@ -310,13 +310,13 @@ class JobProgress:
         if standing.stuck_since is None:
             standing.stuck_since = now - result.trouble_seconds
         standing.trouble = error
-        # A slice that ended in the middle of trying again is no failed round, however many of them there are.
+        # Slices that ended while still retrying are not failed rounds, however many there are.
         standing.transient_rounds += result.error is not None
         exhausted = standing.transient_rounds >= MAX_TRANSIENT_ROUNDS or now - standing.stuck_since >= MAX_STUCK_SECONDS
         standing.failed = error["kind"] == "terminal" or (exhausted and not self.follows)
 
     def troubles(self) -> list[Trouble]:
-        """Partitions that are not copied at present: failed ones first, then those that are stuck for longest."""
+        """Return the partitions that are not being copied: failed ones first, then those stuck the longest."""
         now = time.monotonic()
         found = []
         for key in sorted(key for key in self._standing if not key[2]):
@@ -328,13 +328,13 @@ class JobProgress:
         return in_order(found)
 
     def _troubled(self, key: _Key) -> _Standing | None:
-        """The half of a partition that is in trouble; failed before stuck."""
+        """Return the half of a partition that is in trouble; failed before stuck."""
         both = [item for item in (self._standing[key], self._standing.get((*key[:2], True))) if item is not None]
         both = [item for item in both if item.trouble is not None and not item.done and not item.empty]
         return next((item for item in both if item.failed), both[0] if both else None)
 
     def progress(self) -> dict[str, object]:
-        """Progress as a document: totals and, per partition, where it stands. Of backup halves only what they read."""
+        """Return the progress document: totals and the state per partition. Backup halves only count what they read."""
         seconds = max(time.monotonic() - self._began, 1e-6)
         troubles = self.troubles()
         stuck = [item.seconds for item in troubles if item.state == "stuck"]
@@ -346,9 +346,9 @@ class JobProgress:
             "migration_id": self.job.migration_id,
             "job": self.job.name,
             "generation": self.job.generation,
-            # Tells the documents of one driver from those of the driver before it.
+            # Distinguishes the documents of this driver from those of the previous one.
             "run": self._run,
-            # Written again every few seconds, also while nothing is copied: a reader sees that this driver lives.
+            # Rewritten every few seconds, even while nothing is copied: it shows readers that this driver is alive.
             "at": utc_now().isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "finished": self.finished,
             "partitions_total": len(keys),
@@ -362,7 +362,7 @@ class JobProgress:
             "copied_bytes": sum(item.copied_bytes for item in own),
             "source_bytes": sum(item.source_bytes for item in self._standing.values()),
             "total_bytes": sum(max(spec.size_bytes, 0) for spec in self.job.partitions),
-            # By the brokers' quotas, summed over lanes.
+            # Caused by the brokers' quotas, summed over lanes.
             "source_throttled_seconds": round(self._throttled["source"], 1),
             "target_throttled_seconds": round(self._throttled["target"], 1),
             "holes": sum(item.holes for item in own),
@@ -401,7 +401,7 @@ class JobProgress:
         }
 
     def write_progress(self) -> dict[str, object]:
-        """Write ``progress/<job>.json`` and tell the listener."""
+        """Write ``progress/<job>.json`` and call the listener."""
         self._written_at = time.monotonic()
         document = self.progress()
         self._store.put(f"{self.job.migration_id}/progress/{self.job.name}.json", rfc8785.dumps(document))  # type: ignore[arg-type]
@@ -410,10 +410,10 @@ class JobProgress:
         return document
 
     def check(self) -> dict[str, object]:
-        """The final progress document.
+        """Return the final progress document.
 
-        :raises CopyFailed: with every partition that could not be copied, and why.
-        :raises CopyStalled: the same, where each of the reasons may pass.
+        :raises CopyFailed: some partitions could not be copied; the error lists each with its reason.
+        :raises CopyStalled: the same, where every reason is transient.
         """
         document = self.write_progress()
         failed = [
@@ -431,7 +431,7 @@ class JobProgress:
                 where=Where(migration_id=self.job.migration_id, phase=self.job.name),
                 next_step=followed_by(
                     str(error["next_step"]) if isinstance(error, dict) else "see the task log",
-                    "clear the task: it goes on from the target's log ends",
+                    "clear the task: it continues from the target's log ends",
                 ),
                 details={"partitions": failed},
             )
@@ -440,10 +440,10 @@ class JobProgress:
 
 # -- local runner -----------------------------------------------------------------------------------------------------
 #
-# Runs a copy job in this process: a thread per lane. For the command line, tests and small migrations.
+# Runs a copy job in this process, with a thread per lane: for the command line, tests and small migrations.
 
 
-#: A look at lanes that rest.
+#: Wait between checks while all lanes pause.
 _REST_SECONDS = 0.1
 
 
@@ -457,10 +457,10 @@ def _slice_or_failure(
 
 
 class LocalRunner:
-    """Slices of all lanes side by side until the job is finished.
+    """Runs slices of all lanes in parallel until the job is finished.
 
-    :param threads: lanes at the same time.
-    :param stop: asked now and then; True ends early (the job goes on where it was when run again).
+    :param threads: how many lanes run in parallel.
+    :param stop: called regularly; True ends the run early (a later run continues where the job was).
     """
 
     def __init__(self, clients: Clients, *, threads: int = 4, stop: Callable[[], bool] | None = None) -> None:
@@ -469,19 +469,19 @@ class LocalRunner:
         self._stop = stop or (lambda: False)
 
     def run(self, job: CopyJob, *, on_progress: Callable[[dict[str, object]], None] | None = None) -> dict[str, object]:
-        """Copy until every partition is done; the final progress document.
+        """Copy until every partition is done; return the final progress document.
 
-        :raises CopyFailed: with all partitions that failed.
+        :raises CopyFailed: some partitions failed; the error lists all of them.
         """
         coordinator = JobProgress(job, self._clients.store(job.journal_location), on_progress=on_progress)
         coordinator.begin()
         running: dict[Future[list[PartitionResult]], int] = {}
-        #: when a lane of which nothing could be copied is tried again (monotonic clock)
+        #: when a lane of which nothing could be copied is retried (monotonic clock)
         rests: dict[int, float] = {}
-        #: since when the slice of a lane runs (monotonic clock)
+        #: when the current slice of a lane began (monotonic clock)
         began: dict[int, float] = {}
         pauses = LanePauses(follows=coordinator.follows)
-        # Both halves of a split job must run at the same time, or the one waits for the other.
+        # Both halves of a split job must run at the same time, otherwise one waits for the other.
         threads = max(self._threads, len(job.lanes)) if any(lane.half for lane in job.lanes) else self._threads
         with ThreadPoolExecutor(threads, "lane") as pool:
             while not coordinator.finished and not self._stop():
@@ -494,25 +494,25 @@ class LocalRunner:
                     coordinator.record(results)
                     in_vain = bool(results) and all(result.error or result.trouble for result in results)
                     rests[lane] = time.monotonic() + pauses.after([lane], [lane] if in_vain else [])
-                # Those that wait for a thread do not run yet.
+                # Slices that wait for a thread do not run yet.
                 under_way = {lane for future, lane in running.items() if future.running()}
                 began = {lane: began.get(lane, time.monotonic()) for lane in sorted(under_way)}
                 coordinator.tick(began)
-            # What the slices under way still do counts, also when they are told to stop: recorded gaps, for instance.
+            # The results of running slices count even after a stop was requested: recorded gaps, for instance.
             for future in running:
                 coordinator.record(future.result())
         return coordinator.check()
 
     def submit(self, spec: object, job_location: str, job_key: str, read_progress: object) -> None:
-        """As a runner of the core (``record.context.CopyRunner``): load the job document and run it.
+        """Load the job document and run it: the interface of a runner (``record.context.CopyRunner``).
 
-        :raises CopyFailed: with all partitions that failed.
+        :raises CopyFailed: some partitions failed; the error lists all of them.
         """
         self.run(self._clients.load_job(job_location, job_key))
 
     @staticmethod
     def _wait(running: dict[Future[list[PartitionResult]], int]) -> None:
-        """Until a slice has ended, or for a moment when all lanes rest."""
+        """Wait until a slice has ended, or for a moment while all lanes pause."""
         if running:
             wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
         else:

@@ -27,10 +27,10 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 # -- claim watch ------------------------------------------------------------------------------------------------------
 #
-# Data plane processes outlive the tasks that started them; this tells them that the migration has a new owner.
+# Data plane processes outlive the tasks that started them; this informs them that the migration has a new owner.
 #
-# ``<migration_id>/control/claim.json`` names the generation in force. It is a copy of what the journal says, small
-# enough to be asked for in each slice; the journal stays the authority for everything that is journaled.
+# ``<migration_id>/control/claim.json`` names the current generation. It is a copy of what the journal has, small
+# enough to be read in each slice; the journal remains the authority for everything that is journaled.
 
 
 _ASK_SECONDS = 2.0
@@ -46,12 +46,12 @@ class ClaimNotice(Document):
 
 
 def claim_key(migration_id: str) -> str:
-    """Where the notice is."""
+    """Return the key of the notice."""
     return f"{migration_id}/control/claim.json"
 
 
 def publish_claim(store: ObjectStore, migration_id: str, generation: int, owner: str) -> None:
-    """Tell copiers who holds the migration. An older generation never replaces a newer one."""
+    """Publish to copiers who owns the migration. An older generation never replaces a newer one."""
     data = store.get(claim_key(migration_id))
     if data is not None and ClaimNotice.parse(data).generation >= generation:
         return
@@ -60,7 +60,7 @@ def publish_claim(store: ObjectStore, migration_id: str, generation: int, owner:
 
 
 class ClaimWatch:
-    """Asked before and during slices: does the job's generation still hold the migration?"""
+    """Checks before and during slices whether the job's generation still owns the migration."""
 
     def __init__(self, job: CopyJob, store: ObjectStore) -> None:
         self._job = job
@@ -68,9 +68,9 @@ class ClaimWatch:
         self._asked_at = -_ASK_SECONDS
 
     def check(self) -> None:
-        """Ask now and then.
+        """Read the notice every few seconds.
 
-        :raises ClaimLost: another owner has taken the migration over.
+        :raises ClaimLost: another owner has taken over the migration.
         """
         now = time.monotonic()
         if now - self._asked_at < _ASK_SECONDS:
@@ -80,24 +80,24 @@ class ClaimWatch:
         notice = None if data is None else ClaimNotice.parse(data)
         if notice is not None and notice.generation > self._job.generation:
             raise ClaimLost(
-                f"{notice.owner} has taken the migration over (generation {notice.generation}); this copier is of "
+                f"{notice.owner} has taken over the migration (generation {notice.generation}); this copier belongs to "
                 f"generation {self._job.generation}",
                 where=Where(migration_id=self._job.migration_id, phase=self._job.name),
-                next_step="none: the new owner's copiers go on from the target's log ends",
+                next_step="none: the new owner's copiers continue from the target's log ends",
             )
 
 
 # -- leases -----------------------------------------------------------------------------------------------------------
 #
-# One owner per lane: nobody starts a slice before the former owner has ended or its slice has passed.
+# One owner per lane: no process starts a slice before the previous owner has ended or its slice has expired.
 #
 # ``<migration_id>/leases/<scope>/<lane:06d>/<number:08d>.json`` is create-only, so two newcomers never get the same
-# generation; ``<number>.ended`` beside it says that the owner sends nothing any more. Numbers count down with the
-# generations, so the newest lease comes first in a listing however many there were. All jobs that write to the target
-# share a scope: whoever owned a lane in the seed is waited for by the tail.
+# generation; ``<number>.ended`` next to it means that the owner no longer sends anything. Numbers count down as the
+# generations go up, so the newest lease comes first in a listing however many there were. All jobs that write to the
+# target share a scope: the tail waits for the owner of a lane in the seed.
 #
-# A newcomer that finds an owner which neither ended nor is known to be dead waits one full slice, by its own clock and
-# counted from its own first look: the owner's slice began before that, so it is over by then whatever clocks say.
+# A newcomer that finds an owner which has neither ended nor is known to be dead waits one full slice, by its own clock,
+# from the time it first saw the lease: the owner's slice began before that, so it is over by then whatever clocks say.
 
 
 _POLL_SECONDS = 0.25
@@ -106,7 +106,7 @@ _FIRST_NUMBER = 99_999_999
 
 @dataclass(frozen=True)
 class Identity:
-    """Who owns a lease: a process of one boot of one machine."""
+    """The owner of a lease: a process of one boot of one machine."""
 
     boot_id: str
     host: str
@@ -115,11 +115,11 @@ class Identity:
 
     @classmethod
     def of_this_process(cls) -> Identity:
-        """This process."""
+        """Return the identity of this process."""
         return cls(_boot_id(), socket.gethostname(), os.getpid(), _started_ticks(os.getpid()))
 
     def is_known_dead(self) -> bool:
-        """True only if it certainly is: the same boot of the same machine, and no such process any more."""
+        """Return True only if it certainly is dead: the same boot of this machine, and the process no longer exists."""
         if self.boot_id != _boot_id() or not self.boot_id:
             return False
         return _started_ticks(self.pid) != self.started_ticks
@@ -127,7 +127,7 @@ class Identity:
 
 def _boot_id() -> str:
     try:
-        # The pid namespace too: the same pid in another container is another process.
+        # Include the pid namespace: the same pid in another container is another process.
         namespace = os.readlink("/proc/self/ns/pid")
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip() + namespace
     except OSError:
@@ -135,7 +135,7 @@ def _boot_id() -> str:
 
 
 def _started_ticks(pid: int) -> int:
-    """Start time of a process in clock ticks since boot; -1 if there is no such process (or it is a zombie)."""
+    """Return a process's start time in clock ticks since boot; -1 if it does not exist (or is a zombie)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -146,7 +146,7 @@ def _started_ticks(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Lease:
-    """A slice of one lane, owned by this process until ``deadline`` (monotonic clock and time asleep)."""
+    """A slice of one lane, owned by this process until ``deadline`` (monotonic clock plus time asleep)."""
 
     generation: int
     deadline: Deadline
@@ -156,7 +156,7 @@ class Lease:
 class LeaseKeeper:
     """Takes and ends leases of one lane.
 
-    :param scope: who excludes each other: ``target`` for all jobs that write there, ``backup``.
+    :param scope: jobs of one scope exclude each other: ``target`` for all jobs that write there, or ``backup``.
     :param slice_seconds: length of a slice; the same for all copiers of a job.
     """
 
@@ -176,9 +176,9 @@ class LeaseKeeper:
         self._identity = identity or Identity.of_this_process()
 
     def acquire(self, give_up: Callable[[], bool] = lambda: False) -> Lease | None:
-        """Wait until the lane is free and take it; None if told to give up.
+        """Wait until the lane is free and take it; None if ``give_up`` returns True.
 
-        The deadline counts from before the lease object is written, so it is never later than others assume.
+        The deadline counts from before the lease object is written, so it is never later than other processes assume.
         """
         waited: dict[int, float] = {}
         while not give_up():
@@ -196,11 +196,11 @@ class LeaseKeeper:
         return None
 
     def end(self, lease: Lease) -> None:
-        """Say that this owner sends nothing any more."""
+        """Record that this owner no longer sends anything."""
         self._store.put(lease.key.removesuffix(".json") + ".ended", b"")
 
     def _newest(self) -> tuple[int, str | None, bool]:
-        """(generation, key, whether it ended) of the newest lease; (0, None, False) if there never was one."""
+        """(generation, key, whether it has ended) of the newest lease; (0, None, False) if there never was one."""
         ended = ""
         for info in self._store.list(self._prefix):
             stem, _, kind = info.key.rpartition(".")
@@ -244,12 +244,12 @@ class LeaseKeeper:
 # -- slices -----------------------------------------------------------------------------------------------------------
 
 
-#: A broker that does not answer holds a whole lane up for so long, no longer.
+#: Longest time that a broker that does not answer delays a whole lane.
 REQUEST_SECONDS = 10.0
 
 
 class StopOffsets:
-    """Where partitions stop: the job's own stop offsets, or the stop object once it is there."""
+    """Where partitions stop: the job's own stop offsets, or the stop object once it exists."""
 
     _POLL_SECONDS = 0.5
 
@@ -260,7 +260,7 @@ class StopOffsets:
         self._asked_at = 0.0
 
     def poll(self) -> StopAt | None:
-        """The stop object, asked for now and then."""
+        """Return the stop object, if it exists; it is read at intervals."""
         now = time.monotonic()
         if self._found is None and self._job.stop_key is not None and now - self._asked_at >= self._POLL_SECONDS:
             self._asked_at = now
@@ -268,7 +268,7 @@ class StopOffsets:
         return self._found
 
     def until(self, copy: PartitionCopy) -> int | None:
-        """Exclusive source offset where this partition stops, or None."""
+        """Return the exclusive source offset where this partition stops, or None."""
         if copy.spec.until_offset is not None:
             return copy.spec.until_offset
         return None if self._found is None else self._found.offset(*copy.key)
@@ -285,9 +285,9 @@ def run_slice(
 ) -> list[PartitionResult]:
     """Copy a lane for one slice; blocks. Never raises for a single partition: errors are in the results.
 
-    :param attempt: of the task, for logs only; owners are told apart by leases.
-    :param stop: asked now and then; True ends the slice early, whatever is left.
-    :raises ClaimLost: another owner has taken the migration over.
+    :param attempt: of the task, for logs only; leases distinguish owners.
+    :param stop: called regularly; True ends the slice early, whatever is left.
+    :raises ClaimLost: another owner has taken over the migration.
     :raises MigrationError: nothing of the lane could be done (cluster or storage unreachable).
     """
     name = job.name
@@ -323,7 +323,7 @@ def run_slice(
             opened.callback(found.close)
             return found
 
-        # All sockets are closed by then: nothing of this owner can reach a cluster except what the kernel already has.
+        # Runs after all sockets are closed: nothing from this owner can reach a cluster except what the kernel has.
         opened.callback(keeper.end, lease)
         stops.poll()
         rates.poll()
@@ -334,7 +334,7 @@ def run_slice(
             assert archive is not None
             copier = BackupCopier(job, lane, source=wire("source"), archive_store=archive, limits=limits)
         else:
-            # A restore is given nothing of the source: it may be where nobody can reach it, or be gone.
+            # A restore gets no access to the source, which may be unreachable from here or no longer exist.
             source = None if job.name == "restore" else wire("source")
             copier = LaneCopier(
                 job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
@@ -346,7 +346,7 @@ def run_slice(
 
 
 def lane_failed(lane: CopyLane, error: MigrationError) -> list[PartitionResult]:
-    """Results that say that nothing of a lane could be done."""
+    """Return results for a lane of which nothing could be copied."""
     return [
         PartitionResult(
             lane=lane.lane,

@@ -1,4 +1,4 @@
-"""Links on a task's page to what it left in object storage."""
+"""Links on a task's page to its documents in object storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULT_TEMPLATE = "https://s3.console.aws.amazon.com/s3/object/{bucket}?prefix=
 
 
 def browser_url(uri: str, template: str) -> str:
-    """An address for a browser: the template filled in for ``s3://``; empty for folders, which no browser may open."""
+    """Return an address for a browser: the filled-in template for ``s3://``; empty for folders (no browser access)."""
     scheme, _, rest = uri.partition("://")
     if scheme != "s3":
         return ""
@@ -23,10 +23,10 @@ def browser_url(uri: str, template: str) -> str:
 
 
 class StorageLink(BaseOperatorLink):
-    """A link to an object below the migration's locations. Made from the task's arguments when somebody looks at
-    its page; they hold references, so no secret is in it.
+    """A link to an object below the migration's locations. It is built from the task's arguments when its page is
+    opened; these hold references, so the link contains no secret.
 
-    :cvar location: which location of the spec.
+    :cvar location: the location in the spec.
     :cvar suffix: the object below ``<location>/<migration_id>/``.
     """
 
@@ -39,7 +39,7 @@ class StorageLink(BaseOperatorLink):
         return "Object"
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
-        """The address; empty where there is none."""
+        """Return the address; empty if there is none."""
         uri = getattr(operator, "storage_uris", {}).get(self.location)
         return browser_url(f"{uri}/{self.suffix}", self._template()) if uri else ""
 
@@ -51,7 +51,7 @@ class StorageLink(BaseOperatorLink):
 
 
 class JournalLink(StorageLink):
-    """The journal as text."""
+    """A link to the journal as text."""
 
     suffix = "journal.jsonl"
 
@@ -62,7 +62,7 @@ class JournalLink(StorageLink):
 
 
 class PlanLink(StorageLink):
-    """The plan."""
+    """A link to the plan."""
 
     suffix = "plan.json"
 
@@ -73,7 +73,7 @@ class PlanLink(StorageLink):
 
 
 class EvidenceLink(StorageLink):
-    """The signed evidence."""
+    """A link to the signed evidence."""
 
     location = "evidence"
     suffix = "evidence.json"

@@ -1,4 +1,4 @@
-"""Tells people about the events of a migration through any Airflow notifier that the spec names."""
+"""Notifies people about the events of a migration through any Airflow notifier that the spec names."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a notifier's templated arguments can use, beside the usual context.
+#: The first part of ``migration_message``, by event.
 SUBJECTS = {
     "drain_ready": "Kafka migration {migration_id}: ready for the cutover",
     "approval_wanted": "Kafka migration {migration_id}: {task_id} waits for an answer",
-    "trouble": "Kafka migration {migration_id}: {task_id} does not copy some partitions",
+    "trouble": "Kafka migration {migration_id}: {task_id} cannot copy some partitions",
     "failed": "Kafka migration {migration_id}: {task_id} failed",
     "finalized": "Kafka migration {migration_id}: finalized, the evidence is signed",
 }
-SILENT_SUBJECT = "Kafka migration {migration_id}: nothing is heard from the tail"
+SILENT_SUBJECT = "Kafka migration {migration_id}: nothing has been heard from the tail"
 
 
-#: Texts that were given to a notifier as they are.
+#: Texts that were passed to a notifier unchanged.
 _warned: set[str] = set()
 
 
 class MigrationNotifier(BaseNotifier):
-    """Runs the notifier of the spec (``notifications.notifier``), if it wants this event.
+    """Runs the notifier of the spec (``notifications.notifier``), if the spec selects this event.
 
     The arguments in ``notifications.kwargs`` are templates; ``{{ migration_id }}``, ``{{ migration_event }}`` and
-    ``{{ migration_message }}`` are there beside Airflow's usual variables. A notifier that fails is logged and does
-    no harm: a mail server that is down must not stop a migration.
+    ``{{ migration_message }}`` are available in addition to Airflow's usual variables. If the notifier fails, the error
+    is only logged: a mail server that is down must not stop a migration.
 
     :param event: drain_ready, approval_wanted, trouble, failed or finalized.
     :param spec: the migration; None takes it from the Params of the run.
@@ -58,7 +58,7 @@ class MigrationNotifier(BaseNotifier):
         self.spec = plain_spec(spec)
 
     def __eq__(self, other: object) -> bool:
-        """Equal by content, so that two parses of a DAG give equal DAGs."""
+        """Compare by content, so that two parses of a DAG yield equal DAGs."""
         return isinstance(other, MigrationNotifier) and (self.event, self.spec) == (other.event, other.spec)
 
     def __hash__(self) -> int:
@@ -71,7 +71,7 @@ class MigrationNotifier(BaseNotifier):
             if spec.notifications.notifier and self.event in spec.notifications.events:
                 load_notifier(spec)(_with_message(context, spec, self.event))
         except Exception:
-            log.exception("The notification of %s failed; the migration goes on", self.event)
+            log.exception("The notification of %s failed; the migration continues", self.event)
 
     def _spec_of(self, context: Context) -> MigrationSpec:
         task = context.get("task")
@@ -81,11 +81,11 @@ class MigrationNotifier(BaseNotifier):
 
 
 def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> BaseNotifier:
-    """The notifier of the spec; references in its arguments are replaced by what they lead to.
+    """Return the notifier of the spec, with the references in its arguments resolved.
 
-    A text that only looks like a reference, such as the tag ``env:prod``, stays as it is if it leads nowhere.
+    A text that only looks like a reference, such as the tag ``env:prod``, stays unchanged if it cannot be resolved.
 
-    :raises ConnectionInvalid: a reference leads nowhere, under a key that names a secret.
+    :raises ConnectionInvalid: a reference under a key that names a secret cannot be resolved.
     :raises SpecInvalid: the path does not name a notifier, or its arguments do not fit.
     """
     path = spec.notifications.notifier
@@ -107,9 +107,9 @@ def load_notifier(spec: MigrationSpec, resolver: Resolver | None = None) -> Base
 
 
 def _resolved(value: Any, resolver: Resolver, *, named: bool = False) -> Any:
-    """Arguments with secrets in place of references, and Airflow told to keep them out of its logs.
+    """Return the arguments with references replaced by secrets, which Airflow masks in its logs.
 
-    :param named: a key above says that it is a secret.
+    :param named: the name of a key above marks the value as a secret.
     """
     if isinstance(value, Mapping):
         return {key: _resolved(item, resolver, named=named or names_a_secret(str(key))) for key, item in value.items()}
@@ -129,10 +129,10 @@ def _resolved(value: Any, resolver: Resolver, *, named: bool = False) -> Any:
 
 
 def _warn_once(text: str, why: str) -> None:
-    """Once per process: a notifier may run often."""
+    """Warn once per process, because a notifier may run often."""
     if text not in _warned:
         _warned.add(text)
-        log.warning("The notifier gets %r as it is: as a reference it leads nowhere (%s)", text, why)
+        log.warning("The notifier gets %r unchanged: it cannot be resolved as a reference (%s)", text, why)
 
 
 def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
@@ -145,8 +145,8 @@ def _with_message(context: Context, spec: MigrationSpec, event: str) -> Context:
 
 
 def message(migration_id: str, event: str, context: Mapping[str, Any], task_id: str) -> str:
-    """One line for people; for a failure with the error's own what, where and next step, for trouble with the first."""
-    # Who waits for the tail copies nothing itself: it tells that nothing is heard from it.
+    """Return one line for people: for a failure with the error's text, for trouble with the trouble's text."""
+    # The task that waits for the tail copies nothing itself: its trouble is that the tail is silent.
     subject = SILENT_SUBJECT if event == "trouble" and task_id.endswith("drain_ready") else SUBJECTS[event]
     text = subject.format(migration_id=migration_id, task_id=task_id)
     if event == "trouble" and context.get(TROUBLE):

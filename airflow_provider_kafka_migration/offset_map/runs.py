@@ -1,7 +1,7 @@
-"""Where a source offset is found on the target: runs of constant shift, and exact answers for every offset.
+"""Maps source offsets to target offsets: runs of constant shift, and an exact answer for every offset.
 
-``equal`` is one run with shift 0, ``shifted`` one run with another shift, ``mapped`` several runs. Seed 001's formula
-``target_first + (committed - source_first)`` and its cases are what remains when there is one run.
+``equal`` is one run with shift 0, ``shifted`` one run with another shift, ``mapped`` several runs. With one run, the
+answer reduces to ``target_first + (committed - source_first)``, with the start and the end as special cases.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _OPEN = -1
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Source offsets from ``source_start`` on are found on the target from ``target_start`` on.
+    """A run: source offsets from ``source_start`` on are on the target from ``target_start`` on.
 
-    ``count`` offsets long; None: up to the next run, or open at the end.
+    It is ``count`` offsets long; None: up to the next run, or open at the end.
     """
 
     source_start: int
@@ -33,7 +33,7 @@ class OffsetRange:
 
     @property
     def shift(self) -> int:
-        """Source offset less target offset."""
+        """Source offset minus target offset."""
         return self.source_start - self.target_start
 
 
@@ -44,7 +44,7 @@ class How(StrEnum):
     EQUAL = "equal"
     #: another number, the same place
     EXACT = "exact"
-    #: no record had this offset any more; the next one's place
+    #: no record has this offset any more: the place of the next one
     HOLE_FORWARD = "hole_forward"
     #: below the first copied offset: the target's start
     RESET_TO_START = "reset_to_start"
@@ -55,24 +55,24 @@ class How(StrEnum):
 
 
 class TranslatedPosition(NamedTuple):
-    """A consumer that committed the source offset reads on at ``target_offset`` (None if skipped)."""
+    """A consumer that committed the source offset continues at ``target_offset`` (None if skipped)."""
 
     target_offset: int | None
     how: How
 
 
 class PartitionMap:
-    """The runs of one partition, ascending. Looking up is O(log runs); 16 bytes per run.
+    """The runs of one partition, ascending. A look-up is O(log runs); a run takes 16 bytes.
 
     The guarantee of :meth:`translate`: a consumer that starts at the answer reads next, on the target, the first record
-    whose source offset is at least the one asked for. (Of the records as they were copied: what the source compacts
-    away afterwards is still there on the target.)
+    whose source offset is at least the requested one. (This is about the records as they were copied: what the source
+    compacts away afterwards still exists on the target.)
 
-    :param runs: in order; the first one says where the partition starts and always stays. Runs of the same shift are
-        joined, other empty ones left out.
-    :param source_end_offset: one past the last source offset that was copied, holes included; None while copying.
-    :param target_end_offset: target log end that belongs to it.
-    :raises OffsetMapInvalid: runs that go backwards.
+    :param runs: in order; the first one is the partition's start and always stays. Runs of the same shift are joined,
+        and empty ones left out.
+    :param source_end_offset: one past the last source offset that was copied, including holes; None while copying.
+    :param target_end_offset: target log end that corresponds to ``source_end_offset``.
+    :raises OffsetMapInvalid: the runs go backwards.
     """
 
     __slots__ = ("_source", "_target", "source_end_offset", "target_end_offset")
@@ -102,7 +102,7 @@ class PartitionMap:
             if run.source_start - run.target_start == source[-1] - target[-1]:
                 return
             if len(source) > 1 and (run.source_start == source[-1] or run.target_start == target[-1]):
-                # Nothing lies in the run before: this one takes its place, and may continue the one before that.
+                # The previous run is empty: this one replaces it, and may continue the one before that.
                 source.pop()
                 target.pop()
                 self._push(run)
@@ -125,14 +125,14 @@ class PartitionMap:
         return f"PartitionMap({list(self.runs())}, {self.source_end_offset}, {self.target_end_offset})"
 
     def runs(self) -> Iterator[OffsetRange]:
-        """The runs with their lengths; the last one's is None while the partition is being copied."""
+        """Yield the runs with their lengths; the last one's is None while the partition is being copied."""
         last = len(self._source) - 1
         for index in range(last + 1):
             count = self._count(index) if index < last or self.source_end_offset is not None else None
             yield OffsetRange(self._source[index], self._target[index], count)
 
     def _count(self, index: int) -> int:
-        """Length of a run: until the source or the target goes over to the next one, or ends."""
+        """Return the length of a run: until the source or the target enters the next run, or ends."""
         if index + 1 < len(self._source):
             source_end, target_end = self._source[index + 1], self._target[index + 1]
         else:
@@ -142,7 +142,7 @@ class PartitionMap:
 
     @property
     def verdict(self) -> Verdict | None:
-        """``equal``, ``shifted`` or ``mapped``; None without a run."""
+        """The verdict: ``equal``, ``shifted`` or ``mapped``; None without a run."""
         if not self._source:
             return None
         if len(self._source) > 1:
@@ -151,24 +151,24 @@ class PartitionMap:
 
     @property
     def source_start_offset(self) -> int | None:
-        """First source offset that was copied."""
+        """The first source offset that was copied."""
         return self._source[0] if self._source else None
 
     @property
     def target_start_offset(self) -> int | None:
-        """Target offset of :attr:`source_start_offset`."""
+        """The target offset of :attr:`source_start_offset`."""
         return self._target[0] if self._target else None
 
     @property
     def last_run(self) -> OffsetRange | None:
-        """The run that appends go on with; its shift is the present one."""
+        """The run that appends continue; its shift is the present one."""
         return OffsetRange(self._source[-1], self._target[-1]) if self._source else None
 
     @property
     def skips_holes(self) -> bool:
-        """A run begins further on in the source than the one before it, less their target offsets: holes were left out.
+        """Whether the copy left out holes: a run has a larger shift than the one before it.
 
-        Too many markers make the shift smaller; only holes that were not filled make it larger.
+        Excess markers make the shift smaller; only holes that were not filled make it larger.
         """
         source, target = self._source, self._target
         shifts = (source[index] - target[index] for index in range(len(source) - 1, -1, -1))
@@ -180,12 +180,12 @@ class PartitionMap:
         return False
 
     def source_of(self, target_offset: int) -> int:
-        """Source offset of the record at a target offset."""
+        """Return the source offset of the record at a target offset."""
         index = max(bisect_right(self._target, target_offset) - 1, 0)
         return self._source[index] + target_offset - self._target[index]
 
     def translate(self, source_offset: int) -> TranslatedPosition:
-        """Where a consumer that committed ``source_offset`` goes on; see the class for the guarantee."""
+        """Return where a consumer that committed ``source_offset`` continues; see the class for the guarantee."""
         source, target = self._source, self._target
         if not source:
             return TranslatedPosition(None, How.SKIPPED)
@@ -196,7 +196,7 @@ class PartitionMap:
         index = bisect_right(source, source_offset) - 1
         distance = source_offset - source[index]
         count = self._count(index)
-        # One past a run is its own place only at the end of all.
+        # One past a run belongs to that run only if the run is the last one.
         if distance < count or (distance == count and index == len(source) - 1):
             found = target[index] + distance
             return TranslatedPosition(found, How.EQUAL if found == source_offset else How.EXACT)
@@ -210,11 +210,11 @@ class PartitionMap:
         return self._target[-1] + max(0, self.source_end_offset - self._source[-1])
 
     def source_position(self, target_end_offset: int) -> int:
-        """The next source offset to copy when the target's log ends at ``target_end_offset``.
+        """Return the next source offset to copy when the target's log ends at ``target_end_offset``.
 
-        Runs that start at or above it were written ahead and never appended: they do not count.
+        Runs that start at or above it were written ahead and never appended, so they do not count.
 
-        :raises OffsetMapInvalid: a map without runs.
+        :raises OffsetMapInvalid: the map has no runs.
         """
         if not self._source:
             raise OffsetMapInvalid("a map without runs has no position", next_step="plan the partition again")
@@ -225,7 +225,10 @@ class PartitionMap:
         return min(position, self._source[index + 1]) if index + 1 < len(self._source) else position
 
     def override(self, from_target_offset: int, runs: Iterable[OffsetRange]) -> bool:
-        """Drop the runs at or above a target offset, but not the first, then add others. True if some were dropped."""
+        """Drop the runs at or above a target offset, but not the first; then add others.
+
+        :returns: True if some were dropped.
+        """
         kept = max(bisect_left(self._target, from_target_offset), min(len(self), 1))
         dropped = kept < len(self._target)
         del self._source[kept:]
@@ -235,13 +238,13 @@ class PartitionMap:
         return dropped
 
     def copy(self) -> PartitionMap:
-        """An independent map with the same runs."""
+        """Return an independent map with the same runs."""
         twin = PartitionMap(source_end_offset=self.source_end_offset, target_end_offset=self.target_end_offset)
         twin._source, twin._target = self._source[:], self._target[:]
         return twin
 
     def closed(self, source_end_offset: int, target_end_offset: int) -> PartitionMap:
-        """The map of a finished copy. Runs that were written ahead beyond the target's end are left out."""
+        """Return the map of a finished copy, without runs that were written ahead beyond the target's end."""
         twin = self.copy()
         twin.override(target_end_offset, ())
         twin.source_end_offset, twin.target_end_offset = source_end_offset, target_end_offset
@@ -257,12 +260,12 @@ class MapEntry:
     map: PartitionMap
     target_topic: str = ""
     topic_id: str = ""
-    #: given if it is not what the map says of itself (``transactional``)
+    #: set if it differs from the map's own verdict (``transactional``)
     verdict: str = ""
 
 
 def build_offset_map_document(migration_id: str, entries: Iterable[MapEntry]) -> OffsetMapDocument:
-    """``offset-map.json`` of a migration; the same maps give the same bytes."""
+    """Build a migration's ``offset-map.json``; the same maps give the same bytes."""
     partitions = [
         MappedPartition(
             topic=entry.topic,
@@ -296,11 +299,14 @@ def _flat(partition_map: PartitionMap) -> list[int]:
 
 
 def read_partition_map(entry: MappedPartition) -> PartitionMap:
-    """The map that a document holds; raises :class:`OffsetMapInvalid`."""
+    """Read a partition's map from a document.
+
+    :raises OffsetMapInvalid: the runs are not complete, or go backwards.
+    """
     flat = entry.runs
     if len(flat) % 3 or (flat and (entry.source_start_offset is None or entry.target_start_offset is None)):
         raise OffsetMapInvalid(
-            "the runs of a partition are not complete",
+            "the runs of a partition's offset map are not complete",
             where=Where(topic=entry.topic, partition=entry.partition),
             next_step="take offset-map.json from the evidence bucket again",
         )
@@ -319,10 +325,10 @@ def read_partition_map(entry: MappedPartition) -> PartitionMap:
 
 
 def topic_key(topic: str) -> str:
-    """A topic's name as one part of a key. Kafka allows ``[a-zA-Z0-9._-]``; only a leading dot needs care."""
+    """Return a topic's name as one part of a key. Kafka allows ``[a-zA-Z0-9._-]``; only a leading dot needs care."""
     return f"%2E{topic[1:]}" if topic.startswith(".") else topic
 
 
 def topic_of_key(part: str) -> str:
-    """The topic's name back from :func:`topic_key`."""
+    """Return the topic's name from a :func:`topic_key`."""
     return f".{part[3:]}" if part.startswith("%2E") else part

@@ -1,14 +1,14 @@
-"""The runs of a partition's map in object storage, written ahead of the appends they speak of.
+"""The runs of a partition's map in object storage, written ahead of the appends that they describe.
 
 Create-only objects below ``<migration_id>/offset-map/<topic>/<partition>/``:
 
-* ``takeover-<attempt:06d>.json``: an incarnation of the copier says from which target offset it goes on. The name makes
+* ``takeover-<attempt:06d>.json``: the target offset from which an incarnation of the copier continues. The name makes
   attempts unique.
 * ``<from_target_offset:020d>-<attempt:06d>.json``: runs, before the first of their records is appended.
 
 A crash may leave runs that never were appended, and the next copier may decide otherwise, because the source was
-compacted meanwhile: each object voids what was said before it from its target offset on. Objects are read by attempt,
-take-over first, then by offset; so what a copier writes late, after another one has taken over, is voided.
+compacted meanwhile: each object voids earlier runs from its target offset on. Objects are read by attempt, take-over
+first, then by offset, so anything that a copier writes late, after another one has taken over, is void.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from airflow_provider_kafka_migration.errors import ObjectExists, OffsetMapConfl
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange, PartitionMap, topic_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: With more objects than this, a take-over writes the whole map as one object, so that loading stays cheap.
+#: If there are more objects than this, a take-over writes the whole map as one object, so that loading stays cheap.
 _CHECKPOINT_OBJECTS = 32
 _MAX_CLAIMS = 20
 _RUN_NAME = re.compile(r"(?:takeover|checkpoint|(?P<offset>[0-9]{20}))-(?P<attempt>[0-9]{6,})\.json")
 
 
 class _Name(NamedTuple):
-    """Sorts in reading order."""
+    """The name of a map object; sorts in reading order."""
 
     attempt: int
     #: -1 for take-overs
@@ -40,9 +40,9 @@ class _Name(NamedTuple):
 
 
 class RunLog:
-    """Reads and writes the runs of one partition. One instance per copier and partition.
+    """Reads and writes the runs of one partition. Use one instance per copier and partition.
 
-    :param base: the partition's first run, from the plan and journal; needs no object.
+    :param base: the partition's first run, from the plan and journal; it needs no object.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class RunLog:
         self._last_target_offset = -1
 
     def load(self) -> PartitionMap:
-        """The map as the objects tell it, open at its end.
+        """Read the map from the objects; it is open at its end.
 
-        :raises OffsetMapInvalid: an object that cannot be read, or is of another partition.
+        :raises OffsetMapInvalid: an object cannot be read, or belongs to another partition.
         """
         return self._fold(self._names())
 
@@ -82,7 +82,7 @@ class RunLog:
     def _name(self, key: str) -> _Name:
         match = _RUN_NAME.fullmatch(key.removeprefix(self.prefix))
         if match is None:
-            raise self._invalid(key, "its name has no meaning")
+            raise self._invalid(key, "its name is not that of a map object")
         return _Name(int(match["attempt"]), int(match["offset"] or -1), key)
 
     def _fold(self, names: list[_Name]) -> PartitionMap:
@@ -95,13 +95,13 @@ class RunLog:
         return found
 
     def take_over(self, target_end_offset: int) -> PartitionMap:
-        """The map up to the target's log end, for an incarnation that goes on from there; at each resume.
+        """Take the map over at each resume, and return it up to the target's log end, where the copier continues.
 
-        Runs at or above the end were never appended: they are left out, and voided for all readers. A partition that
-        has no objects yet gets none by this.
+        Runs at or above the log end were never appended: this leaves them out, and voids them for all readers. A
+        partition without objects still has none afterwards.
 
-        :raises OffsetMapInvalid: an object that cannot be read.
-        :raises OffsetMapConflict: other copiers take over all the time.
+        :raises OffsetMapInvalid: an object cannot be read.
+        :raises OffsetMapConflict: other copiers keep taking over.
         """
         self.attempt = None
         names = self._names()
@@ -114,7 +114,7 @@ class RunLog:
         return found
 
     def _claim(self, checkpoint: PartitionMap | None) -> None:
-        """Take the next attempt; nobody else gets it. With a checkpoint, older objects need not be read any more."""
+        """Claim the next attempt exclusively. With a checkpoint, older objects need no longer be read."""
         assert self._seen is not None
         attempt = max((name.attempt for name in self._seen), default=0) + 1
         for number in range(attempt, attempt + _MAX_CLAIMS):
@@ -125,7 +125,7 @@ class RunLog:
             self.attempt = number
             self._last_target_offset = -1
             return
-        raise self._conflict(self.prefix, f"{_MAX_CLAIMS} attempts were claimed by others")
+        raise self._conflict(self.prefix, f"other copiers claimed {_MAX_CLAIMS} attempts")
 
     def _put_takeover(self, attempt: int, checkpoint: PartitionMap | None) -> None:
         if checkpoint is None:
@@ -137,8 +137,8 @@ class RunLog:
     def write_ahead(self, runs: Sequence[OffsetRange]) -> None:
         """Make runs durable before the first of their records is appended.
 
-        :param runs: ascending, from the log end on that :meth:`take_over` was told.
-        :raises OffsetMapConflict: another copier has written to this partition's map since then.
+        :param runs: ascending, from the log end on that was passed to :meth:`take_over`.
+        :raises OffsetMapConflict: another copier has written to this partition's map since :meth:`take_over`.
         """
         if self._seen is None:
             raise ValueError("take_over() comes before write_ahead()")
@@ -147,7 +147,7 @@ class RunLog:
                 raise self._conflict(self.prefix, "another copier has begun to write runs")
             self._claim(None)
         elif runs[0].target_start <= self._last_target_offset:
-            # Objects of one attempt are read by offset: to take runs back needs another attempt.
+            # Objects of one attempt are read by offset, so revoking runs needs another attempt.
             self._seen = self._names()
             if any(name.attempt > self.attempt for name in self._seen):
                 raise self._conflict(self.prefix, "another copier has taken over")
@@ -160,9 +160,9 @@ class RunLog:
         try:
             self.store.put_new(key, data)
         except ObjectExists:
-            # The answer to an earlier try may have been lost: then it is what we wrote.
+            # The answer to an earlier try may have been lost: then the object has the same bytes.
             if self.store.get(key) != data:
-                raise self._conflict(key, "other runs are written for the same target offsets") from None
+                raise self._conflict(key, "the map already has other runs for the same target offsets") from None
         self._last_target_offset = runs[-1].target_start
 
     def _document(
@@ -182,17 +182,17 @@ class RunLog:
     def _read(self, key: str) -> RunsObject:
         data = self.store.get(key)
         if data is None:
-            raise self._invalid(key, "it is gone")
+            raise self._invalid(key, "it is missing")
         try:
             document = RunsObject.parse(data)
         except ValidationError as error:
-            raise self._invalid(key, f"{error.error_count()} fields are wrong") from None
+            raise self._invalid(key, f"{error.error_count()} of its fields are invalid") from None
         if (document.migration_id, document.topic, document.partition) != (
             self.migration_id,
             self.topic,
             self.partition,
         ):
-            raise self._invalid(key, f"it is of {document.migration_id} {document.topic}-{document.partition}")
+            raise self._invalid(key, f"it belongs to {document.migration_id} {document.topic}-{document.partition}")
         return document
 
     def _invalid(self, key: str, why: str) -> OffsetMapInvalid:
@@ -211,24 +211,24 @@ class RunLog:
 
 
 def _last_checkpoint(names: list[_Name]) -> int:
-    """Index of the last object that voids all before it; 0 without one."""
+    """Return the index of the last object that voids all before it; 0 without one."""
     return max((index for index, name in enumerate(names) if "/checkpoint-" in name.key), default=0)
 
 
 # -- maps -------------------------------------------------------------------------------------------------------------
 #
-# The offset maps of a lane's partitions, and the runs that its copier adds.
+# The offset maps of a lane's partitions, and the runs that the lane's copier adds.
 
 
 def base_run(spec: CopyPartition) -> OffsetRange:
-    """The first run of a partition, from the plan."""
+    """Return the first run of a partition, from the plan."""
     return OffsetRange(spec.source_start_offset, spec.target_start_offset)
 
 
 class LaneMaps:
-    """Maps of one lane. Most partitions have their base run only, and no object: one listing tells which have more.
+    """The maps of one lane. Most partitions have only their base run, and no object: one listing shows which have more.
 
-    :param check: raises when this owner may not write any more; asked before each write.
+    :param check: called before each write; raises when this owner may no longer write.
     """
 
     def __init__(self, store: ObjectStore, migration_id: str, check: Callable[[], None] = lambda: None) -> None:
@@ -242,8 +242,8 @@ class LaneMaps:
     def load(self, spec: CopyPartition, target_end_offset: int) -> PartitionMap:
         """Take the map of a partition over, before its copy resumes.
 
-        :param target_end_offset: the target's log end: runs at or above it were written ahead by somebody who died
-            before the first append of them, and are void.
+        :param target_end_offset: the target's log end: runs at or above it are void, because a copier wrote them ahead
+            and died before it appended any of their records.
         """
         if self._has_objects(spec):
             log = self._run_log(spec)
@@ -273,13 +273,13 @@ class LaneMaps:
 
     @property
     def maps(self) -> dict[tuple[str, int], PartitionMap]:
-        """Maps by (source topic, partition)."""
+        """The maps by (source topic, partition)."""
         return self._maps
 
     def write_ahead(self, spec: CopyPartition, confirmed_offset: int, runs: Sequence[OffsetRange]) -> None:
-        """Make runs durable, and known here, before the first of their records is appended.
+        """Make runs durable, and add them to the map, before the first of their records is appended.
 
-        :param confirmed_offset: the target's log end, from where on earlier runs are void.
+        :param confirmed_offset: the target's log end, from which on earlier runs are void.
         """
         self._check()
         log = self._logs.get(spec.key)

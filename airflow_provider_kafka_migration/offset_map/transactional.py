@@ -1,8 +1,8 @@
-"""The offset map of a partition that others write to as well: every run has its own length.
+"""The offset map of a partition that other producers write to as well: every run has its own length.
 
-Between two runs of ours lie transaction markers and records of others, so nothing follows from the next run about the
-length of the one before it, as it does in :class:`~.offset_map.PartitionMap`. A target offset is ours exactly if a run
-covers it.
+Transaction markers and records of other producers lie between two runs, so a run does not reach up to the next one as
+it does in :class:`~.offset_map.PartitionMap`. The migration wrote the record at a target offset exactly if a run covers
+the offset.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 
 class TransactionalMap(PartitionMap):
-    """Runs with lengths of their own, ascending on both sides. Looking up is O(log runs); 24 bytes per run.
+    """Runs with individual lengths, ascending on both sides. A look-up is O(log runs); a run takes 24 bytes.
 
-    The guarantee of :meth:`translate` is that of :class:`~.offset_map.PartitionMap`: of *our* records, the next one
-    read from the answer on is the first whose source offset is at least the one asked for.
+    The guarantee of :meth:`translate` is that of :class:`~.offset_map.PartitionMap`: of the *migration's* records, the
+    next one read from the answer on is the first whose source offset is at least the requested one.
 
     :param start: first source offset that is copied, and the target's log end when the copy began.
     :param copied_until_offset: one past the last source offset that is known to be copied (holes included), while the
         map is open.
     :param producer_ids: producer ids under which the runs were written.
-    :raises OffsetMapInvalid: runs that go backwards or overlap.
+    :raises OffsetMapInvalid: the runs go backwards or overlap.
     """
 
     __slots__ = ("_counts", "_start", "copied_until_offset", "producer_ids")
@@ -92,7 +92,7 @@ class TransactionalMap(PartitionMap):
         return f"TransactionalMap({self._start}, {list(self.runs())}, {self.source_end_offset})"
 
     def runs(self) -> Iterator[OffsetRange]:
-        """The runs, each with its length."""
+        """Yield the runs, each with its length."""
         for source, target, count in zip(self._source, self._target, self._counts, strict=True):
             yield OffsetRange(source, target, count)
 
@@ -101,45 +101,45 @@ class TransactionalMap(PartitionMap):
 
     @property
     def verdict(self) -> Verdict | None:
-        """Always ``transactional``."""
+        """The verdict, which is always ``transactional``."""
         return Verdict.TRANSACTIONAL
 
     @property
     def source_start_offset(self) -> int | None:
-        """First source offset that was copied, or would have been."""
+        """The first source offset that was copied, or would have been."""
         return self._start.source_start
 
     @property
     def target_start_offset(self) -> int | None:
-        """Where our first record is; the target's log end at the beginning if there is none yet."""
+        """The target offset of the first copied record; without one yet, the target's log end when the copy began."""
         return self._target[0] if self._target else self._start.target_start
 
     @property
     def skips_holes(self) -> bool:
-        """Holes are never filled."""
+        """Always True: a transactional copy never fills holes."""
         return True
 
     def source_of(self, target_offset: int) -> int:
-        """Source offset of our record at a target offset; of our next one where it is somebody else's."""
+        """Return the source offset of the copied record at a target offset, or of the next copied one behind it."""
         index = bisect_right(self._target, target_offset) - 1
         if index >= 0 and target_offset < self._target[index] + self._counts[index]:
             return self._source[index] + target_offset - self._target[index]
         return self._source[index + 1] if index + 1 < len(self._source) else self._copied_until()
 
     def source_position(self, target_end_offset: int) -> int:
-        """The next source offset to copy if the target's log ended there."""
+        """Return the next source offset to copy if the target's log ended at ``target_end_offset``."""
         index = bisect_left(self._target, target_end_offset) - 1
         if index < 0:
             return self._start.source_start
         return self._source[index] + min(target_end_offset - self._target[index], self._counts[index])
 
     def covers(self, target_offset: int) -> bool:
-        """Whether the record at a target offset is ours."""
+        """Return whether the migration wrote the record at a target offset."""
         index = bisect_right(self._target, target_offset) - 1
         return index >= 0 and target_offset < self._target[index] + self._counts[index]
 
     def overlaps(self, from_offset: int, until_offset: int) -> bool:
-        """Whether one of our records lies in ``[from_offset, until_offset)`` on the target."""
+        """Return whether a copied record lies in ``[from_offset, until_offset)`` on the target."""
         index = bisect_left(self._target, until_offset) - 1
         return index >= 0 and from_offset < self._target[index] + self._counts[index]
 
@@ -155,7 +155,7 @@ class TransactionalMap(PartitionMap):
         return self._start.target_start
 
     def translate(self, source_offset: int) -> TranslatedPosition:
-        """Where a consumer that committed ``source_offset`` goes on; see the class for the guarantee."""
+        """Return where a consumer that committed ``source_offset`` continues; see the class for the guarantee."""
         source, target, counts = self._source, self._target, self._counts
         if source_offset < self._start.source_start:
             return TranslatedPosition(target[0] if target else self._start.target_start, How.RESET_TO_START)
@@ -164,7 +164,7 @@ class TransactionalMap(PartitionMap):
         index = bisect_right(source, source_offset) - 1
         distance = source_offset - source[index] if index >= 0 else 0
         is_last = index == len(source) - 1
-        # One past a run is its own place only at the end of all.
+        # One past a run belongs to that run only if the run is the last one.
         if index >= 0 and (distance < counts[index] or (distance == counts[index] and is_last)):
             found = target[index] + distance
             return TranslatedPosition(found, How.EQUAL if found == source_offset else How.EXACT)
@@ -173,7 +173,10 @@ class TransactionalMap(PartitionMap):
         return TranslatedPosition(self._end() if is_last else target[index + 1], How.HOLE_FORWARD)
 
     def override(self, from_target_offset: int, runs: Iterable[OffsetRange]) -> bool:
-        """Drop what lies at or above a target offset, then add runs. True if something was dropped."""
+        """Drop what lies at or above a target offset, then add runs.
+
+        :returns: True if something was dropped.
+        """
         kept = bisect_left(self._target, from_target_offset)
         dropped = kept < len(self._target)
         del self._source[kept:], self._target[kept:], self._counts[kept:]
@@ -185,7 +188,7 @@ class TransactionalMap(PartitionMap):
         return dropped
 
     def copy(self) -> TransactionalMap:
-        """An independent map with the same runs."""
+        """Return an independent map with the same runs."""
         return TransactionalMap(
             self._start,
             self.runs(),
@@ -196,7 +199,7 @@ class TransactionalMap(PartitionMap):
         )
 
     def closed(self, source_end_offset: int, target_end_offset: int) -> TransactionalMap:
-        """The map of a finished copy; it ends with our last record, wherever the log ends by now."""
+        """Return the map of a finished copy; it ends with the last copied record, wherever the log ends by now."""
         twin = self.copy()
         twin.source_end_offset = source_end_offset
         twin.target_end_offset = min(twin._end(), target_end_offset)
@@ -204,7 +207,7 @@ class TransactionalMap(PartitionMap):
 
 
 def flat_runs(runs: Iterable[OffsetRange]) -> list[int]:
-    """Runs as gaps and lengths: three numbers a run, small ones where runs lie close together."""
+    """Return runs as gaps and lengths: three numbers per run, which are small where runs lie close together."""
     flat: list[int] = []
     source_end = target_end = 0
     for run in runs:
@@ -215,7 +218,10 @@ def flat_runs(runs: Iterable[OffsetRange]) -> list[int]:
 
 
 def runs_of(flat: list[int]) -> Iterator[OffsetRange]:
-    """The runs back from :func:`flat_runs`; raises ``ValueError`` for a list that is cut."""
+    """Yield the runs of :func:`flat_runs`.
+
+    :raises ValueError: the list is cut off.
+    """
     source_end = target_end = 0
     for source_gap, target_gap, count in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         run = OffsetRange(source_end + source_gap, target_end + target_gap, count)
@@ -224,12 +230,15 @@ def runs_of(flat: list[int]) -> Iterator[OffsetRange]:
 
 
 def read_map(entry: MappedPartition) -> PartitionMap:
-    """The map that a document holds, of either kind; raises :class:`OffsetMapInvalid`."""
+    """Read a partition's map, of either kind, from a document.
+
+    :raises OffsetMapInvalid: the runs are not complete, or go backwards.
+    """
     if entry.verdict != Verdict.TRANSACTIONAL.value:
         return read_partition_map(entry)
     if len(entry.runs) % 3 or entry.source_start_offset is None or entry.target_start_offset is None:
         raise OffsetMapInvalid(
-            "the runs of a partition are not complete",
+            "the runs of a partition's offset map are not complete",
             where=Where(topic=entry.topic, partition=entry.partition),
             next_step="take offset-map.json from the evidence bucket again",
         )
@@ -245,11 +254,11 @@ def read_map(entry: MappedPartition) -> PartitionMap:
 
 # -- transactional position -------------------------------------------------------------------------------------------
 #
-# Where the copy of a partition stands, as the metadata of an offset that a group commits on the target (KIP-656).
+# The position of a partition's copy, as an offset with metadata that a group commits on the target (KIP-656).
 #
-# The committed offset is the next *source* offset to copy. The metadata beside it has what only the commit makes true:
-# the target offsets of the records that were committed with it. Both are written by ``TxnOffsetCommit`` inside of the
-# transaction that has the records, so position, records and map can never differ.
+# The committed offset is the next *source* offset to copy. Its metadata has what only the commit makes true: the target
+# offsets of the records that were committed with it. ``TxnOffsetCommit`` writes both inside the transaction that has
+# the records, so position, records and map can never differ.
 #
 # The metadata is JSON of at most some thousand bytes (brokers refuse more than ``offset.metadata.max.bytes``, 4,096 by
 # default). Older runs go to pages in the object store, written before the commit that names them.
@@ -261,26 +270,30 @@ _VERSION = 1
 
 
 def group_name(migration_id: str) -> str:
-    """The group on the target whose offsets are source positions. Nobody is ever a member of it."""
+    """Return the group on the target whose offsets are source positions. It never has a member."""
     return f"kafka-migration.{migration_id}"
 
 
 def transactional_id(migration_id: str, target_topic: str, partition: int) -> str:
-    """Stable across restarts, lanes and runs of the DAG: whoever copies a partition fences all who did before."""
+    """Return the transactional id of a partition's copy.
+
+    It is stable across restarts, lanes and runs of the DAG, so a copier of a partition fences all earlier ones.
+    """
     return f"kafka-migration.{migration_id}.copy.{target_topic}-{partition}"
 
 
 @dataclass(frozen=True)
 class Position:
-    """What a commit says.
+    """The content of a commit.
 
     :param source_offset: next source offset to copy.
-    :param target_offset: one past our last committed record; the target's log end at the beginning before there is one.
+    :param target_offset: one past the last committed record; before there is one, the target's log end when the copy
+        began.
     :param start: first source offset that is copied, and the target's log end when the copy began.
     :param page: name of the newest page of the map; empty: there is none.
     :param runs: runs since that page, ascending.
-    :param producer_ids: under which these runs were written.
-    :param committed_at: seconds since 1970.
+    :param producer_ids: producer ids under which these runs were written.
+    :param committed_at: time of the commit, in seconds since 1970.
     :param source_epoch: leader epoch of the last source batch that was read by then; -1: not known.
     """
 
@@ -301,9 +314,9 @@ class Position:
         committed_at: int,
         source_epoch: int = -1,
     ) -> Position:
-        """The position after a transaction that has appended these runs.
+        """Return the position after a transaction that has appended these runs.
 
-        An epoch that is not known (-1) replaces one that is: it would not be that of this position.
+        An unknown epoch (-1) replaces a known one, which would not belong to the new position.
         """
         added = tuple(runs)
         last = added[-1] if added else None
@@ -319,11 +332,11 @@ class Position:
         )
 
     def paged(self, page: str) -> Position:
-        """The same position, its runs written to a page."""
+        """Return the same position with its runs moved to a page."""
         return replace(self, page=page, runs=(), producer_ids=())
 
     def metadata(self) -> str:
-        """The position as metadata of the committed offset; ASCII."""
+        """Return the position as metadata of the committed offset, in ASCII."""
         document: dict[str, object] = {
             "v": _VERSION,
             "start": [self.start.source_start, self.start.target_start],
@@ -342,9 +355,9 @@ class Position:
 
 
 def read_position(source_offset: int, metadata: str) -> Position:
-    """The position of a committed offset.
+    """Read the position of a committed offset.
 
-    :raises OffsetMapInvalid: metadata that this package has not written.
+    :raises OffsetMapInvalid: this package has not written the metadata.
     """
     try:
         document = json.loads(metadata)
@@ -365,13 +378,13 @@ def read_position(source_offset: int, metadata: str) -> Position:
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise OffsetMapInvalid(
             f"the metadata of a committed position cannot be read: {error}",
-            next_step="find who else commits offsets to the migration's group on the target; the migration has to "
-            "begin anew with another migration_id",
+            next_step="find out who else commits offsets to the migration's group on the target; then start the "
+            "migration again with another migration_id",
         ) from None
 
 
 def _packed(numbers: Sequence[int]) -> bytes:
-    """Unsigned varints. Gaps and lengths are never negative."""
+    """Return numbers as unsigned varints; gaps and lengths are never negative."""
     data = bytearray()
     for number in numbers:
         value = number
@@ -392,7 +405,7 @@ def _unpacked(data: bytes) -> list[int]:
             numbers.append(value)
             value = shift = 0
     if shift:
-        raise ValueError("the runs are cut")
+        raise ValueError("the runs are cut off")
     return numbers
 
 
@@ -407,9 +420,9 @@ _PARTITIONS_PER_REQUEST = 2_000
 def read_positions(
     wire: Wire, group: str, keys: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Position | MigrationError | None]:
-    """Position by (target topic, partition); None: there is none.
+    """Read the positions, by (target topic, partition); None: there is none.
 
-    :class:`BrokerBusy` where a transaction is being ended whose outcome the group does not know yet.
+    A partition has a :class:`BrokerBusy` while a transaction is being ended whose outcome the group does not know yet.
 
     :raises PermissionMissing: Describe on the group is missing.
     :raises Transient: the coordinator does not answer.
@@ -446,7 +459,7 @@ def _read(wire: Wire, group: str, keys: list[TopicPartition]) -> dict[TopicParti
 def _position(item: object, where: Where) -> Position | MigrationError | None:
     code, offset = int(item.error_code), int(item.committed_offset)  # type: ignore[attr-defined]
     if code == error_codes.UNSTABLE_OFFSET_COMMIT:
-        return BrokerBusy("a transaction is being ended", where=where, next_step="none: it is asked for again")
+        return BrokerBusy("a transaction is being ended", where=where, next_step="none: the position is read again")
     if code:
         return error_codes.error_for(code, "the position cannot be read", where=where)
     if offset < 0:
@@ -462,8 +475,8 @@ def _position(item: object, where: Where) -> Position | MigrationError | None:
 # Pages of the offset maps of transactional partitions, in the journal's object store.
 #
 # Objects below ``<migration_id>/transactional-map/<topic>/<partition>/``: ``<number:08d>-<digest>.json`` are pages,
-# ``begun.json`` says that a position was committed on the target. Pages are named by their content and written before
-# the commit that names them, so one that is there although its transaction was aborted does no harm: nobody names it.
+# ``begun.json`` records that a position was committed on the target. Pages are named by their content and written
+# before the commit that names them, so a page whose transaction was aborted does no harm: no commit names it.
 
 
 class MapPages:
@@ -480,7 +493,7 @@ class MapPages:
         self.prefix = f"{migration_id}/transactional-map/{topic_key(topic)}/{partition}/"
 
     def put(self, position: Position) -> Position:
-        """Write the runs of a position as a page; the position that names it in their place."""
+        """Write the runs of a position as a page; return the position with the page's name instead of the runs."""
         number = int(position.page.split("-", 1)[0]) + 1 if position.page else 1
         page = MapPage(
             migration_id=self._migration_id,
@@ -501,12 +514,12 @@ class MapPages:
             self._store.put_new(key, data)
         except ObjectExists:
             if self._store.get(key) != data:
-                raise self._invalid(key, "its content is not what its name says") from None
+                raise self._invalid(key, "its content does not match its name") from None
 
     def load(self, position: Position) -> TransactionalMap:
-        """The whole map of a committed position.
+        """Read the whole map of a committed position.
 
-        :raises OffsetMapInvalid: a page is gone, or was changed.
+        :raises OffsetMapInvalid: a page is missing, or was changed.
         """
         pages = list(self._chain(position.page))
         pages.reverse()
@@ -523,7 +536,7 @@ class MapPages:
         )
 
     def _chain(self, name: str) -> Iterator[MapPage]:
-        """Pages from the newest on."""
+        """Yield the pages, the newest first."""
         while name:
             page = self._read(name)
             yield page
@@ -533,50 +546,50 @@ class MapPages:
         key = f"{self.prefix}{name}.json"
         data = self._store.get(key)
         if data is None:
-            raise self._invalid(key, "it is gone")
+            raise self._invalid(key, "it is missing")
         if hashlib.sha256(data).hexdigest()[:24] != name.split("-", 1)[1]:
-            raise self._invalid(key, "its content is not what its name says")
+            raise self._invalid(key, "its content does not match its name")
         try:
             page = MapPage.parse(data)
         except ValidationError as error:
-            raise self._invalid(key, f"{error.error_count()} fields are wrong") from None
+            raise self._invalid(key, f"{error.error_count()} of its fields are invalid") from None
         if (page.migration_id, page.topic, page.partition) != (self._migration_id, self._topic, self._partition):
-            raise self._invalid(key, f"it is of {page.migration_id} {page.topic}-{page.partition}")
+            raise self._invalid(key, f"it belongs to {page.migration_id} {page.topic}-{page.partition}")
         return page
 
     # -- whether a position was ever committed -----------------------------------------------------------------------
 
     def has_begun(self) -> bool:
-        """Whether a position of this partition was committed on the target once."""
+        """Return whether a position of this partition was ever committed on the target."""
         return self._store.get(f"{self.prefix}begun.json") is not None
 
     def begin(self, group: str) -> None:
-        """Say so: from now on a position that is not there was lost. Written after the first commit."""
+        """Record, after the first commit, that a position was committed: from now on, a missing position is lost."""
         document = CopyBegun(migration_id=self._migration_id, topic=self._topic, partition=self._partition, group=group)
         self._put_new(f"{self.prefix}begun.json", document.canonical())
 
     # -- when all is copied ------------------------------------------------------------------------------------------
 
     def finish(self, closed: TransactionalMap, entry: MappedPartition) -> None:
-        """Keep the map of the finished copy: the group's offsets may expire before the contents are compared."""
+        """Store the map of the finished copy: the group's offsets may expire before the contents are compared."""
         document = FinalMap(migration_id=self._migration_id, producer_ids=sorted(closed.producer_ids), map=entry)
         key, data = f"{self.prefix}final.json", document.canonical()
         if self._store.get(key) != data:
             self._store.put(key, data)
 
     def load_final(self) -> TransactionalMap:
-        """The map of the finished copy.
+        """Read the map of the finished copy.
 
-        :raises OffsetMapInvalid: it is not there, or cannot be read.
+        :raises OffsetMapInvalid: it does not exist, or cannot be read.
         """
         key = f"{self.prefix}final.json"
         data = self._store.get(key)
         if data is None:
-            raise self._invalid(key, "it is not there: clear cutover.final_drain")
+            raise self._invalid(key, "it does not exist: clear cutover.final_drain")
         try:
             document = FinalMap.parse(data)
         except ValidationError as error:
-            raise self._invalid(key, f"{error.error_count()} fields are wrong") from None
+            raise self._invalid(key, f"{error.error_count()} of its fields are invalid") from None
         found = read_map(document.map)
         if not isinstance(found, TransactionalMap):
             raise self._invalid(key, f"its verdict is {document.map.verdict}")

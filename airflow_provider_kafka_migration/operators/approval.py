@@ -1,8 +1,9 @@
 """Tasks ``approve_cutover`` and ``approve_client_switch``: a person decides on live facts.
 
-Airflow keeps the page of an approval's first attempt when the task is cleared, so a click alone authorises nothing:
-the page shows a code, the first 8 hex digits of the digest over what will happen, and the answer must repeat it. When
-something changed meanwhile, the code has changed, too, and the old one is refused. REST callers need the code as well.
+Airflow keeps the page of an approval's first attempt when the task is cleared, so a click alone authorizes nothing:
+the page shows a code, the first 8 hex digits of the digest over what will happen, and the answer must repeat it. If
+something has changed in the meantime, the code has changed as well, and the old one is refused. REST callers also need
+the code.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ CODE = "code"
 
 
 def _code_param() -> Param:
-    """Empty by default: a required Param without a default would fail the task at its start."""
+    """Return the code field. It is empty by default: a required Param without a default fails the task at its start."""
     return Param("", type="string", source="task", title="Code", description="The 8 characters in the text above.")
 
 
 class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
-    """Shows what will happen, waits for a person, and hands the answer to the core, which accepts or refuses it.
+    """Shows what will happen, waits for a person, and passes the answer to the core, which accepts or refuses it.
 
-    "Not yet" is journaled and the same question is asked again. The task has no retries: a refused answer is asked
-    again by clearing the task.
+    "Not yet" is journaled, and the task asks the same question again. The task has no retries: after a refused answer,
+    clear the task to ask again.
 
     :param spec: the migration; None takes it from the Params of the run.
     :param takeover: take the migration over from another owner.
-    :param first_task_id: this task asks the second one of two people; the first one answered that task.
-    :param awaits_second: this task asks the first one of two people; what follows is decided by the second one.
+    :param first_task_id: this task asks the second of two people; the first one answered that task.
+    :param awaits_second: this task asks the first of two people; the second one decides what follows.
     :param kwargs: arguments of ``ApprovalOperator`` (``notifiers``, ...). ``assigned_users`` and ``response_timeout``
         come from the spec unless they are given here.
     """
@@ -79,7 +80,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     ) -> None:
         kwargs.setdefault("retry_policy", migration_retry_policy())
         kwargs["retries"] = 0
-        # Airflow puts the DAG's Params into kwargs and merges them again below; the form shows the task's own only.
+        # Airflow puts the DAG's Params into kwargs and merges them again below; the form shows only the task's own.
         kwargs["params"] = {CODE: _code_param()}
         super().__init__(subject="Kafka migration", **kwargs)
         self.options = list(self.choices)
@@ -91,7 +92,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     # ---- asking
 
     def execute(self, context: Context) -> Any:
-        """Ask, unless the journal says that the migration has gone on."""
+        """Ask, unless the migration has moved on according to the journal."""
         from airflow_provider_kafka_migration.approvals import request
 
         with self.open_migration(context) as migration:
@@ -109,7 +110,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         shown = self._show(context)
         if shown != facts.body:
             self.log.warning(
-                "Airflow goes on showing the text of this task's first attempt. What holds is the text above; the code "
+                "Airflow still shows the text of this task's first attempt. The text above is the valid one; the code "
                 "is %s",
                 facts.code,
             )
@@ -129,7 +130,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
             self.response_timeout = spec.approvals.response_timeout
 
     def _show(self, context: Context) -> str:
-        """Put the question up; the text that Airflow shows, which after a clear is the first attempt's."""
+        """Post the question; return the text that Airflow shows, which after a clear is the first attempt's."""
         shown = put_question(
             context["ti"].id,
             options=self.options,
@@ -145,10 +146,10 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     def execute_complete(
         self, context: Context, event: dict[str, Any], body_shown: str = "", facts_digest: str = ""
     ) -> Any:
-        """Take the answer.
+        """Process the answer.
 
         :raises ApprovalRefused: no code, an old code, the same person twice, or the facts have become worse.
-        :raises HITLTimeoutError: nobody answered in time.
+        :raises HITLTimeoutError: no answer came in time.
         """
         if "error" in event:
             self.process_trigger_event_error(event)
@@ -161,7 +162,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
         return self._go_on(context, answer.decision, self._pointers(context, answer.decision))
 
     def _take(self, core: PhaseContext, answer: ApprovalAnswer) -> ApprovalFacts | None:
-        """Hand the answer to the core. Returns the facts with which to ask again."""
+        """Pass the answer to the core. Return the facts if the question must be asked again."""
         from airflow_provider_kafka_migration.approvals import answers, request
 
         self.log.info(answers.answer(core, answer).summary)
@@ -186,14 +187,14 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
     # ---- what follows
 
     def _first_aborted(self, context: Context) -> str | None:
-        """The second person is not asked when the first one has ended it."""
+        """Return "abort" if the first person has aborted: then the second one is not asked."""
         if self.first_task_id is None:
             return None
         first = context["ti"].xcom_pull(task_ids=self.first_task_id)
         return "abort" if isinstance(first, Mapping) and first.get("decision") == "abort" else None
 
     def _earlier_decision(self, core: PhaseContext) -> str | None:
-        """What was decided before, if the migration has acted on it since."""
+        """Return an earlier decision that the migration has already acted on."""
         from airflow_provider_kafka_migration.approvals import answers
         from airflow_provider_kafka_migration.state import State
 
@@ -217,7 +218,7 @@ class MigrationApprovalOperator(MigrationTask, ApprovalOperator):
 
 
 def _answered_at(event: Mapping[str, Any]) -> str:
-    """UTC, ISO 8601."""
+    """Return the time of the answer: UTC, ISO 8601."""
     value = event.get("responded_at") or datetime.now(UTC)
     return iso(value if isinstance(value, datetime) else datetime.fromisoformat(str(value)))
 
@@ -225,7 +226,7 @@ def _answered_at(event: Mapping[str, Any]) -> str:
 class CutoverApprovalOperator(MigrationApprovalOperator):
     """Task ``approve_cutover``: Approve, Not yet, or Abort, which rolls the migration back.
 
-    :param abort_task_ids: tasks directly below that run after "Abort" only; all others run after "Approve" only.
+    :param abort_task_ids: direct downstream tasks that run only after "Abort"; all others run only after "Approve".
 
     .. seealso:: docs/operators.md
     """
@@ -256,7 +257,7 @@ class CutoverApprovalOperator(MigrationApprovalOperator):
 class ClientSwitchApprovalOperator(MigrationApprovalOperator):
     """Task ``approve_client_switch``: the clients are being switched; Approve, or Not yet.
 
-    Rolling back is not possible any more. Approving takes the groups' offsets over for the last time.
+    A rollback is no longer possible. Approving syncs the groups' offsets for the last time.
 
     .. seealso:: docs/operators.md
     """

@@ -19,19 +19,20 @@ if TYPE_CHECKING:
 class KafkaMigrationFreezeLimitOperator(MigrationOperator):
     """Lifts a freeze that lasts longer than ``max_producer_freeze`` when no step of the cutover does it.
 
-    It stands beside approval and cutover from ``drain_ready`` on, deferred: the triggerer reads the journal, and no
-    slot is taken. It ends when the clients may switch, or the migration has ended, and fails when it had to lift.
+    From ``drain_ready`` on it runs alongside approval and cutover, deferred: the triggerer reads the journal, and the
+    task takes no slot. It ends when the clients may switch or the migration has ended, and fails if it had to lift a
+    freeze.
 
     :param deferrable: False waits in the worker, for an Airflow without a triggerer.
-    :param poll_seconds: time between two looks.
-    :param patience_seconds: for how long one try of the task goes on trying to lift a freeze that it cannot lift,
-        before the task fails with what a person has to do, and Airflow's retries go on.
+    :param poll_seconds: time between two checks.
+    :param patience_seconds: how long one attempt of the task keeps trying to lift a freeze that it cannot lift.
+        Then the task fails with instructions for a person, and Airflow's retries continue.
 
     .. seealso:: docs/operators.md
     """
 
     phase = "cutover.freeze_limit"
-    #: Producers may be frozen.
+    #: Because producers may be frozen.
     takes_recorded = True
 
     def __init__(
@@ -43,15 +44,18 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         self.patience_seconds = patience_seconds
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Lift what is overdue; watch on while there may be a freeze.
+        """Lift an overdue freeze; keep watching while a freeze is possible.
 
         :raises FreezeFailed: a freeze was lifted.
-        :raises StillFrozen: it could not be lifted; Airflow tries again.
+        :raises StillFrozen: it could not be lifted; Airflow retries.
         """
         return self._watch(context, nothing_to_lift=False)
 
     def _watch(self, context: Context, *, nothing_to_lift: bool) -> dict[str, Any]:
-        """:param nothing_to_lift: no freeze was open when the journal was read last."""
+        """Run the phase until it has a result, or defer to the trigger.
+
+        :param nothing_to_lift: no freeze was open at the last read of the journal.
+        """
         pointers, nothing_to_lift = self._run_patiently(context, nothing_to_lift)
         while pointers is None and not self.deferrable:
             time.sleep(self.poll_seconds)
@@ -64,13 +68,13 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         raise AssertionError("defer never returns")
 
     def _run_patiently(self, context: Context, nothing_to_lift: bool) -> tuple[dict[str, Any] | None, bool]:
-        """Run the phase: (pointers, or None to watch on; whether no freeze was open when the journal was read last).
+        """Run the phase: (pointers, or None to keep watching; whether no freeze was open at the last journal read).
 
-        What is transient is tried again for a while, since producers may be frozen all the time, each time with
-        freshly read connections. While no freeze was open it costs no try of the task: an outage may last for
-        longer than they do, and they are for the freeze.
+        Transient errors are retried for a while, because producers may be frozen all that time, each time with
+        freshly read connections. While no freeze was open, they use up no attempt of the task: an outage may last
+        longer than the attempts, which are reserved for the freeze.
 
-        :raises StillFrozen: credentials stay refused: a terminal error would end the tries, and the watch with them.
+        :raises StillFrozen: credentials stay refused: a terminal error would end the attempts and with them the watch.
         """
         from airflow_provider_kafka_migration.phases.freeze_limit import journal_unreachable
 
@@ -87,21 +91,21 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
                 if time.monotonic() >= until:
                     if nothing_to_lift and self._is_nothing_to_lift(context, error):
                         self.log.error(
-                            "The look of this worker failed, too. As far as the journal could be read no freeze is "
-                            "open, so the watch goes on: %s",
+                            "The check on this worker failed as well. As far as the journal could be read, no freeze "
+                            "is open, so the watch continues: %s",
                             error,
                         )
                         return None, True
                     if isinstance(error, Transient):
                         raise
                     raise journal_unreachable(self.migration_spec(context), error) from error
-                self.log.error("Tried again in %.0f s: %s", self.poll_seconds, error)
+                self.log.error("Retrying in %.0f s: %s", self.poll_seconds, error)
             time.sleep(self.poll_seconds)
 
     def _is_nothing_to_lift(self, context: Context, error: MigrationError) -> bool:
-        """Whether no freeze is open, as far as the journal can be read; what was read earlier counts if it cannot.
+        """Return whether no freeze is open according to the journal, or to its last read if it is unreadable now.
 
-        :param error: of the phase. If it came after the journal was opened, there may be a freeze that it knew of.
+        :param error: the phase's error. If it occurred after the journal was opened, the phase may know of a freeze.
         """
         from airflow_provider_kafka_migration.migration import FreezeWatch
         from airflow_provider_kafka_migration.phases.freeze_limit import is_journal_unreachable
@@ -118,9 +122,9 @@ class KafkaMigrationFreezeLimitOperator(MigrationOperator):
         return not watch.may_be_frozen
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Something is to be done, or the trigger could not look any more: the task itself looks then.
+        """Check in the task itself, because there is something to do or the trigger could no longer check.
 
-        :raises MigrationError: what the trigger met, where looking again cannot help.
+        :raises MigrationError: the trigger's error, if another check cannot help.
         """
         error = event_error(event)
         if error is not None and not isinstance(error, (Transient, *CREDENTIALS_REFUSED)):

@@ -1,4 +1,4 @@
-"""The tasks of the group ``cutover``: its protocol, one step each, each idempotent."""
+"""The operators that run one phase each, including the steps of the group ``cutover``. Each is idempotent."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 
 # -- base -------------------------------------------------------------------------------------------------------------
 #
-# The 20-line skin around one phase.
+# The thin wrapper around one phase.
 
 
 class MigrationOperator(MigrationTask, BaseOperator):
     """Runs one phase of a migration.
 
-    The phase reads the journal first: what was done before is verified and answered at once, so every task may be
-    cleared at any time. Terminal errors fail without a retry, whatever ``retries`` says.
+    The phase reads the journal first and only verifies earlier work, so every task may be cleared at any time.
+    Terminal errors fail without a retry, regardless of ``retries``.
 
     :param spec: the migration (a mapping as in the YAML file, or a ``MigrationSpec``). None takes it from the Params
         of the run (the generic DAG).
     :param takeover: take the migration over from another owner.
-    :param options: more arguments of the phase.
+    :param options: additional arguments of the phase.
     """
 
     template_fields: Sequence[str] = ("spec",)
@@ -63,7 +63,7 @@ class MigrationOperator(MigrationTask, BaseOperator):
         self.options = dict(options or {})
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Run the phase; XCom gets pointers only."""
+        """Run the phase; XCom gets only pointers."""
         with self.open_migration(context) as migration:
             result = migration.run(self.phase, **self.options)
             self.log.info("%s%s", "already done: " if result.already_done else "", result.summary)
@@ -71,7 +71,7 @@ class MigrationOperator(MigrationTask, BaseOperator):
             return self.pointers(migration, result)
 
     def announce(self, context: Context, migration: Migration) -> None:
-        """Tell others that the phase is done; by default nobody."""
+        """Announce that the phase is done; does nothing by default."""
 
 
 # -- plan -------------------------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class MigrationOperator(MigrationTask, BaseOperator):
 
 
 class KafkaMigrationPlanOperator(MigrationOperator):
-    """Makes ``plan.json`` from the spec and the live clusters, and its digest. Writes to neither cluster.
+    """Builds ``plan.json`` and its digest from the spec and the live clusters. Writes to neither cluster.
 
     .. seealso:: docs/operators.md
     """
@@ -91,21 +91,21 @@ class KafkaMigrationPlanOperator(MigrationOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the phase, unless this DAG cannot end the migration.
 
-        :raises SpecInvalid: the spec asks two people, and the DAG has no task for the second one.
+        :raises SpecInvalid: the spec asks two people, but the DAG has no task for the second one.
         """
         _check_second_approval(self.migration_spec(context), context)
         return super().execute(context)
 
 
 def _check_second_approval(spec: MigrationSpec, context: Context) -> None:
-    """Said at the start, and not when the producers are about to be frozen."""
+    """Check that a second approval is possible now, rather than just before the producers are frozen."""
     dag = context.get("dag")
     approvals = [task for task in getattr(dag, "tasks", ()) if isinstance(task, MigrationApprovalOperator)]
     if spec.approvals.second_users and approvals and not any(task.first_task_id for task in approvals):
         raise SpecInvalid(
             "approvals.second_users asks two people, but this DAG has no approval tasks for the second one",
             where=Where(migration_id=spec.migration_id, path="approvals.second_users"),
-            next_step="use a DAG built from the spec (a YAML file, or build_migration_dag(spec)), or leave it out",
+            next_step="use a DAG built from the spec (a YAML file, or build_migration_dag(spec)), or remove this key",
         )
 
 
@@ -115,10 +115,10 @@ def _check_second_approval(spec: MigrationSpec, context: Context) -> None:
 
 
 class KafkaMigrationPrecheckOperator(MigrationOperator):
-    """Looks for what would stop the migration, and probes what the target accepts. Read-only on the source.
+    """Checks for anything that would stop the migration, and probes what the target accepts. Read-only on the source.
 
-    All findings are in the task's log, with their codes and what to do. Blockers fail the task; clear it when they are
-    gone. Warnings may be waived by their codes in the spec.
+    The task's log lists all findings, with their codes and what to do. Blockers fail the task; clear it when they are
+    resolved. Warnings may be waived by their codes in the spec.
 
     .. seealso:: docs/operators.md
     """
@@ -132,7 +132,7 @@ class KafkaMigrationPrecheckOperator(MigrationOperator):
 
 
 class KafkaMigrationTopologyOperator(MigrationOperator):
-    """Creates topics, configs, ACLs and quotas on the target, and takes its logs to the source's log starts.
+    """Creates topics, configs, ACLs and quotas on the target, and moves its log starts to the source's.
 
     Copy-time settings are journaled before they are set, so that a crash loses none of them.
 
@@ -148,10 +148,10 @@ class KafkaMigrationTopologyOperator(MigrationOperator):
 
 
 class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
-    """Copies everything up to the source's end offsets as seen when it first started.
+    """Copies everything up to the source's end offsets at its first start.
 
-    Killed at any moment and cleared, it goes on from the target's end. It tells OpenLineage which topics it read and
-    wrote.
+    Killed at any moment and cleared, it continues from the target's end. It reports to OpenLineage which topics it read
+    and wrote.
 
     .. seealso:: docs/operators.md
     """
@@ -166,10 +166,10 @@ class KafkaMigrationSeedOperator(TellsLineage, SparkMigrationOperator):
 
 
 class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
-    """Follows the source from where the target ends, until the cutover says where to stop and that is reached.
+    """Follows the source from the target's end, until it reaches the stop offsets that the cutover sets.
 
-    It runs beside ``drain_ready`` and the approval, so the executor needs two slots. A failed cutover leaves it
-    running. It tells OpenLineage which topics it read and wrote.
+    It runs alongside ``drain_ready`` and the approval, so the executor needs two slots. A failed cutover leaves it
+    running. It reports to OpenLineage which topics it read and wrote.
 
     .. seealso:: docs/operators.md
     """
@@ -181,28 +181,28 @@ class KafkaMigrationTailOperator(TellsLineage, SparkMigrationOperator):
 # -- migration --------------------------------------------------------------------------------------------------------
 
 
-#: Alias of the asset events that say: this migration's target is ready for its clients.
+#: Alias of the asset events which signal that this migration's target is ready for its clients.
 CUTOVER_ALIAS = "kafka-migration-cutover"
 
-#: A guard that is cleared now tells nothing new: DAGs that wait for the event have had it.
+#: In these states a cleared guard has nothing new to announce: DAGs that wait for the event already got it.
 _SWITCHED = frozenset({State.VALIDATING, State.FINALIZED, State.ROLLED_BACK})
 
 
 def cutover_asset(migration_id: str) -> Asset:
-    """The asset of one migration. Other DAGs are scheduled on it: ``schedule=[cutover_asset("orders")]``."""
+    """Return the asset of one migration. Other DAGs can use it: ``schedule=[cutover_asset("orders")]``."""
     return Asset(name=f"kafka-migration/{migration_id}/cutover", uri=f"kafka-migration://{migration_id}/cutover")
 
 
 class _EndsCutover(MigrationOperator):
-    """A task that may run the last step of the cutover: it emits the asset event of the target that is ready."""
+    """A task that may run the last step of the cutover. It emits the asset event that the target is ready."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        # Besides the caller's own outlets: without the alias the event cannot be emitted.
+        # In addition to the caller's outlets: without the alias the event cannot be emitted.
         self.outlets = [AssetAlias(CUTOVER_ALIAS), *(self.outlets or [])]
 
     def _say_ready(self, context: Context, migration: Migration) -> None:
-        """At least once, and not any more when the clients have switched."""
+        """Emit the event at least once, but no longer after the clients have switched."""
         if migration.context.journal.tip_state in _SWITCHED:
             return
         events = context["outlet_events"][AssetAlias(CUTOVER_ALIAS)]
@@ -210,10 +210,10 @@ class _EndsCutover(MigrationOperator):
 
 
 class KafkaMigrationFreezeOperator(_EndsCutover):
-    """Stops the producers of the source (webhook, ACLs or a person's word) and verifies that they stand still.
+    """Stops the producers of the source (webhook, ACLs or a person's word) and verifies that they no longer write.
 
     With ``cutover.in_one_task`` it runs all other steps of the cutover as well, in its own process, so that producers
-    do not wait for an executor, and emits the asset event. The tasks below it then find their steps done.
+    do not wait for an executor, and emits the asset event. The downstream tasks then find their steps done.
 
     .. seealso:: docs/operators.md
     """
@@ -231,7 +231,7 @@ class KafkaMigrationFreezeOperator(_EndsCutover):
 
 
 class KafkaMigrationSentinelsOperator(MigrationOperator):
-    """Writes one sentinel record to the end of each source partition, once, or notes the end offsets.
+    """Writes one sentinel record to the end of each source partition, once, or records the end offsets.
 
     .. seealso:: docs/operators.md
     """
@@ -240,7 +240,7 @@ class KafkaMigrationSentinelsOperator(MigrationOperator):
 
 
 class KafkaMigrationFinalDrainOperator(MigrationOperator):
-    """Tells the tail where to stop, and waits until the target has everything up to there.
+    """Sets the tail's stop offsets, and waits until the target has everything up to there.
 
     .. seealso:: docs/operators.md
     """
@@ -267,10 +267,10 @@ class KafkaMigrationCommitGroupsOperator(MigrationOperator):
 
 
 class KafkaMigrationFloorGuardOperator(_EndsCutover):
-    """Checks log start and end of every target partition; after it the clients may switch.
+    """Checks log start and end of every target partition; after this the clients may switch.
 
-    It emits an asset event through the alias ``kafka-migration-cutover`` (see :func:`cutover_asset`), except where
-    ``cutover.in_one_task`` had the freeze's task run this step and emit it.
+    It emits an asset event through the alias ``kafka-migration-cutover`` (see :func:`cutover_asset`). With
+    ``cutover.in_one_task`` the freeze task runs this step and emits the event instead.
 
     .. seealso:: docs/operators.md
     """
@@ -278,16 +278,16 @@ class KafkaMigrationFloorGuardOperator(_EndsCutover):
     phase = "cutover.floor_guard"
 
     def announce(self, context: Context, migration: Migration) -> None:
-        """Say that the target is ready."""
+        """Announce that the target is ready."""
         if not self.migration_spec(context).cutover.in_one_task:
             self._say_ready(context, migration)
 
 
 class KafkaMigrationSyncGroupsOperator(MigrationOperator):
-    """Keeps the groups' translations fresh until the client switch is acknowledged, beside the approval.
+    """Keeps the groups' translations fresh until the client switch is acknowledged, alongside the approval.
 
-    Consumers may go on reading the source until they switch. Only groups that are idle on the target are moved, and
-    only forward. The last sync is made by the acknowledgement itself, so a failure here loses nothing.
+    Consumers may continue to read the source until they switch. Only groups that are idle on the target are moved, and
+    only forward. The acknowledgement itself makes the last sync, so a failure here loses nothing.
 
     .. seealso:: docs/operators.md
     """
@@ -301,7 +301,7 @@ class KafkaMigrationSyncGroupsOperator(MigrationOperator):
 
 
 class KafkaMigrationValidateOperator(SparkMigrationOperator):
-    """The six checks; the third compares the content of all records, on Spark.
+    """Runs the six checks; the third compares the content of all records, on Spark.
 
     .. seealso:: docs/operators.md
     """
@@ -313,15 +313,15 @@ class KafkaMigrationValidateOperator(SparkMigrationOperator):
 
 # -- rollback ---------------------------------------------------------------------------------------------------------
 #
-# Task ``rollback``, also a DAG of its own.
+# Task ``rollback``, which also has a separate DAG.
 
 
 class KafkaMigrationRollbackOperator(MigrationOperator):
-    """Ends a migration before its cutover: stops the tail, lifts a freeze, puts back what was changed for the copy.
+    """Ends a migration before its cutover: stops the tail, lifts a freeze, resets what was changed for the copy.
 
-    Without a spec of its own it reads the migration's spec from the journal, which the run's Params name. Topics and
-    data on the target stay and are listed in ``rollback-report.json``. Once clients may switch it is refused, and
-    nothing is claimed.
+    If the task has no spec, it reads the spec from the journal that the run's Params name. Topics and data on the
+    target stay and are listed in ``rollback-report.json``. Once clients may switch, a rollback is refused without
+    claiming the migration.
 
     .. seealso:: docs/operators.md
     """
@@ -332,14 +332,14 @@ class KafkaMigrationRollbackOperator(MigrationOperator):
     def migration_spec(self, context: Context) -> MigrationSpec:
         """The task's own spec, or the one in the journal.
 
-        :raises IllegalTransition: there is no such migration.
+        :raises IllegalTransition: the migration does not exist.
         """
         if self.spec is None:
             return recorded_run_spec(context["params"])
         return super().migration_spec(context)
 
     def told_spec(self, context: Context) -> MigrationSpec:
-        """The same: the run's Params alone are no spec."""
+        """Return the same spec: the run's Params alone are not a spec."""
         return self.migration_spec(context)
 
 

@@ -15,12 +15,12 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&])")
 
 
 def escape(text: object) -> str:
-    """A name as Markdown shows it literally: a topic or group name must not become a link, a heading or HTML."""
+    """Escape a name so that Markdown shows it literally: it must not become a link, a heading or HTML."""
     return _SPECIAL.sub(r"\\\1", str(text)).replace("\n", " ")
 
 
 def table(head: list[str], rows: list[list[object]]) -> list[str]:
-    """A Markdown table of escaped cells; long ones are cut, and say so."""
+    """Make a Markdown table of escaped cells; a long table is truncated with a note."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(escape(cell) for cell in row) + " |" for row in rows[:_MAX_ROWS]]
     if len(rows) > _MAX_ROWS:
@@ -30,7 +30,7 @@ def table(head: list[str], rows: list[list[object]]) -> list[str]:
 
 
 def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, Any]) -> tuple[str, str]:
-    """(subject, body)."""
+    """Return subject and body of the approval."""
     lines = _cutover(spec, facts) if kind == "cutover" else _client_switch(spec, facts)
     action = "the cutover" if kind == "cutover" else "the client switch"
     lines += _left_out(facts)
@@ -40,8 +40,8 @@ def render(spec: MigrationSpec, kind: ApprovalKind, code: str, facts: dict[str, 
         "",
         f"To approve {action} type this code: **`{code}`**",
         "",
-        "It stands for the plan, the topology, the groups and the settings named here. If any of them changes, it is "
-        "refused and a new one is needed.",
+        "The code depends on the plan, the topology, the groups and the settings named here. If any of them changes, "
+        "the code is refused and a new one is needed.",
     ]
     if facts.get("signing_key"):
         lines += ["", f"The evidence will be signed with the key `{facts['signing_key']}`."]
@@ -59,16 +59,16 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         "",
         "## What will happen",
         "",
-        f"1. Producers of the source are stopped ({_freeze_words(section.freeze)}); the brokers are asked whether all "
-        "of them have stopped.",
+        f"1. Producers of the source are stopped ({_freeze_words(section.freeze)}), and the migration verifies on the "
+        "brokers that all of them have stopped.",
         "2. " + _sentinel_words(section.sentinel),
         f"3. The rest is copied: {facts['total_lag']} records in {facts['partitions']} partitions.",
         f"4. The offsets of {len(facts['groups'])} consumer groups are committed on the target.",
-        "5. The target is checked for anything that was cut. Then clients may switch.",
+        "5. The target is checked for lost records. Then clients may switch.",
         "",
         f"Producers will be frozen for about **{estimate:g} s**, at most {limit:g} s, counted from the moment they are "
-        "asked to stop: then the freeze is lifted and the migration goes back to mirroring"
-        + (f"; whoever stopped the producers by hand then has to {freeze_words.TELL_OWNERS}." if by_hand else "."),
+        "asked to stop. After that the freeze is lifted and the migration goes back to mirroring"
+        + (f"; the person who stopped the producers then has to {freeze_words.TELL_OWNERS}." if by_hand else "."),
     ]
     lines += ["", *_handover(facts)]
     if by_hand:
@@ -82,7 +82,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         lines += ["", f"**{what}: {escape(facts['tail'])}**"]
     lines += ["", "## Lag", ""]
     lines += table(
-        ["topic", "partitions", "lag", "largest of one partition"],
+        ["topic", "partitions", "lag", "largest partition lag"],
         [
             [topic, item["partitions"], item["total_lag"], item["largest_lag"]]
             for topic, item in sorted(facts["lag"].items())
@@ -93,7 +93,7 @@ def _cutover(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
 
 
 def _handover(facts: dict[str, Any]) -> list[str]:
-    """What the executor costs the producers."""
+    """Describe how much the executor's task hand-overs add to the freeze."""
     found = facts.get("handover") or {}
     if not found:
         return []
@@ -102,22 +102,22 @@ def _handover(facts: dict[str, Any]) -> list[str]:
         return [
             "All steps run in one task (`cutover.in_one_task`), so none of them waits for the executor. A DAG made "
             "from the spec asks for the client switch as soon as that task ends. The generic DAG starts five more "
-            f"tasks before it asks, about {each} each: that time comes on top, until the clients have switched."
+            f"tasks before it asks, about {each} each, which adds to the time until the clients have switched."
         ]
     cost = f"Of this, {words(found['frozen_seconds'])} is task hand-over ({found['changes']} times)"
     if not found["measured"]:
         return [
-            f"{cost}; nothing was measured in this migration; {words(found['typical_seconds'])} each is an estimate."
+            f"{cost}; nothing was measured in this migration, so {words(found['typical_seconds'])} each is an estimate."
         ]
     return [
         f"{cost}: each took {words(found['typical_seconds'])} in this migration, the longest of {found['measured']} "
-        f"{words(found['largest_seconds'])}."
+        f"took {words(found['largest_seconds'])}."
     ]
 
 
 def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
     frozen = facts.get("frozen") or {}
-    behind = facts.get("behind_boundary") or {"late": {}, "unchecked": {"source": "nobody has looked"}}
+    behind = facts.get("behind_boundary") or {"late": {}, "unchecked": {"source": "it was not checked"}}
     up_to = " up to the boundary of the cutover" if behind["late"] or behind["unchecked"] else ""
     lines = [
         f"# READY FOR CLIENT SWITCH: migration {escape(spec.migration_id)}",
@@ -125,7 +125,7 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
         f"The target has every record of the source{up_to}, and the offsets of the groups. Now:",
         "",
         "1. Stop the consumers on the source.",
-        "2. Approve this: the groups' offsets are taken over for the last time.",
+        "2. Approve this: the migration then syncs the groups' offsets a last time.",
         "3. Start consumers, then producers, with the target's addresses.",
         "",
         f"Producers were frozen for **{frozen.get('frozen_seconds', 0):g} s**, from the request to stop until READY. "
@@ -150,11 +150,11 @@ def _client_switch(spec: MigrationSpec, facts: dict[str, Any]) -> list[str]:
 
 
 def _behind_boundary(spec: MigrationSpec, found: dict[str, Any]) -> list[str]:
-    """Records of the source that the target does not get, and where nobody knows whether there are any."""
+    """List records of the source that the target does not get, and partitions where that is unknown."""
     late, unchecked = found["late"], found["unchecked"]
-    lines = ["", "## On the source behind the boundary", ""]
+    lines = ["", "## On the source beyond the boundary", ""]
     if not late and not unchecked:
-        return [*lines, f"Nothing: all {found['partitions']} partitions were looked at."]
+        return [*lines, f"Nothing: all {found['partitions']} partitions were checked."]
     policy = "this is only shown" if spec.cutover.on_bypass == "continue" else "an approval is refused"
     if late:
         lines += [
@@ -175,9 +175,9 @@ def _behind_boundary(spec: MigrationSpec, found: dict[str, Any]) -> list[str]:
 
 
 def _unfenced(facts: dict[str, Any]) -> list[str]:
-    """Where an old copier could still write."""
+    """List the target partitions where an old copier could still write."""
     advice = (
-        "Make sure that no copier of this migration is left (Spark applications, command lines, machines that sleep) "
+        "Make sure that no copier of this migration is left (Spark applications, command lines, suspended machines) "
         "before producers are started"
     )
     if facts["not_fenced"]:
@@ -194,11 +194,11 @@ def _unfenced(facts: dict[str, Any]) -> list[str]:
 
 
 def _proof(spec: MigrationSpec, facts: dict[str, Any], what: str) -> list[str]:
-    """How much is proven equal, what differs, and what nobody has compared."""
+    """Describe how much is proven equal, what differs, and what has not been compared."""
     proof = facts.get("proof")
     lines = ["", "## Proof", ""]
     if not proof:
-        return [*lines, "Nothing is compared before the cutover (validation.before_cutover is off): validate does it."]
+        return [*lines, "Nothing is compared before the cutover (validation.before_cutover is off), only by validate."]
     copied, proven = proof["copied_offsets"], proof["proven_offsets"]
     if proof["is_complete"] and what == "up to the boundary":
         return [*lines, f"**All content up to the boundary is proven**: {proof['compared_records']} records are equal."]
@@ -217,8 +217,8 @@ def _proof(spec: MigrationSpec, facts: dict[str, Any], what: str) -> list[str]:
     if proof.get("unchecked_partitions"):
         lines += [
             "",
-            f"**The target's log of {proof['unchecked_partitions']} partitions could not be looked at since they were "
-            "compared**: validate does it.",
+            f"**The target's logs of {proof['unchecked_partitions']} partitions could not be checked since they were "
+            "compared**; validate checks them.",
         ]
     if proof["differing"]:
         policy = "the approval is refused" if spec.validation.on_difference == "block" else "this is only shown"
@@ -239,7 +239,7 @@ def _freeze_words(method: str) -> str:
 
 def _sentinel_words(mode: str) -> str:
     if mode == "record":
-        return "A sentinel record is written to each source partition: it marks the end."
+        return "A sentinel record is written to each source partition to mark its end."
     return "The end offset of each source partition is recorded; nothing is written."
 
 
@@ -256,26 +256,26 @@ def _groups(facts: dict[str, Any]) -> list[str]:
 
 
 def _source_drift(facts: dict[str, Any]) -> list[str]:
-    """Configs, ACLs, users and quotas that have changed on the source since the plan."""
+    """List configs, ACLs, users and quotas that have changed on the source since the plan."""
     rows: list[list[object]] = [list(row) for row in facts.get("source_drift") or []]
     lines = ["", "## Changed on the source since the plan", ""]
-    return lines + table(["", "what"], rows) if rows else [*lines, "Nothing that the target does not have."]
+    return lines + table(["", "what"], rows) if rows else [*lines, "Nothing that the target lacks."]
 
 
 def _overtaken(facts: dict[str, Any]) -> list[str]:
-    """Where deleted keys may live on, since the copy has read on too late."""
+    """List where deleted keys may survive on the target, because the copy read the source too late."""
     found = facts.get("overtaken_tombstones") or []
     if not found:
         return []
     rows: list[list[object]] = [[f"{item['topic']}-{item['partition']}", item["what"]] for item in found]
     note = (
-        "Everything that was proven of these partitions before is compared again: a key that lives on is a difference."
+        "Everything that was proven in these partitions before is compared again: a key that survives is a difference."
     )
-    return ["", "## Tombstones that may have gone before they were read", "", *table(["", "what"], rows), "", note]
+    return ["", "## Tombstones possibly removed before they were read", "", *table(["", "what"], rows), "", note]
 
 
 def _left_out(facts: dict[str, Any]) -> list[str]:
-    """What the source has and the migration does not take."""
+    """List what the source has and the migration does not migrate."""
     rows = facts.get("left_out") or []
     lines = ["", "## Not migrated", ""]
     if not rows:

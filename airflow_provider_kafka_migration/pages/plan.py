@@ -1,4 +1,4 @@
-"""The documents beside plan.json, made from it alone: plan.md, runbook.md, permissions.md, cost-estimate.json. Pure."""
+"""The documents next to plan.json, made from it: plan.md, runbook.md, permissions.md, cost-estimate.json. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration
 
 # -- plan cost --------------------------------------------------------------------------------------------------------
 #
-# What a migration will cost: transfer, S3 requests and storage, with the assumptions. Pure.
+# The estimated cost of a migration: transfer, S3 requests and storage, with the assumptions. Pure.
 
 
 _GB = 1_000_000_000
@@ -28,7 +28,7 @@ _MONTH_SECONDS = 30 * 86400
 
 
 class CostItem(Part):
-    """One item: how much of what, and dollars."""
+    """One item of the cost: a quantity and its price in US dollars."""
 
     name: str
     quantity: float
@@ -48,7 +48,7 @@ class CostEstimate(Document):
 
 
 def estimate_cost(spec: MigrationSpec, plan: Plan) -> CostEstimate:
-    """The cost of one migration. Sizes that brokers do not tell count as 0, and that is said."""
+    """Estimate the cost of one migration. Sizes that brokers do not report count as 0; the assumptions state that."""
     rates = spec.estimate
     total = plan.total_bytes
     partitions = sum(len(topic.partitions) for topic in plan.topics)
@@ -86,10 +86,12 @@ def _assumptions(spec: MigrationSpec, plan: Plan) -> list[str]:
     assumptions = [f"estimate.{name} = {value}" for name, value in sorted(rates.items())]
     assumptions.append(f"{plan.total_bytes:,} bytes on the source's leaders, compressed as they are, copied once")
     assumptions.append(
-        "what is produced while the migration runs, and the machines of Spark and Airflow, are not in it"
+        "data that is produced while the migration runs, and the machines of Spark and Airflow, are not included"
     )
     if any(item.size_bytes < 0 for topic in plan.topics for item in topic.partitions):
-        assumptions.append("the source does not tell the size of some partitions: they count as 0, the cost is too low")
+        assumptions.append(
+            "the source does not tell the size of some partitions: they count as 0, so the estimate is too low"
+        )
     return assumptions
 
 
@@ -99,9 +101,10 @@ def _assumptions(spec: MigrationSpec, plan: Plan) -> list[str]:
 def documents(
     spec: MigrationSpec, plan: Plan, source: ClientConfig | None = None, target: ClientConfig | None = None
 ) -> dict[str, str]:
-    """File name -> content. Equal plans give equal documents.
+    """Return file name -> content. Equal plans give equal documents.
 
-    :param source: connections, for the names of the migration's principals; without them a placeholder is written.
+    :param source: the source's connection, for the name of the migration's principal; None: a placeholder is written.
+    :param target: the same for the target.
     """
     cost = estimate_cost(spec, plan)
     principals: dict[permissions.Side, str] = {
@@ -120,7 +123,7 @@ def documents(
 
 
 def plan_markdown(plan: Plan, cost: CostEstimate | None = None) -> str:
-    """The plan for people."""
+    """Return the plan in a form for people."""
     lines = [
         f"# Plan of {plan.migration_id}",
         "",
@@ -151,7 +154,7 @@ def plan_markdown(plan: Plan, cost: CostEstimate | None = None) -> str:
         ("group", "type", "why"),
         [(group.group, group.type, group_reason(group)) for group in plan.excluded_groups],
     )
-    lines += _section("Could not be looked at", ("what", "why"), sorted(plan.unknown.items()))
+    lines += _section("Could not be read", ("what", "why"), sorted(plan.unknown.items()))
     lines += ["", "## Notes", "", *(f"- {note}" for note in plan.notes)]
     return "\n".join(lines) + "\n"
 
@@ -192,8 +195,8 @@ def _totals(plan: Plan, cost: CostEstimate | None) -> list[str]:
     if plan.estimate is not None:
         estimate = plan.estimate
         lines.append(
-            f"- estimated copy: {_seconds(estimate.copy_seconds)}; {estimate.filler_offsets:,} offsets of log starts "
-            f"and about {estimate.marker_offsets:,} holes to fill: {_seconds(estimate.fill_seconds)}"
+            f"- estimated time to copy: {_seconds(estimate.copy_seconds)}; to fill {estimate.filler_offsets:,} offsets "
+            f"before log starts and about {estimate.marker_offsets:,} holes: {_seconds(estimate.fill_seconds)}"
         )
     if cost is not None:
         lines.append(f"- estimated cost: {cost.total_usd:.2f} USD (cost-estimate.json has the items and assumptions)")
@@ -202,7 +205,7 @@ def _totals(plan: Plan, cost: CostEstimate | None) -> list[str]:
 
 def _seconds(value: float) -> str:
     if value < 0:
-        return "unknown (the source does not tell its sizes)"
+        return "unknown (the source does not tell the sizes of its partitions)"
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
@@ -236,7 +239,7 @@ def _config_lines(plan: Plan) -> list[str]:
     defaults = [(item["config"], item["source"], item["target"]) for item in plan.defaults_drift]
     return [
         *_section("Configs left out or changed", ("topic", "config", "why"), dropped),
-        *_section("Drift of topics that are there", ("topic", "config", "target", "source", "planned"), drift),
+        *_section("Drift of existing topics", ("topic", "config", "target", "source", "planned"), drift),
         *_section("Defaults that differ", ("topic config", "source", "target"), defaults),
     ]
 
@@ -318,7 +321,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def runbook(spec: MigrationSpec, plan: Plan) -> str:
-    """What will happen in this migration, in order, with the commands for on-call."""
+    """Return what will happen in this migration, in order, with the commands for on-call."""
     cut = spec.cutover
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     estimate = plan.estimate
@@ -333,11 +336,12 @@ def runbook(spec: MigrationSpec, plan: Plan) -> str:
     steps = [
         (
             "plan, precheck",
-            f"Read-only on the source. On the target a scratch topic is made and removed. Plan `{plan.digest()[:16]}`.",
+            "Read-only on the source. On the target a scratch topic is created and removed. "
+            f"Plan `{plan.digest()[:16]}`.",
         ),
         (
             "topology_copy",
-            f"{creating} topics are created on the target, {len(plan.topics) - creating} are there already; "
+            f"{creating} topics are created on the target, {len(plan.topics) - creating} exist already; "
             f"{filled} log starts are filled. ACLs: {_acl_text(plan)}. Retention and compaction of the target's topics "
             "are off until validate has passed.",
         ),
@@ -357,9 +361,9 @@ def runbook(spec: MigrationSpec, plan: Plan) -> str:
             "cutover.snapshot_groups, cutover.commit_groups",
             f"{len(plan.groups)} groups get their offsets on the target.",
         ),
-        ("cutover.floor_guard", "Logs say READY_FOR_CLIENT_SWITCH: point clients to the target now."),
+        ("cutover.floor_guard", "The log says READY_FOR_CLIENT_SWITCH: point clients to the target now."),
         ("approve_client_switch", "A person confirms that clients have switched."),
-        ("validate, evidence", "All records are compared; retention is put back; the evidence is signed and stored."),
+        ("validate, evidence", "All records are compared; retention is restored; the evidence is signed and stored."),
     ]
     lines = [
         f"# Runbook of {plan.migration_id}",
@@ -383,8 +387,8 @@ def _acl_text(plan: Plan) -> str:
 def _drain_text(spec: MigrationSpec) -> str:
     tail = spec.tail
     return (
-        f"New records are copied as they come. Ready when every partition lags at most {tail.drain_max_partition_lag} "
-        f"records for {format_duration(tail.drain_stable_window)}."
+        "New records are copied as they arrive. The migration is ready when every partition's lag has been at most "
+        f"{tail.drain_max_partition_lag} records for {format_duration(tail.drain_stable_window)}."
     )
 
 
@@ -393,19 +397,19 @@ def _freeze_text(spec: MigrationSpec) -> str:
     how = {
         "webhook": f"POST to {shown_address(cut.producer_freeze_webhook or '')} with action freeze.",
         "manual": "**Stop all producers of the source before you approve the cutover.**",
-        "acl": "DENY WRITE is put on the migrated topics for each principal that may write, and removed afterwards.",
+        "acl": "DENY WRITE is set on the migrated topics for each principal that may write, and removed afterwards.",
     }[cut.freeze]
-    return f"{how} Then end offsets must stand still for {format_duration(cut.freeze_stable_window)}."
+    return f"{how} Then end offsets must not move for {format_duration(cut.freeze_stable_window)}."
 
 
 def _commands(spec: MigrationSpec) -> list[str]:
     name = spec.migration_id
     return [
         "```sh",
-        f"kafka-migration status {name}.yaml            # where it stands",
-        f"kafka-migration journal show {name}.yaml      # everything that was done, by whom",
-        f"kafka-migration resume {name}.yaml            # go on after a failure (or clear the red task in Airflow)",
-        f"kafka-migration resume {name}.yaml --approve CODE   # answer an approval, with the code that it showed",
+        f"kafka-migration status {name}.yaml            # the current state",
+        f"kafka-migration journal show {name}.yaml      # everything that was done, and by whom",
+        f"kafka-migration resume {name}.yaml            # continue after a failure (or clear the red task in Airflow)",
+        f"kafka-migration resume {name}.yaml --approve CODE   # answer an approval, with the code from its text",
         f"kafka-migration plan {name}.yaml --diff plan.json   # what has changed on the clusters since this plan",
         f"kafka-migration rollback {name}.yaml          # until clients may switch; lifts a freeze",
         f"kafka-migration offset-map show {name}.yaml   # offsets of both sides",
@@ -418,12 +422,14 @@ def _commands(spec: MigrationSpec) -> list[str]:
 
 def _failures(spec: MigrationSpec) -> list[str]:
     return [
-        "- A red task: read its last line (it ends with what to do), then clear it. Each task goes on where it was.",
+        "- A red task: read the last line of its log (it ends with what to do), then clear it. Each task continues "
+        "where it stopped.",
         f"- Freeze too long: the freeze is lifted after {format_duration(spec.cutover.max_producer_freeze)}, and the "
         f"migration is back in tail: {words.lifted(spec.cutover.freeze)}.",
         "- Abort: answer the cutover's approval with Abort, or use rollback, also in a freeze. Topics and data stay on "
         "the target; rollback-report.json lists them.",
-        "- After the client switch there is no way back by rollback: clients write to the target. Go forward.",
+        "- After the client switch a rollback is not possible, because clients write to the target: complete the "
+        "migration.",
     ]
 
 
@@ -432,7 +438,7 @@ def _failures(spec: MigrationSpec) -> list[str]:
 # What changed between two plans, for people and machines. Pure.
 
 
-#: Figures that move all the time on a live cluster; shown only on wish.
+#: Figures that change all the time on a live cluster; shown only on request.
 MOVING = frozenset(
     {
         "end_offset",
@@ -446,7 +452,7 @@ MOVING = frozenset(
         "total_bytes",
     }
 )
-#: Lists of the plan whose items have a name: list -> fields that identify an item.
+#: Lists of the plan whose items have an identity: list -> fields that identify an item.
 _KEYS: dict[str, tuple[str, ...]] = {
     "topics": ("name",),
     "partitions": ("partition",),
@@ -466,7 +472,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 
 class Change(Part):
-    """One difference. ``before`` is null for what is new, ``after`` for what is gone."""
+    """One difference. ``before`` is null for an addition, ``after`` for a removal."""
 
     path: str
     before: Any = None
@@ -492,7 +498,7 @@ class PlanDiff(Document):
 def diff_plans(before: Plan, after: Plan, *, moving: bool = False) -> PlanDiff:
     """Compare two plans.
 
-    :param moving: show also offsets, sizes, lags and states, which move all the time.
+    :param moving: also show offsets, sizes, lags and states, which change all the time.
     """
     old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
     changes = sorted(_changes("", old, new, moving), key=lambda change: change.path)
@@ -500,14 +506,14 @@ def diff_plans(before: Plan, after: Plan, *, moving: bool = False) -> PlanDiff:
 
 
 def as_text(diff: PlanDiff) -> str:
-    """One line per difference."""
+    """Return one line per difference."""
     if not diff.changes:
         return "the plans are equal" if diff.before == diff.after else "nothing but moving figures differs"
     return "\n".join(str(change) for change in diff.changes)
 
 
 def as_markdown(diff: PlanDiff) -> str:
-    """The differences as a table."""
+    """Return the differences as a Markdown table."""
     lines = [f"# Changes of the plan {diff.before[:8]} -> {diff.after[:8]}", ""]
     if not diff.changes:
         return "\n".join([*lines, as_text(diff)]) + "\n"

@@ -1,4 +1,4 @@
-"""The evidence as a page for people: one HTML file, nothing loaded from elsewhere, everything escaped."""
+"""The evidence as a page for people: one HTML file that loads nothing from elsewhere and escapes everything."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ pre { white-space: pre-wrap; border: 1px solid var(--line); padding: .6rem; }
 
 
 def esc(value: object) -> str:
-    """Text as HTML."""
+    """Escape text for HTML."""
     return html.escape(str(value), quote=True)
 
 
 def render(bundle: EvidenceBundle, sha256: str, public_key: bytes) -> bytes:
-    """The page of a bundle; deterministic.
+    """Return the page of a bundle; deterministic.
 
     :param sha256: digest of the signed JSON file that the page belongs to.
     """
@@ -41,7 +41,7 @@ def render(bundle: EvidenceBundle, sha256: str, public_key: bytes) -> bytes:
         f"<title>Kafka migration {esc(bundle.migration_id)}: {esc(bundle.outcome)}</title>",
         f"<style>{_STYLE}</style></head><body>",
         f"<h1>Kafka migration {esc(bundle.migration_id)}: {_outcome(bundle.outcome)}</h1>",
-        "<p>This page is for reading. The proof is the signed JSON file beside it: "
+        "<p>This page is for reading. The proof is the signed JSON file next to it: "
         "<code>kafka-migration verify-evidence FILE --public-key KEY</code>.</p>",
         *_head(bundle, sha256, public_key),
         *_warnings(bundle),
@@ -63,7 +63,7 @@ def _outcome(value: object) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A table; cells are escaped, numbers right-aligned, outcomes coloured. Long ones are cut, and say so."""
+    """Make a table: escaped cells, right-aligned numbers, coloured outcomes. A long table is truncated with a note."""
     rows = list(rows)
     lines = ["<table><thead><tr>", *(f"<th>{esc(cell)}</th>" for cell in head), "</tr></thead><tbody>"]
     lines += ["<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows[:_MAX_ROWS]]
@@ -115,7 +115,7 @@ def _checks(bundle: EvidenceBundle) -> list[str]:
     checks = bundle.validation.get("checks", [])
     lines = ["<h2>Validation</h2>"]
     if not checks:
-        return [*lines, "<p>It was not run.</p>"]
+        return [*lines, "<p>Validation was not run.</p>"]
     lines += _table(
         ["check", "outcome", "summary", "findings"],
         [[c["name"], c["outcome"], c["summary"], "; ".join(c.get("findings", [])[:10])] for c in checks],
@@ -124,7 +124,7 @@ def _checks(bundle: EvidenceBundle) -> list[str]:
 
 
 def _topics(bundle: EvidenceBundle) -> list[str]:
-    """Per partition: verdict, offsets, records of both sides, and the content's outcome."""
+    """Make the table of partitions: verdict, offsets, records of both sides, and the outcome of the comparison."""
     checks = {check["name"]: check for check in bundle.validation.get("checks", [])}
     counts = checks.get("counts_and_offsets", {}).get("partitions", [])
     contents = {(item["topic"], item["partition"]): item for item in checks.get("content", {}).get("partitions", [])}
@@ -153,7 +153,7 @@ def _cutover(bundle: EvidenceBundle) -> list[str]:
     freeze = bundle.cutover.get("freeze", {})
     lines = ["<h2>Cutover</h2>"]
     if not freeze:
-        return [*lines, "<p>There was none.</p>"]
+        return [*lines, "<p>There was no cutover.</p>"]
     lines.append(
         f"<p>Producers frozen by {esc(freeze.get('method'))}, verified at {esc(freeze.get('verified_at'))}; "
         f"ready for the client switch <b>{esc(frozen.get('frozen_seconds', '?'))} s</b> after producers were asked to "

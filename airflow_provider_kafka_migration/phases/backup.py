@@ -1,8 +1,9 @@
 """Backup: source -> archive, by a process that knows only the source and the storage.
 
-Beside the segments the archive gets all that a restore needs to know of the source: ``backup/source.json`` (topics,
-configs, log starts and ends), ``backup/groups.json`` (committed offsets), and ``backup/end.json`` when it is complete.
-Segments are create-only and named by their content, so a backup may be killed, repeated, or run twice at once.
+In addition to the segments, the archive holds everything that a restore needs to know about the source:
+``backup/source.json`` (topics, configs, log starts and ends), ``backup/groups.json`` (committed offsets), and
+``backup/end.json`` once the backup is complete. Segments are create-only and named by their content, so a backup may
+be killed, repeated, or run twice at the same time.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ _NO_IDS = ProducerIds(
 
 
 def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) -> PhaseResult:
-    """Archive up to the present ends, or go on until told to stop.
+    """Archive up to the current ends, or continuously until a stop is set.
 
-    :param follow: go on until ``finish``, by this or another process.
-    :param finish: a continuous backup ends at the source's present ends. Producers must have been stopped.
-    :raises CopyFailed: with every partition that could not be archived.
+    :param follow: continue until this or another process calls with ``finish``.
+    :param finish: end a continuous backup at the source's current ends. Producers must have been stopped.
+    :raises CopyFailed: some partitions could not be archived; the error lists them.
     """
     source = load_source(context) or _write_source(context)
     if _is_over(context):
-        # Where a complete backup was told to stop says nothing of the next one.
+        # The stop of a complete backup does not apply to the next one.
         frozen.clear_stop(context)
     if finish:
         _stop_here(context, source)
@@ -81,8 +82,8 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
 
 
 def _write_source(context: PhaseContext) -> BackupSource:
-    """Look at the source once; of two backups that begin at the same time one look counts."""
-    context.progress(Progress(PHASE, "looking at the source"))
+    """Read the source once; if two backups begin at the same time, the snapshot stored first counts for both."""
+    context.progress(Progress(PHASE, "reading the source"))
     document = archived(context.migration_id, source_snapshot.read_source(context))
     try:
         context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
@@ -111,13 +112,13 @@ def _partitions(source: BackupSource) -> dict[tuple[str, int], CopyPartition]:
 
 
 def _is_over(context: PhaseContext) -> bool:
-    """The job that was begun is complete."""
+    """Whether the latest job is complete."""
     end, former = load_end(context), load_job(context, PHASE)
     return end is not None and former is not None and end.job_digest == former.digest()
 
 
 def _stop_here(context: PhaseContext, source: BackupSource) -> None:
-    """Say where backup and restore end, unless it was said before."""
+    """Record where backup and restore end, unless a stop is already in force."""
     stop_key = context.key(freeze_attempt.TAIL_STOP)
     if StopAt.in_force(context.journal_store.get(stop_key)) is not None:
         return
@@ -127,7 +128,7 @@ def _stop_here(context: PhaseContext, source: BackupSource) -> None:
 
 
 def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
-    """The job that was begun, or a new one: an unfinished one goes on to the ends that it was given first."""
+    """Return the unfinished job, which keeps the ends it was given first, or a new job."""
     spec, former = context.spec, load_job(context, PHASE)
     if former is not None and not _is_over(context) and (former.stop_key is not None) == follow:
         return former
@@ -142,7 +143,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
     job = CopyJob(
         migration_id=context.migration_id,
         name=PHASE,
-        # No claim is behind it: it tells this backup from the ones before it.
+        # No claim backs this number; it only distinguishes this backup from earlier ones.
         generation=1 if former is None else former.generation + 1,
         journal_location=spec.storage.journal,
         archive_location=spec.storage.archive_location,
@@ -168,7 +169,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
 
 
 def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
-    """Where each partition ends; the archive has the last word on whether it is covered."""
+    """Return where each partition ends, after checking in the archive itself that it is covered up to there."""
     stop = StopAt.in_force(context.journal_store.get(job.stop_key)) if job.stop_key is not None else None
     ends: dict[tuple[str, int], int] = {}
     left = []
@@ -178,9 +179,9 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
         covered = index.until_offset(item.source_start_offset)
         if until is None:
             raise Transient(
-                "the backup has ended though nobody told it where to stop",
+                "the backup has ended, but no stop was set for it",
                 where=context.where(PHASE),
-                next_step="run it again: it goes on where the archive ends",
+                next_step="run the backup again: it continues where the archive ends",
             )
         ends[item.key] = max(until, item.source_start_offset)
         if covered < ends[item.key]:
@@ -188,10 +189,10 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
     if left:
         item, covered = left[0]
         raise CopyFailed(
-            f"{len(left)} partitions are not archived up to their end; the first one reaches {covered} of "
-            f"{ends[item.key]}",
+            f"{len(left)} partitions are not archived up to their end; the first one is archived up to offset "
+            f"{covered} of {ends[item.key]}",
             where=context.where(PHASE, topic=item.topic, partition=item.partition, offset=covered),
-            next_step="run the backup again: it goes on where the archive ends",
+            next_step="run the backup again: it continues where the archive ends",
         )
     return ends
 

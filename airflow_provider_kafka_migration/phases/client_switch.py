@@ -1,4 +1,4 @@
-"""Task ``client_switch``: groups are taken over for the last time when a person acknowledges it."""
+"""Task ``client_switch``: when a person acknowledges the client switch, consumer groups are synced a last time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Acknowledge the switch. The answer to the approval has done it already; run again, this says so.
+    """Acknowledge the switch. The answer to the approval has usually done so already; then this only reports it.
 
-    :raises ApprovalRefused: nobody has approved it.
+    :raises ApprovalRefused: nobody has approved the switch.
     :raises WaitsForOperator: groups still read the source and the policy does not allow it, or the source has records
-        behind the boundary.
-    :raises GroupsIncomplete: groups failed in the last refresh.
+        beyond the boundary.
+    :raises GroupsIncomplete: groups failed in the last sync.
     """
     return switch_clients(context)

@@ -1,8 +1,8 @@
-"""Lag of all partitions, and whether the migration is ready for its cutover.
+"""The lag of all partitions, and whether the migration is ready for its cutover.
 
-Lag of a partition = the source's last stable offset - the source offset that the target's log end stands for. For
-``equal`` and ``shifted`` that is the target's log end less a constant; for ``mapped`` the last run
-of the offset map says it. Nothing is stored: two ListOffsets calls are the whole truth.
+Lag of a partition = the source's last stable offset - the source offset that corresponds to the target's log end. For
+``equal`` and ``shifted`` that offset is the target's log end minus a constant; for ``mapped`` it comes from the last
+run of the offset map. Nothing is stored: the lag is computed from two ListOffsets calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def record_ready(context: PhaseContext, status: DrainStatus) -> PhaseResult:
-    """Journal that the drain is ready (or that it is ready again); what :func:`run` and the sensor end with."""
+    """Journal that the drain is ready (or ready again); the last act of :func:`run` and of the sensor."""
     details = {**status.as_event(), "lags": [item.as_dict() for item in status.lags if item.lag > 0]}
     context.journal.step("drain_ready", key=iso(status.at), details=details)
     return PhaseResult(PHASE, f"ready for the cutover: {status.summary()}", details)
@@ -39,15 +39,16 @@ def run_or_confirm(
     poll_seconds: float = POLL_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
 ) -> PhaseResult:
-    """Task ``drain_ready``: wait here, or end the wait of a trigger.
+    """Run task ``drain_ready``: wait in this process, or confirm the result of a trigger's wait.
 
-    A migration that was ready before and waits for its approval is looked at again: nothing may have been copied since.
+    A migration that was ready before and waits for its approval is checked again, because the tail may have copied
+    nothing since.
 
-    :param event: what the trigger has seen (:meth:`DrainStatus.as_event`). It may be old, so this looks once more; if
-        a lag has grown meanwhile, the wait goes on here.
+    :param event: what the trigger has seen (:meth:`DrainStatus.as_event`). It may be old, so the lags are checked once
+        more; if a lag has grown meanwhile, the wait continues in this process.
     """
     if context.journal.is_past(State.DRAIN_READY):
-        summary = f"the lags were small enough before; the migration is in {context.journal.working_state}"
+        summary = f"the lags were small enough before; the migration is in state {context.journal.working_state}"
         return PhaseResult(PHASE, summary, {}, already_done=True)
     since = event.get("stable_since") if event else None
     return run(context, since=parse_iso(since) if since else None, poll_seconds=poll_seconds, sleep=sleep)
@@ -62,10 +63,10 @@ def run(
 ) -> PhaseResult:
     """Wait until all lags are at or below the limit for the whole window.
 
-    :param since: since when they have been, as an earlier look has seen.
-    :raises DrainTimeout: not ready within ``tail.drain_ready_timeout``.
-    :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
-    :raises Transient: a cluster or the storage did not answer when that time was over.
+    :param since: since when an earlier check has seen all lags small enough.
+    :raises DrainTimeout: the migration is not ready within ``tail.drain_ready_timeout``.
+    :raises CopyFailed: the tail has stopped copying some partitions and needs a person to intervene.
+    :raises Transient: a cluster or the storage did not answer when the timeout expired.
     """
     started, health, failures = context.now(), HealthWatch(), 0
     while True:
@@ -81,11 +82,12 @@ def run(
         except (Interrupted, DrainTimeout):
             raise
         except Transient as error:
-            # A cluster, or the storage, that is away for minutes ends a wait of days as little as it ends the tail.
+            # An outage of a cluster or the storage for minutes must not end a wait of days; it does not end the tail
+            # either.
             problem, since, failures = error, None, failures + 1
             pause = min(poll_seconds * 2.0 ** min(failures, 16), _LONGEST_PAUSE_SECONDS)
-            log.warning("The lags cannot be looked at, try %d: %s", failures, error)
-            context.progress(Progress(PHASE, f"the lags cannot be looked at (try {failures}): {error.what}"))
+            log.warning("The lags cannot be read (try %d): %s", failures, error)
+            context.progress(Progress(PHASE, f"the lags cannot be read (try {failures}): {error.what}"))
         if context.now() - started > context.spec.tail.drain_ready_timeout:
             raise problem or not_ready(context, status)
         sleep(pause)
@@ -96,13 +98,13 @@ def _small(status: DrainStatus) -> list[PartitionLag]:
 
 
 def not_ready(context: PhaseContext, status: DrainStatus | None) -> DrainTimeout:
-    """The error of a wait that took too long."""
-    assert status is not None, "either a look or what stood in its way"
+    """Return the error for a wait that took too long."""
+    assert status is not None, "the last check gave either a status or an error"
     worst = status.worst
     return DrainTimeout(
         f"the migration is not ready for its cutover: {status.summary()}",
         where=context.where(PHASE, topic=worst.topic if worst else None, partition=worst.partition if worst else None),
-        next_step="check that the tail runs and keeps up; raise tail.drain_max_partition_lag if the source is that "
-        "busy; then clear drain_ready",
+        next_step="check that the tail runs and keeps up; if the source is too busy for the limit, raise "
+        "tail.drain_max_partition_lag; then clear drain_ready",
         details=status.as_event(),
     )

@@ -1,8 +1,9 @@
-"""Sign the evidence, upload it under its immutable key and as the latest, and a report for people beside it.
+"""Sign the evidence and upload it under its immutable key and as the latest, together with a report for people.
 
 Keys: ``<migration_id>/evidence-attempts/<timestamp>-<outcome>-<hash>.json`` and the alias
-``<migration_id>/evidence.json``. COMPLIANCE Object Lock is tried first. Where the bucket has none, the evidence itself
-says so: the first object of an attempt is the public key, and how it was stored is known before the bundle is signed.
+``<migration_id>/evidence.json``. COMPLIANCE Object Lock is tried first. If the bucket does not support it, the
+evidence itself records that: the first object of an attempt is the public key, so how that object was stored is known
+before the bundle is signed.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def run(context: PhaseContext) -> PhaseResult:
     """Publish the evidence of a validated migration.
 
     :raises Terminal: validation has not passed.
-    :raises ConnectionInvalid: no signing key.
-    :raises EvidenceInvalid: what was stored does not verify.
+    :raises ConnectionInvalid: there is no signing key.
+    :raises EvidenceInvalid: the stored evidence does not verify.
     """
     done = _published_before(context)
     if done is not None:
@@ -32,7 +33,7 @@ def run(context: PhaseContext) -> PhaseResult:
     result = passed_result(context)
     if result is None:
         raise Terminal(
-            "there is no passed validation to give evidence of",
+            "there is no passed validation, so there is nothing to publish evidence of",
             where=context.where(PHASE),
             next_step="clear validate",
         )
@@ -43,7 +44,7 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def _published_before(context: PhaseContext) -> dict[str, Any] | None:
-    """Details of the journaled upload, if it is still there, unchanged."""
+    """Return the details of the journaled upload, after checking that it is still there, unchanged."""
     entry = context.journal.find_step(STEP)
     if entry is None:
         return None
@@ -51,9 +52,9 @@ def _published_before(context: PhaseContext) -> dict[str, Any] | None:
     data = context.evidence_store.get(details["key"])
     if data is None or hashlib.sha256(data).hexdigest() != details["sha256"]:
         raise EvidenceInvalid(
-            "the evidence that the journal names is gone or was changed",
+            "the evidence that the journal names is missing or was changed",
             where=context.where(PHASE, path=f"{context.evidence_store.uri}/{details['key']}"),
-            next_step="restore it from a version of the bucket; the journal has its SHA-256",
+            next_step="restore the object from an earlier version in the bucket; the journal has its SHA-256",
         )
     if context.evidence_store.get(context.key(ALIAS)) != data:
         context.evidence_store.put(context.key(ALIAS), data)

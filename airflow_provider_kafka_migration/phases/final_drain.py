@@ -1,7 +1,8 @@
-"""The final drain: tell the tail where to stop, wait until the target has everything, make ``offset-map.json``.
+"""The final drain: set the tail's stop, wait until the target has everything, write ``offset-map.json``.
 
 The tail ends by itself: ``control/tail-stop.json`` has the exclusive source offset of each partition, and copiers poll
-it. Done is what the brokers say: for each partition the target's log end stands for the source's end.
+it. The brokers decide when the drain is done: each partition's log end on the target must correspond to its end on the
+source.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ from airflow_provider_kafka_migration.record.offset_maps import (
 PHASE = "cutover"
 STEP = FINAL_DRAIN
 POLL_SECONDS = 0.25
-#: A tail that was told to stop has stopped after so long: it asks twice a second, and ends its chunk.
+#: After this time the tail has reacted to a stop: it polls twice a second and finishes its current chunk.
 SETTLE_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class Drained:
-    """How far one partition is. ``lag`` is in source offsets; holes at the end of a mapped partition are no lag.
+    """How far one partition is drained.
 
-    :param position: source offset that the target's end stands for.
+    :param position: source offset that corresponds to the target's end.
+    :param lag: in source offsets; holes at the end of a mapped partition do not count.
     """
 
     key: TopicPartition
@@ -58,7 +60,7 @@ class Drained:
     verdict: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The state as data, for the evidence's ``drain_final``."""
+        """Return the state as data, for the evidence's ``drain_final``."""
         return {
             "topic": self.key[0],
             "partition": self.key[1],
@@ -77,7 +79,7 @@ def run(
 ) -> PhaseResult:
     """Write the tail's stop, wait until all partitions are drained, write ``offset-map.json``.
 
-    :raises DrainTimeout: the target did not get there within ``drain_timeout``; the freeze is lifted.
+    :raises DrainTimeout: the target was not complete within ``drain_timeout``; the freeze is lifted.
     :raises ForeignData: a target partition ends beyond the source's end.
     """
     with frozen.frozen_step(context, STEP) as attempt:
@@ -116,14 +118,14 @@ def _details(drained: list[Drained], map_details: dict[str, Any]) -> dict[str, A
 def _check_same_attempt(context: PhaseContext, attempt: FreezeAttempt, boundary: Boundary) -> None:
     if boundary.attempt != attempt.number or freeze_attempt.step_done(context, attempt, "sentinels") is None:
         raise FreezeFailed(
-            "the sentinels of this freeze are not written",
+            "the sentinels of this freeze are not written yet",
             where=context.where(PHASE),
             next_step="clear cutover.sentinels",
         )
 
 
 def write_tail_stop(context: PhaseContext, boundary: Boundary) -> None:
-    """Write ``control/tail-stop.json``; create-only, but for a stop that a lifted freeze took back.
+    """Write ``control/tail-stop.json``: create-only, except over a stop that was withdrawn when a freeze was lifted.
 
     :raises FreezeFailed: another stop is in force.
     """
@@ -139,9 +141,9 @@ def write_tail_stop(context: PhaseContext, boundary: Boundary) -> None:
             return
         if StopAt.parse(there).offsets:
             raise FreezeFailed(
-                "the tail was already told to stop at other offsets",
+                "another stop of the tail, at other offsets, is already in force",
                 where=context.where(PHASE, path=f"{context.journal_store.uri}/{key}"),
-                next_step="look who else acts on this migration (kafka-migration journal)",
+                next_step="find out who else acts on this migration (kafka-migration journal)",
             ) from None
         context.journal_store.put(key, data)
 
@@ -173,9 +175,10 @@ def _wait(
 def _move_boundary(
     context: PhaseContext, boundary: Boundary, ends: dict[TopicPartition, int], sleep: Callable[[float], None]
 ) -> tuple[list[Drained], dict[TopicPartition, int]]:
-    """With ``on_bypass: continue`` the tail may have gone past the boundary before it was told to stop.
+    """Move the boundary to where the tail stopped: with ``on_bypass: continue`` it may have copied past the boundary.
 
-    What it has copied is good; so the end of the source is where it stopped, once it has.
+    Records that the tail copied before it read its stop are valid. So wait until the tail has stopped, and take that
+    position as the end of the source.
     """
     while True:
         before = read_drained(context, ends)
@@ -192,22 +195,23 @@ def _move_boundary(
 def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> DrainTimeout:
     worst = max(late, key=lambda item: item.lag)
     return DrainTimeout(
-        f"{len(late)} partitions are not drained after {timeout:g} s; {partition_name(worst.key)} lacks {worst.lag}",
+        f"{len(late)} partitions are not drained after {timeout:g} s; the largest lag is {worst.lag} at "
+        f"{partition_name(worst.key)}",
         where=context.where(PHASE, topic=worst.key[0], partition=worst.key[1]),
-        next_step="check that the tail runs (its task's log); the freeze is lifted: wait for drain_ready, then approve "
-        "the cutover again",
+        next_step="check in the log of the tail's task that the tail runs. The freeze is lifted: wait for drain_ready, "
+        "then approve the cutover again",
         details={"partitions": [item.as_dict() for item in late]},
     )
 
 
 def read_drained(context: PhaseContext, ends: dict[TopicPartition, int]) -> list[Drained]:
-    """How far all partitions are, ascending.
+    """Read how far all partitions are drained, in ascending order.
 
     :raises ForeignData: a target partition ends beyond the source's end.
     """
     partitions = migrated_partitions(context)
     keys = [target_key(item) for item in partitions.values()]
-    # The log end first: a high watermark that is asked for later and equal to it proves that it is replicated.
+    # The log end first: a high watermark that is read later and has reached it proves that it is replicated.
     log_ends = context.target.wire.list_offsets(keys, "log_end")
     high_watermarks = context.target.wire.list_offsets(keys, "latest")
     positions = SourcePositions.load(context)
@@ -233,10 +237,10 @@ def _drained(
     lag = source_end - position
     if lag < 0 and context.spec.cutover.on_bypass != "continue":
         raise ForeignData(
-            f"the target ends {-lag} beyond the source's end",
+            f"the target ends {-lag} offsets beyond the source's end",
             where=context.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
-            next_step="find who writes to the target topic (DescribeProducers); nothing may write there before the "
-            "client switch",
+            next_step="find out who writes to the target topic (DescribeProducers): before the client switch, only the "
+            "migration may write there",
             details={"target_end_offset": target_end, "source_end_offset": source_end},
         )
     if lag > 0 and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):

@@ -1,7 +1,7 @@
-"""The offset-floor guard: was anything cut from the target before clients switch?
+"""The offset-floor guard: check before clients switch that the target has not lost records.
 
-Looking only at end offsets would miss a retention run or DeleteRecords on the target. So: the target's log start must
-not be past the first copied offset, and its end not behind the copied range.
+End offsets alone would miss a retention run or DeleteRecords on the target. So the guard checks both ends: the target's
+log start must not be past the first copied offset, and its log end must not be before the end of the copied range.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEP = "floor_guard"
 
 @dataclass(frozen=True)
 class Violation:
-    """A partition whose target log was cut."""
+    """A partition whose target log has lost records."""
 
     topic: str
     partition: int
@@ -50,7 +50,7 @@ class Violation:
         return f"{self.topic}-{self.partition} ends at {self.seen}, the copied range ends at {self.expected}"
 
     def as_dict(self) -> dict[str, Any]:
-        """The violation as data."""
+        """Return the violation as data."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -65,9 +65,10 @@ def judge(
     log_starts: Mapping[TopicPartition, int],
     log_ends: Mapping[TopicPartition, int],
 ) -> list[Violation]:
-    """Violations, ascending by topic and partition.
+    """Return the violations, ascending by topic and partition.
 
-    :param log_starts: earliest offsets by (target topic, partition); ``log_ends``: high watermarks likewise.
+    :param log_starts: earliest offsets by (target topic, partition).
+    :param log_ends: high watermarks by the same keys.
     """
     found = []
     for item in document.partitions:
@@ -82,35 +83,35 @@ def judge(
 
 
 def _is_empty(item: MappedPartition) -> bool:
-    """Nothing was copied, so nothing can be missing."""
+    """Whether nothing was copied, so that nothing can be missing."""
     return item.target_start_offset == item.target_end_offset
 
 
 def find_violations(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
-    """Ask the target's brokers and judge."""
+    """Read log starts and ends from the target's brokers and return the violations."""
     keys = [(item.target_topic, item.partition) for item in document.partitions]
     wire = context.target.wire
     return judge(document, wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest"))
 
 
 def violated(context: PhaseContext, violations: list[Violation]) -> FloorViolated:
-    """The error that names the partitions."""
+    """Return the error that names the partitions."""
     first = violations[0]
     return FloorViolated(
-        f"{len(violations)} target partitions were cut: {first}",
+        f"{len(violations)} target partitions have lost copied records: {first}",
         where=context.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
         next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election); the "
-        "client switch stays blocked: delete these topics on the target and migrate them anew",
+        "client switch stays blocked: delete these topics on the target and migrate them again",
         details={"violations": [item.as_dict() for item in violations]},
     )
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Put back what producers can notice, check the floor, fence the copiers, and say READY_FOR_CLIENT_SWITCH.
+    """Restore producer-visible settings, check the floor, journal READY_FOR_CLIENT_SWITCH, and fence the copiers.
 
-    :raises FloorViolated: names the partitions; the freeze is lifted.
-    :raises FreezeFailed: too late, not frozen, somebody wrote to the source after the freeze, or the webhook's receiver
-        does not keep producers stopped.
+    :raises FloorViolated: target partitions have lost records; the error names them, and the freeze is lifted.
+    :raises FreezeFailed: the limit is over, nothing is frozen, a producer wrote to the source after the freeze, or the
+        webhook's receiver does not keep producers stopped.
     :raises FreezeUnconfirmed: the webhook's receiver does not answer.
     """
     attempt = frozen.verified_attempt(context, STEP)
@@ -123,18 +124,18 @@ def run(context: PhaseContext) -> PhaseResult:
             )
         timer = frozen.StepTimer.start(context, attempt, STEP)
         document = _document(context)
-        # Before compaction comes back: compacted topics refuse DeleteRecords.
+        # Before compaction is restored: compacted topics refuse DeleteRecords.
         topology_log_starts.restore_log_starts(context, document)
         restored = copy_settings.restore_producer_visible(context)
         violations = find_violations(context, document)
         if violations:
             raise violated(context, violations)
-        # Before the last look at the source: it has to see what was written until then.
+        # Before the last check of the source, which has to see everything that was written until then.
         held = frozen.hold(context, attempt)
         bypasses = stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
-        # Last: nobody may write to a target that may still be given up.
+        # Last, because applications must not write to a target while the cutover can still be abandoned.
         granted = write_grants.grant(context)
-        # From READY on the freeze is not lifted any more, so its time must not be over before it.
+        # After READY the freeze is never lifted, so its limit must not have passed before READY.
         frozen.check_deadline(context, attempt)
         details = timer.done(
             {
@@ -148,10 +149,10 @@ def run(context: PhaseContext) -> PhaseResult:
         )
         frozen_time = _frozen_time(context, attempt)
         put_result(context, "frozen-time", frozen_time)
-        # Not after the freeze was given up by the watch on its limit.
+        # ``only_in``: READY must not follow once the watch on the limit has given up the freeze.
         ready = frozen_time.model_dump(mode="json")
         context.journal.step(freeze_attempt.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
-    # Not earlier, and not within the frozen step: under a fenced id a copy could not go on after a lifted freeze.
+    # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
     fenced = fence.fence_copiers(context, attempt, document)
     return PhaseResult(
         PHASE,
@@ -162,17 +163,18 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
-    """READY was reached before: look again, since clearing this task asks whether it still holds."""
+    """Check again after READY: clearing this task asks whether READY still holds."""
     document = _document(context)
     moved = _check_again(context, document)
     entry = context.journal.find_step(freeze_attempt.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
-        # Clients may write by now: whoever was not fenced before they were told stays so, and is named.
+        # Clients may write by now: a copier that was not fenced before they were told to switch is only named.
         fenced = dict(freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) or {})
         bypasses = []
     else:
-        # It died between READY and its end: nobody was told to switch, and somebody may have freed the producers.
+        # The task died between READY and its end: no client was told to switch, and someone may have freed the
+        # producers.
         _hold_behind_ready(context, attempt)
         bypasses = _check_still_frozen(context, attempt)
         fenced = fence.fence_copiers(context, attempt, document)
@@ -185,17 +187,19 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
     summary = f"{READY_MESSAGE} (again)"
     if moved:
         summary += (
-            f"; {len(moved)} target partitions have lost their first copied records since, to retention or to clients "
-            f"({moved[0]}): validate tells whether they had been compared"
+            f"; since then, retention or clients have deleted the first copied records of {len(moved)} target "
+            f"partitions ({moved[0]}): validate reports whether they had been compared"
         )
     return PhaseResult(PHASE, summary, found, already_done=True)
 
 
 def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
-    """A release that asked no receiver to forget its deadline may have journaled READY; a receiver that has confirmed
-    it is not needed again.
+    """Ask the webhook's receiver to forget its deadline, unless it has confirmed that already.
 
-    :raises FreezeFailed: it refuses. :raises FreezeUnconfirmed: it does not answer.
+    An older release, which did not ask the receiver for this, may have journaled READY.
+
+    :raises FreezeFailed: the receiver refuses.
+    :raises FreezeUnconfirmed: the receiver does not answer.
     """
     if (freeze_attempt.step_done(context, attempt, STEP) or {}).get("held"):
         return
@@ -203,18 +207,18 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         frozen.hold(context, attempt)
     except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid) as error:
         raise type(error)(
-            f"{freeze_attempt.READY} is journaled, and nobody confirms that producers stay stopped: {error.what}",
+            f"{freeze_attempt.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
             where=error.where,
-            next_step="nothing can be rolled back any more: let the receiver take a freeze without a deadline, or put "
-            "its address right, then clear cutover.floor_guard; do not free the producers",
+            next_step="the cutover can no longer be rolled back: make the receiver accept a freeze without a deadline, "
+            "or correct its address, then clear cutover.floor_guard; do not free the producers",
             details=error.details,
         ) from error
 
 
 def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
-    """Log starts that have moved legitimately since READY: clients write, and ``validate`` puts retention back.
+    """Return log starts that have moved legitimately since READY: clients write, and ``validate`` restores retention.
 
-    :raises FloorViolated: before that time any cut is a loss; a log that ends too early is one at any time.
+    :raises FloorViolated: before the client switch any moved log start is a loss; a log that ends too early always is.
     """
     violations = find_violations(context, document)
     if not context.journal.is_past(State.AWAITING_CLIENT_SWITCH):
@@ -224,19 +228,20 @@ def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Vio
     lost = [item for item in violations if item.kind == "end"]
     if lost:
         raise FloorViolated(
-            f"{len(lost)} target partitions were cut: {lost[0]}",
+            f"{len(lost)} target partitions have lost records at their ends: {lost[0]}",
             where=context.where(PHASE, cluster="target", topic=lost[0].topic, partition=lost[0].partition),
-            next_step="find what removed records at their ends (an unclean leader election, a topic that was created "
-            "again); clients use these topics already, so send the missing records again from what the source has",
+            next_step="find what removed the records (an unclean leader election, a topic that was created again); "
+            "clients use these topics already, so send the missing records again from the source",
             details={"violations": [item.as_dict() for item in lost]},
         )
     return violations
 
 
 def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[Bypass]:
-    """Whether the source still ends where the cutover's boundary is; those who wrote, with ``on_bypass: continue``.
+    """Check that the source still ends at the cutover's boundary.
 
-    :raises FreezeFailed: it does not; the freeze is not lifted, since READY is journaled.
+    :returns: producers that wrote beyond it, with ``on_bypass: continue``.
+    :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:
         return stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
@@ -244,10 +249,10 @@ def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[B
         raise FreezeFailed(
             f"{freeze_attempt.READY} is journaled, and clients must not be told to switch: {error.what}",
             where=error.where,
-            next_step="stop these producers again: the freeze is not lifted and nothing can be rolled back any more. "
-            "The records named here are on the source only: have them sent again to the target after the switch, then "
-            "set cutover.on_bypass: continue and clear cutover.floor_guard, which names them and goes on; "
-            f"{words.IF_PARAMS}",
+            next_step="stop these producers again: the freeze is not lifted, and the cutover can no longer be rolled "
+            "back. The records named here are on the source only: have them sent again to the target after the "
+            "switch, then set cutover.on_bypass: continue and clear cutover.floor_guard, which then names them and "
+            f"continues; {words.IF_PARAMS}",
             details=error.details,
         ) from error
 
@@ -280,7 +285,7 @@ def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
         verified_at=attempt.verified.verified_at,
         ready_at=iso(now),
         stopped_at=iso(attempt.stopped_at),
-        # What producers feel: they stand still while it is verified that they do, too.
+        # As producers experience it: they are also stopped while the freeze is being verified.
         frozen_seconds=round((now - attempt.stopped_at).total_seconds(), 3),
         steps={"freeze": round(verification, 3), **steps},
     )

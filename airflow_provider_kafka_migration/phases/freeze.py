@@ -1,7 +1,8 @@
 """Freeze producers on the source and verify it on the brokers (docs/decisions/0007).
 
-Verified means: no open transaction (last stable offset = high watermark = log end) and log ends that stand still for
-``freeze_stable_window``. Whoever goes on writing is named: partition, producer id, transactional id where known.
+Verified means: no open transaction (last stable offset = high watermark = log end) and log ends that do not move for
+``freeze_stable_window``. Producers that continue to write are named: partition, producer id, and transactional id where
+known.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def run(
     """Freeze and verify; the freeze's clock starts here.
 
     :raises ApprovalRefused: no valid approval of the cutover is in the journal.
-    :raises FreezeFailed: not frozen, or somebody goes on writing (``on_bypass: fail``); the freeze is lifted again.
+    :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: fail``); the freeze is
+        lifted again.
     """
     attempt = freeze_attempt.current_attempt(context)
     if attempt is not None and attempt.is_open and attempt.given_up:
@@ -52,7 +54,7 @@ def run(
         except MigrationError as error:
             error.add_next_step(words.not_begun(context.spec.cutover.freeze))
             if isinstance(error, Terminal):
-                # The migration has not asked anybody to stop, so it does not stay where it cannot be rolled back.
+                # No producer was asked to stop, so the migration need not stay in a state without rollback.
                 frozen.back_to_tail(context, f"the cutover did not begin: {error.what}")
             raise
     with frozen.lifting(context, attempt):
@@ -62,10 +64,10 @@ def run(
 
 
 def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFailed:
-    """Lift a freeze that was given up before, and whose lift was not journaled: producers may write by now."""
-    frozen.lift(context, attempt, reason="it was given up before, and its end was not journaled")
+    """Lift a freeze that was given up but not journaled as lifted: producers may write by now."""
+    frozen.lift(context, attempt, reason="it was given up before, but its end was not journaled")
     return FreezeFailed(
-        f"freeze {attempt.number} was given up before it could be journaled as lifted; it is lifted now",
+        f"freeze {attempt.number} was given up earlier, but not journaled as lifted; it is lifted now",
         where=context.where(PHASE),
         next_step="clear drain_ready and what follows it: the cutover starts again with a new approval; "
         f"{words.lifted(attempt.method)}",
@@ -73,7 +75,7 @@ def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFaile
 
 
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
-    """Journal a new attempt. Nothing is touched before this step is in the journal."""
+    """Journal a new attempt. No producer is stopped before this step is in the journal."""
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
     follow.check_all_followed(context)
     take_over.check_before_freeze(context)
@@ -103,7 +105,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
 
 
 def _by_hand(context: PhaseContext) -> bool:
-    """Producers were stopped by people before the approval, which says so."""
+    """Whether people stopped the producers before the approval, as its text asks them to confirm."""
     return context.spec.cutover.freeze == "manual"
 
 
@@ -129,7 +131,7 @@ def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> Free
 
 def _summary(result: FreezeResult) -> str:
     suffix = f"; {len(result.bypasses)} partitions are still written to" if result.bypasses else ""
-    return f"producers frozen ({result.method}), {len(result.ends)} partitions stand still{suffix}"
+    return f"producers frozen ({result.method}), {len(result.ends)} partitions verified{suffix}"
 
 
 def _details(result: FreezeResult) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The limit of a freeze when nobody is left to keep it: ``max_producer_freeze`` holds although every task has died.
+"""The watch on a freeze's limit: it enforces ``max_producer_freeze`` even if every task of the cutover has died.
 
-The steps of the cutover lift a freeze that lasts too long themselves (:mod:`~.freeze.frozen`), as long as one of them
-runs. A step that failed for good with time left, was killed, or waits for its retry, does not. This watch stands beside
-them, writes nothing while all is well, and lifts the freeze a few seconds after its deadline.
+While a step of the cutover runs, it lifts a freeze that lasts too long itself (:mod:`~.freeze.frozen`). A step that
+failed for good with time left, was killed, or waits for its retry cannot. This watch runs in parallel, writes nothing
+while all is well, and lifts the freeze a few seconds after its deadline.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "freeze_limit"
-#: The steps lift at the deadline; the watch comes after them.
+#: The steps lift at the deadline; the watch waits this much longer.
 LATE_SECONDS = 5.0
 
-REASON = "max_producer_freeze is over, and no step of the cutover has lifted the freeze"
+REASON = "max_producer_freeze has passed, and no step of the cutover has lifted the freeze"
 
 _NOT_OPENED = "journal_not_opened"
 
-#: While the last step has not ended: it fences the copiers, and only then clients may be told.
+#: For the time until the last step ends: it fences the copiers, and only then may clients be told to switch.
 _READY_TEXT = (
-    f"producers stay stopped: {freeze_attempt.READY} is journaled, so the freeze is not lifted any more; "
+    f"producers stay stopped: {freeze_attempt.READY} is journaled, so the freeze will not be lifted; "
     "if cutover.floor_guard has failed, clear it"
 )
 
 
 def check_limit(context: PhaseContext) -> dict[str, Any]:
-    """One look: ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
+    """Check once and return ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
 
-    :raises MigrationError: the journal cannot be read, and no freeze that is known of is overdue.
+    :raises MigrationError: the journal cannot be read, and no known freeze is overdue.
     """
     try:
         context.journal.refresh()
@@ -51,7 +51,7 @@ def check_limit(context: PhaseContext) -> dict[str, Any]:
         return without_journal(freeze_attempt.current_attempt(context), context.now(), error)
     attempt = freeze_attempt.current_attempt(context)
     if _is_over(context):
-        return {"ready": True, "summary": f"nothing is frozen any more: {context.journal.tip_state}"}
+        return {"ready": True, "summary": f"nothing is frozen any more: the state is {context.journal.tip_state}"}
     if attempt is not None and attempt.ready:
         return {"ready": False, "summary": _READY_TEXT}
     if attempt is None or not attempt.is_open:
@@ -64,20 +64,20 @@ def check_limit(context: PhaseContext) -> dict[str, Any]:
 
 
 def without_journal(attempt: FreezeAttempt | None, now: datetime, error: MigrationError) -> dict[str, Any]:
-    """A look while the journal cannot be read, from what an earlier one has seen.
+    """Check once while the journal cannot be read, from what an earlier check has seen.
 
-    :param attempt: the last freeze that is known of.
-    :raises MigrationError: the error; no freeze that is known of is overdue.
+    :param attempt: the last known freeze.
+    :raises MigrationError: the given error, because no known freeze is overdue.
     """
     if attempt is None or not attempt.is_open or not _is_late(attempt, now):
         raise error
-    # Somebody has to know: the task tries to lift, and fails with what a person has to do.
-    summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, and the journal cannot be read"
+    # A person must hear of it: the task tries to lift the freeze, and its error says what a person has to do.
+    summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}, but the journal cannot be read"
     return {"ready": True, "summary": f"{summary}: {error.what}"}
 
 
 def is_overdue(context: PhaseContext) -> bool:
-    """Whether a freeze should have ended and has not, as the journal is known."""
+    """Whether a freeze should have ended and has not, per the journal as last read."""
     attempt = freeze_attempt.current_attempt(context)
     return not _is_over(context) and attempt is not None and attempt.is_open and _overdue(context, attempt)
 
@@ -85,40 +85,41 @@ def is_overdue(context: PhaseContext) -> bool:
 def run(context: PhaseContext) -> PhaseResult:
     """Lift a freeze that is overdue.
 
-    ``details["watch"]``: whether to go on watching; ``details["nothing_to_lift"]``: no freeze is open.
+    ``details["watch"]``: whether to continue to watch; ``details["nothing_to_lift"]``: no freeze is open.
 
-    :raises FreezeFailed: a freeze was lifted, so that somebody looks.
-    :raises StillFrozen: the producers could not be freed; says what a person has to do. The next call tries again.
+    :raises FreezeFailed: a freeze was lifted; the failure draws a person's attention to it.
+    :raises StillFrozen: the producers could not be freed; the error says what a person has to do. The next call tries
+        again.
     """
     context.journal.refresh()
     if _is_over(context):
-        return _result(f"nothing is frozen any more: {context.journal.tip_state}", watch=False)
+        return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
     attempt = freeze_attempt.current_attempt(context)
     if attempt is not None and attempt.ready:
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context, attempt):
         return _result("no freeze is overdue", watch=True, nothing_to_lift=attempt is None or not attempt.is_open)
     try:
-        # First out of ``cutover``, then unfreeze: no step can say READY after that.
+        # Leave ``cutover`` first, then unfreeze: after that no step can journal READY.
         frozen.back_to_tail(context, REASON, unless_ready=attempt)
     except PhaseOver:
-        # READY_FOR_CLIENT_SWITCH was reached in this very moment: from there on nobody unfreezes the source.
+        # READY_FOR_CLIENT_SWITCH was journaled in this very moment: from then on the source is never unfrozen.
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     details = frozen.lift(context, attempt, reason=REASON)
     raise FreezeFailed(
         f"freeze {attempt.number} was lifted after {details['frozen_seconds']:.0f} s: {REASON}",
         where=context.where(PHASE),
-        next_step=f"{words.lifted(attempt.method)}. Look at the red task of the cutover; then clear drain_ready "
-        "and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
+        next_step=f"{words.lifted(attempt.method)}. Find out why the red task of the cutover failed; then clear "
+        "drain_ready and everything below it (tail, too, if it has ended): the cutover begins again with an approval",
         details={"attempt": attempt.number, **details},
     )
 
 
 def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFrozen:
-    """The error of a watch that cannot open the journal: it knows of no freeze, and of no end of one either."""
+    """Return the error of a watch that cannot open the journal, and so knows neither of a freeze nor of its end."""
     error = by_hand.still_frozen(
         spec,
-        "the journal cannot be opened, so it is not known whether producers are frozen, and nothing can be lifted",
+        "the journal cannot be opened, so it is not known whether producers are frozen, and no freeze can be lifted",
         cause,
         method=spec.cutover.freeze,
         deadline=None,
@@ -129,7 +130,7 @@ def journal_unreachable(spec: MigrationSpec, cause: MigrationError) -> StillFroz
 
 
 def is_journal_unreachable(error: MigrationError) -> bool:
-    """Whether it is the error of :func:`journal_unreachable`: its look has learned nothing of a freeze."""
+    """Whether an error is that of :func:`journal_unreachable`: the check learned nothing about a freeze."""
     return bool(error.details.get(_NOT_OPENED))
 
 

@@ -1,7 +1,7 @@
-"""Consumer groups: snapshot on the source, translation, commit on the target, and keeping it fresh until the switch.
+"""Consumer groups: take a snapshot on the source, translate it, commit it on the target, and sync until the switch.
 
-Rules (docs/decisions/0012): only groups that are empty on the target are written, never
-backwards, with leader epoch -1 and their metadata. One bad group never blocks the others: what failed is data, and is
+Rules (docs/decisions/0012): only groups that are empty on the target are written, and never moved backwards; offsets
+are committed with leader epoch -1 and their metadata. One bad group never blocks the others: failures are collected and
 reported at the end.
 """
 
@@ -46,9 +46,9 @@ SNAPSHOT = "groups-snapshot"
 
 
 def snapshot_groups(context: PhaseContext) -> PhaseResult:
-    """Step ``cutover.snapshot_groups``: write ``results/groups-snapshot.json``.
+    """Run step ``cutover.snapshot_groups``: write ``results/groups-snapshot.json``.
 
-    Groups that could not be read are in it with their error; commit_groups reports them.
+    The snapshot includes groups that could not be read, with their error; commit_groups reports them.
     """
     with frozen.frozen_step(context, SNAPSHOT_STEP) as attempt:
         done = freeze_attempt.step_done(context, attempt, SNAPSHOT_STEP)
@@ -71,9 +71,10 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
 
 
 def load_snapshot(context: PhaseContext) -> GroupsSnapshot:
-    """The snapshot that the step wrote.
+    """Load the snapshot that the step wrote.
 
     :raises FreezeFailed: there is none.
+    :raises DocumentUnreadable: it cannot be parsed.
     """
     data = get_result(context, SNAPSHOT)
     if data is None:
@@ -97,9 +98,9 @@ def load_snapshot(context: PhaseContext) -> GroupsSnapshot:
 
 
 def commit_groups(context: PhaseContext) -> PhaseResult:
-    """Step ``cutover.commit_groups``: translate the snapshot and commit it on the target.
+    """Run step ``cutover.commit_groups``: translate the snapshot and commit it on the target.
 
-    :raises GroupsIncomplete: some groups failed; all others are committed. Clearing tries only what is left.
+    :raises GroupsIncomplete: some groups failed; all others are committed. Clearing the task retries only the rest.
     """
     with frozen.frozen_step(context, COMMIT_STEP) as attempt:
         done = freeze_attempt.step_done(context, attempt, COMMIT_STEP)
@@ -140,9 +141,9 @@ def _figures(results: list[GroupResult]) -> dict[str, Any]:
 
 
 def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
-    """Task ``sync_groups``: refresh every ``groups.sync_interval`` until the client switch is acknowledged.
+    """Run task ``sync_groups``: sync every ``groups.sync_interval`` until the client switch is acknowledged.
 
-    Runs beside the approval. Failing loses nothing: the acknowledgement refreshes once more.
+    It runs in parallel with the approval. A failure loses nothing: the acknowledgement syncs once more.
     """
     rounds, result = 0, load_result(context)
     while not _switched(context):
@@ -151,7 +152,7 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
         context.progress(Progress(SYNC_PHASE, f"round {rounds}: {summarize(result.groups)}"))
         sleep(context.spec.groups.sync_interval.total_seconds())
     text = summarize(result.groups) if result else "no groups"
-    return PhaseResult(SYNC_PHASE, f"refreshed {rounds} times: {text}", {"rounds": rounds}, already_done=not rounds)
+    return PhaseResult(SYNC_PHASE, f"synced {rounds} times: {text}", {"rounds": rounds}, already_done=not rounds)
 
 
 def _switched(context: PhaseContext) -> bool:

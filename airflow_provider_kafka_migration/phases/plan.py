@@ -1,7 +1,7 @@
-"""Plan: what will happen, from the spec and the live clusters. Reads only; two plans of the same clusters are equal.
+"""Plan: derive what will happen from the spec and the live clusters. Read-only; plans of the same clusters are equal.
 
-It works with read-only credentials. What they may not look at is named in ``plan.unknown``, never taken for empty;
-precheck makes findings of it.
+Read-only credentials suffice. Whatever they are not permitted to read is named in ``plan.unknown``, never assumed to be
+empty; precheck turns it into findings.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Task ``plan``. A plan may be made again as long as nothing was touched.
+    """Run task ``plan``. The plan may be made again until the migration has changed anything.
 
-    :raises Terminal: nothing is selected, or names on the target collide; all problems at once.
-    :raises PermissionMissing: topics of the source whose configs may not be read.
+    :raises Terminal: nothing is selected, or names on the target collide; the error lists all problems.
+    :raises PermissionMissing: the principal may not read the configs of some source topics.
     """
     return write_plan(context)

@@ -1,4 +1,4 @@
-"""Precheck: everything that would stop the migration, all at once; read-only on the source."""
+"""Precheck: find everything that would stop the migration and report it together; read-only on the source."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _BY_ERROR: tuple[tuple[type[MigrationError], str], ...] = (
 def run(context: PhaseContext) -> PhaseResult:
     """Run all checks.
 
-    :raises PrecheckBlocked: with all findings, after all checks have run.
+    :raises PrecheckBlocked: there are blockers; raised after all checks have run, with all findings.
     """
     plan = _present_plan(context)
     context.journal.check_holds()
     found = find_all(context, plan)
     if _plan_is_outdated(context, plan):
-        # The probe has just shown that nothing can be appended by sequence here: the verdicts are others.
+        # The probe has just shown that records cannot be appended by sequence here, which changes the verdicts.
         write_plan(context)
         plan = context.load_plan()
         found = find_all(context, plan)
@@ -83,10 +83,10 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def _present_plan(context: PhaseContext) -> Plan:
-    """The plan; made anew when the spec was changed after it, which nobody may check or carry out any more."""
+    """Return the plan; if the spec has changed since, make a new one first: an outdated plan must not be used."""
     plan = context.load_plan()
     if plan.spec_digest and plan.spec_digest != canonical_digest(context.spec.model_dump(mode="json")):
-        log.info("the spec has changed since it was planned: %s", write_plan(context).summary)
+        log.info("The spec has changed since the plan was made; planned again: %s", write_plan(context).summary)
         return context.load_plan()
     return plan
 
@@ -97,7 +97,7 @@ def _plan_is_outdated(context: PhaseContext, plan: Plan) -> bool:
 
 
 def find_all(context: PhaseContext, plan: Plan) -> list[Finding]:
-    """All findings, blockers first. A check that fails is a finding, and the others run all the same."""
+    """Run all checks and return all findings, blockers first. A check that fails is a finding; the others still run."""
     findings: list[Finding] = []
     for number, (name, check) in enumerate(CHECKS.items()):
         context.progress(Progress(PHASE, name, number, len(CHECKS), "checks"))
@@ -113,7 +113,7 @@ def find_all(context: PhaseContext, plan: Plan) -> list[Finding]:
 
 
 def _unknown_waivers(context: PhaseContext) -> list[Finding]:
-    """Only known warnings can be waived; a typo or a blocker in ``waive`` must not look like an agreement."""
+    """Only known warnings can be waived; a typo or a blocker in ``waive`` must not look like consent."""
     wrong = sorted(code for code in set(context.spec.waive) if code not in CODES or not code.startswith("W"))
     if not wrong:
         return []
@@ -127,7 +127,7 @@ def _waived(context: PhaseContext, item: Finding) -> Finding:
 
 
 def _journal_waivers(context: PhaseContext, findings: list[Finding]) -> None:
-    """Who accepted which warnings: the actor of this entry, by the spec of this run."""
+    """Journal who accepted which warnings: the actor of this entry, by the spec of this run."""
     waived = [item for item in findings if item.waived]
     if waived:
         codes = sorted({item.code for item in waived})
@@ -150,7 +150,7 @@ def _line(item: Finding) -> str:
 
 
 def as_table(findings: list[Finding]) -> str:
-    """Findings as lines of a log."""
+    """Format findings as lines of a log."""
     if not findings:
         return "precheck: no findings"
     lines = [f"precheck: {len(findings)} findings"]

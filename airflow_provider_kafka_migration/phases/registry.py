@@ -1,6 +1,6 @@
 """All phases by task id: the state each belongs to, what runs, and when it counts as done.
 
-Modules are imported when a phase runs: a task needs only its own.
+Modules are imported when a phase runs, because a task needs only the module of its phase.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class PhaseEntry:
     """One phase.
 
     :param function: ``module:function`` below ``phases``, called with the context and the options.
-    :param state: state that it belongs to; None: it runs in whatever state there is.
-    :param leads_to: state after it; None: the next phase goes on from ``state``.
-    :param done_past: the phase is over, and is not run again, when the migration is beyond this state. Phases
-        without it are idempotent and look at journal and clusters themselves.
-    :param fails_migration: whether its failure is the migration's.
-    :param needs_journal_only: it must start while clusters are away, since it ends a freeze; it opens a cluster only
-        when it uses it.
+    :param state: state that the phase belongs to; None: it runs in any state.
+    :param leads_to: state after the phase; None: the next phase continues from ``state``.
+    :param done_past: the phase is over, and is not run again, once the migration is beyond this state. Phases
+        without it are idempotent and check journal and clusters themselves.
+    :param fails_migration: whether a failure of the phase fails the migration.
+    :param needs_journal_only: the phase ends a freeze, so it must start even while clusters are unreachable; a cluster
+        is opened only at its first use.
     """
 
     function: str
@@ -44,7 +44,7 @@ class PhaseEntry:
         return function(context, **options)
 
     def done(self, phase: str, context: PhaseContext) -> PhaseResult | None:
-        """The phase is over; None: run it."""
+        """Return a result if the phase is over; None: run it."""
         if self.done_past is None or not context.journal.is_past(self.done_past):
             return None
         summary = f"done before: the migration is in state {context.journal.working_state}"
@@ -52,10 +52,10 @@ class PhaseEntry:
 
 
 PHASES: dict[str, PhaseEntry] = {
-    # As long as nothing was touched a migration may be planned anew: after blockers, or with a changed spec.
+    # Until it has changed anything, a migration may be planned again: after blockers, or with a changed spec.
     "plan": PhaseEntry("plan:run", State.PLANNED, done_past=State.PRECHECK),
     "precheck": PhaseEntry("precheck:run", State.PRECHECK, done_past=State.PRECHECK),
-    # After its state, running it again would put copy-time settings on topics that have their own ones back.
+    # Running it after its state would set copy-time settings again on topics whose own settings were restored.
     "topology_copy": PhaseEntry("topology_copy:run", State.TOPOLOGY_COPY, done_past=State.TOPOLOGY_COPY),
     "seed": PhaseEntry("seed:run", State.SEED),
     "tail": PhaseEntry("tail:run", State.TAIL),
@@ -74,7 +74,7 @@ PHASES: dict[str, PhaseEntry] = {
     "rollback": PhaseEntry("rollback:run", None, fails_migration=False, needs_journal_only=True),
 }
 
-#: Order of the phases of a migration without a person: what the command line runs one after the other.
+#: Order of the phases of a migration in which no person intervenes; the command line runs them one after the other.
 ORDER = (
     "plan",
     "precheck",

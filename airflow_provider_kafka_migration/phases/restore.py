@@ -1,7 +1,7 @@
 """Restore: archive -> target, by a process that knows only the storage and the target.
 
-Topics are made as plan and topology_copy make them, from what the backup says of its source. At the end the target is
-compared with the archive, record by record, and the archived offsets of consumer groups are committed.
+Topics are created in the same way as by plan and topology_copy, from the backup's snapshot of its source. At the end
+the target is compared with the archive, record by record, and the archived offsets of consumer groups are committed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ JOB = "verify-archive"
 
 
 def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = True) -> PhaseResult:
-    """Restore what the archive has, or follow a backup that goes on until it is told to stop.
+    """Restore what the archive has, or follow a continuous backup until it ends.
 
-    :param follow: go on until ``backup --finish`` says where the end is, and it is reached.
+    :param follow: continue until ``backup --finish`` has set the end and the restore has reached it.
     :param commit_groups: commit the archived offsets of groups, if the backup is complete.
     :raises Transient: no backup has begun yet.
     :raises ValidationFailed: the target differs from the archive.
-    :raises GroupsIncomplete: offsets of some groups could not be committed.
+    :raises GroupsIncomplete: the offsets of some groups could not be committed.
     """
     source = source_snapshot.load_source(context)
     if source is None:
@@ -82,7 +82,7 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
 def _finish(context: PhaseContext, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
     key = put_result(context, PHASE, result)
     records = sum(item.compared for item in result.contents)
-    text = "" if complete else "; the backup goes on: configs and groups wait for its end"
+    text = "" if complete else "; the backup has not ended: configs and groups are restored when it has"
     summary = f"restored: {records} records in {len(result.contents)} partitions equal the archive{text}"
     details = {
         "summary": summary,
@@ -99,19 +99,20 @@ def _finish(context: PhaseContext, result: RestoreResult, progress: dict[str, An
         raise GroupsIncomplete(
             f"the offsets of {len(incomplete)} groups could not be committed; the first is {incomplete[0]}",
             where=context.where(PHASE, group=incomplete[0]),
-            next_step=f"see {key}; correct them and run the restore again: what is done is not done twice",
+            next_step=f"see {key} for the causes; correct them and run the restore again: it does not repeat what is "
+            "done",
             details={"groups": incomplete},
         )
     return PhaseResult(PHASE, summary, details)
 
 
 def _plan(context: PhaseContext, source: BackupSource) -> Plan:
-    """The plan of an earlier run, or one from the archived look at the source."""
+    """Return the plan of an earlier run, or make one from the archived snapshot of the source."""
     if context.journal_store.get(context.key("plan.json")) is not None:
         return context.load_plan()
     context.progress(Progress(PHASE, "planning from the archive"))
     plan = plan_of_look(
-        context, snapshot_of(source), notes=["made from a backup: ACLs, users and quotas are not in it"]
+        context, snapshot_of(source), notes=["made from a backup, which does not contain ACLs, users and quotas"]
     )
     put_plan(context, plan)
     return plan
@@ -143,7 +144,7 @@ def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
 
 
 def _archived(context: PhaseContext, item: CopyPartition, end: BackupEnd | None) -> int:
-    """Where a partition ends that is not followed: where the backup ended, or what the archive has by now."""
+    """Return where a partition ends that is not followed: the end of the backup, or what the archive has by now."""
     until = None if end is None else end.until(*item.key)
     if until is not None:
         return until
@@ -158,9 +159,9 @@ def _ends(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
         until = item.until_offset if stop is None else stop.offset(*item.key)
         if until is None:
             raise Transient(
-                "the restore has ended though nobody told it where to stop",
+                "the restore has ended, but no stop was set for it",
                 where=context.where(PHASE, topic=item.topic, partition=item.partition),
-                next_step="run it again: it goes on from the target's log ends",
+                next_step="run the restore again: it continues from the target's log ends",
             )
         ends[item.key] = max(until, item.source_start_offset)
     return ends
@@ -170,7 +171,7 @@ def _ends(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
 
 
 def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> list[PartitionContent]:
-    """Compare the target with the archive: all segments are read again, their checksums included."""
+    """Compare the target with the archive: read all segments again and verify their checksums."""
     target_ends = context.target.wire.list_offsets([target_key(item) for item in job.partitions], "log_end")
     maps = offset_maps.load_maps(context, {item.key: item for item in job.partitions})
     ranges = [
@@ -208,14 +209,14 @@ def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int
         raise ValidationFailed(
             f"{len(bad)} partitions differ from the archive; the first is {bad[0].topic}-{bad[0].partition}: {first}",
             where=context.where(PHASE, topic=bad[0].topic, partition=bad[0].partition),
-            next_step="find who else writes to the target topic; delete it there and run the restore again",
+            next_step="find out who else writes to the target topic; delete the topic there and run the restore again",
             details={"partitions": [item.model_dump(mode="json") for item in bad[:50]]},
         )
     return contents
 
 
 def _verdict(item: CopyPartition, offset_map: PartitionMap) -> Verdict:
-    """As it turned out: an equal or shifted partition may have become mapped while it was restored."""
+    """Return the final verdict: an equal or shifted partition may have become mapped while it was restored."""
     if item.verdict is Verdict.TRANSACTIONAL:
         return item.verdict
     return Verdict.MAPPED if len(offset_map) > 1 else item.verdict

@@ -1,4 +1,4 @@
-"""Rollback before the cutover: producers, ACLs and copy-time settings back, the tail stopped.
+"""Rollback before the client switch: free producers, remove ACLs, restore copy-time settings, and stop the tail.
 
 Data on the target is never touched: ``rollback-report.json`` lists it, with the commands that delete it.
 """
@@ -33,16 +33,18 @@ class RollbackReport(Document):
     rolled_back_from: str
     at: str
     reason: str = ""
-    undone: dict[str, Any] = Field(description="what was put back, by part")
-    problems: list[dict[str, Any]] = Field(default_factory=list, description="parts that could not be put back")
-    left_on_target: list[dict[str, Any]] = Field(description="topics that stay: partitions and end offsets")
-    clean_up: list[str] = Field(description="commands that would remove what was left; not run")
+    undone: dict[str, Any] = Field(description="what was restored, by part")
+    problems: list[dict[str, Any]] = Field(default_factory=list, description="parts that could not be restored")
+    left_on_target: list[dict[str, Any]] = Field(
+        description="topics that stay on the target: partitions and end offsets"
+    )
+    clean_up: list[str] = Field(description="commands that would remove these topics; they are not run")
 
 
 def check_allowed(context: PhaseContext) -> State | None:
-    """The state that is rolled back from; ``None`` when it is rolled back already.
+    """Return the state to roll back from; ``None`` if the migration is rolled back already.
 
-    :raises IllegalTransition: it is too late, and why.
+    :raises IllegalTransition: it is too late to roll back; the error says why.
     """
     context.journal.refresh()
     if context.journal.tip_state is State.ROLLED_BACK:
@@ -59,7 +61,7 @@ def check_allowed(context: PhaseContext) -> State | None:
 
 
 def _can_leave_cutover(context: PhaseContext, state: State) -> bool:
-    """The cutover has not told clients to switch, so it can go back to ``tail`` first, as a lifted freeze does."""
+    """Whether clients were not told to switch yet, so that the cutover can go back to ``tail`` as after a lift."""
     if state is not State.CUTOVER:
         return False
     attempt = freeze_attempt.current_attempt(context)
@@ -69,35 +71,35 @@ def _can_leave_cutover(context: PhaseContext, state: State) -> bool:
 def _instead(state: State) -> str:
     if state in (State.CUTOVER, State.AWAITING_CLIENT_SWITCH, State.VALIDATING):
         return (
-            "clients may already use the target, so the source is not the truth any more: go forward. To return, move "
-            "clients back by a migration in the other direction"
+            "clients may already use the target, so the source may lack their records: complete the migration. To "
+            "return, move the clients back by a migration in the other direction"
         )
     return "the migration has ended; start a new one with another migration_id"
 
 
 def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
-    """Undo what the migration has set, report what it leaves, and end it.
+    """Undo what the migration has set, report what it leaves on the target, and end the migration.
 
-    Producers first: while they are still frozen nothing else is undone, and the migration does not end, since
-    afterwards nothing would free them any more. Then best effort: a part that fails does not stop the others; it is in
-    the report. Idempotent: all parts may be undone twice. The transition to ``rolled_back`` is the last thing.
+    Producers come first: while they are still frozen, nothing else is undone and the migration does not end, since
+    nothing would free them after that. The rest is best effort: a part that fails does not stop the others, and is in
+    the report. Idempotent: all parts may be undone twice. The transition to ``rolled_back`` comes last.
 
-    :raises IllegalTransition: too late.
-    :raises StillFrozen: the freeze could not be lifted; says what a person has to do. Run it again.
+    :raises IllegalTransition: it is too late to roll back.
+    :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do. Run it again.
     """
     state = check_allowed(context)
     if state is None:
         return _before(context)
     context.journal.check_holds()
     if state is State.CUTOVER:
-        # Out of ``cutover`` before anything else: no step can tell clients to switch after that.
+        # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
         frozen.back_to_tail(
             context, "the migration is rolled back", unless_ready=freeze_attempt.current_attempt(context)
         )
     problems: list[dict[str, Any]] = []
     undone = {
-        # While producers are still frozen nothing else is undone: in ``tail`` the copy goes on and its topics keep
-        # their copy-time settings, whether the rollback is run again or the cutover.
+        # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need
+        # their copy-time settings, whether the rollback or the cutover is run again.
         "freeze": _unfreeze(context),
         "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
         "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(context)),
@@ -116,7 +118,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     key = context.key(REPORT)
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
-    summary += f"; {len(problems)} parts could NOT be put back" if problems else ""
+    summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
     lifted = freeze_attempt.current_attempt(context) if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
     details = {
@@ -138,7 +140,7 @@ def _before(context: PhaseContext) -> PhaseResult:
 
 
 def _attempt(name: str, problems: list[dict[str, Any]], undo: Callable[[], Any]) -> Any:
-    """Undo one part; what fails is a problem of the report, unless nobody may go on."""
+    """Undo one part; a failure becomes a problem in the report, unless this process must not continue at all."""
     try:
         return undo()
     except freeze_attempt.HANDS_OFF:
@@ -153,7 +155,7 @@ def _plain(value: Any) -> Any:
 
 
 def _stop_tail(context: PhaseContext) -> dict[str, Any]:
-    """Tell copiers to stop where they are: an offset that is behind them stops them at once."""
+    """Stop the copiers where they are: a stop offset that they have already passed stops them immediately."""
     key = context.key(freeze_attempt.TAIL_STOP)
     partitions = migrated_partitions(context)
     stop = StopAt(migration_id=context.migration_id, offsets={partition_name(item): 0 for item in partitions})
@@ -162,7 +164,7 @@ def _stop_tail(context: PhaseContext) -> dict[str, Any]:
 
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:
-    """Lift every freeze that may still be in force; also ACLs of an attempt whose end is not in the journal."""
+    """Lift the freeze that may still be in force, including the ACLs of an attempt whose end is not in the journal."""
     attempt = freeze_attempt.current_attempt(context)
     if attempt is None or attempt.lifted:
         return {"lifted": {}}
@@ -170,7 +172,7 @@ def _unfreeze(context: PhaseContext) -> dict[str, Any]:
 
 
 def _left_on_target(context: PhaseContext) -> list[dict[str, Any]]:
-    """Topics of the migration that exist on the target, with their end offsets."""
+    """List the topics of the migration that exist on the target, with their end offsets."""
     partitions = migrated_partitions(context)
     names = sorted({item.target_topic for item in partitions.values()})
     if not names:

@@ -1,6 +1,6 @@
 """Seed: copy everything up to the end offsets seen at its first start.
 
-Killed at any moment and run again it goes on from the target's log ends, to the same stop offsets.
+It may be killed at any moment: run again, it continues from the target's log ends to the same stop offsets.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ DONE = "seed_done"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Write the job once, run it, verify on the brokers that every stop offset is reached.
+    """Write the job once, run it, and verify on the brokers that every stop offset is reached.
 
-    :raises CopyFailed: with every partition that could not be copied.
+    :raises CopyFailed: some partitions could not be copied; the error lists them.
     """
     job = load_job(context, PHASE) or _write_job(context)
     recopy(context, PHASE, job)
@@ -45,16 +45,16 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def _renewed(context: PhaseContext, job: CopyJob) -> CopyJob:
-    """The job for another run: the stop offsets stay, the owner and the limits are those of today."""
+    """Return the job for another run: the stop offsets stay; the owner and the limits are the current ones."""
     section = context.spec.seed
     return job.model_copy(
         update={
-            # After a takeover copiers must know whose they are.
+            # After a takeover, copiers must belong to the current owner.
             "generation": context.journal.generation,
             "max_concurrent_partitions": section.max_concurrent_partitions,
             "slice_seconds": section.slice_seconds,
             "max_bytes_per_second": section.max_bytes_per_second,
-            # What a person has decided where a partition had stopped.
+            # A person may have changed this policy because a partition had stopped at a gap.
             "on_source_gap": context.spec.offsets.on_source_gap,
             "tombstones": tombstone_settings(context, context.load_plan(), job.tombstones),
         }
@@ -84,14 +84,14 @@ def _behind(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], tuple[
 
 
 def _check(context: PhaseContext, job: CopyJob) -> None:
-    """The brokers have the last word: a job that ended well but copied too little must not turn green."""
+    """Check on the brokers themselves: a job that ended without error but copied too little must not turn green."""
     left = _behind(context, job)
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
-            f"{len(left)} partitions have not reached their stop offsets; the first stands at {position} of {until}",
+            f"{len(left)} partitions have not reached their stop offsets; the first is at {position} of {until}",
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
-            next_step="clear seed: it goes on from the target's log ends",
+            next_step="clear seed: it continues from the target's log ends",
             details={"partitions": [[*key, *value] for key, value in sorted(left.items())]},
         )
 

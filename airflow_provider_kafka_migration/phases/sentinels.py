@@ -3,12 +3,13 @@
 Record: header ``x-kbe-cutover-sentinel: <migration_id>``, key ``__kbe_sentinel__``, value
 ``{"migration_id": "<id>", "partition": <p>, "timestamp": "<iso8601>"}``.
 
-Exactly once, although a task may be killed between two sentinels or between a sentinel and its journal entry: all
-sentinels of an attempt share one producer id, journaled before the first one, and each is sequence 0 on its partition.
-A broker answers the repetition of such a batch with the offset of the first one and writes nothing (KIP-98). Where the
-broker has forgotten the producer id, the partition's tail is read for a sentinel of this migration before writing.
+A task may be killed between two sentinels or between a sentinel and its journal entry. Still each sentinel is written
+exactly once: all sentinels of an attempt share one producer id, journaled before the first one, and each has sequence 0
+on its partition. A broker answers a repetition of such a batch with the offset of the first one and writes nothing
+(KIP-98). In case the broker has forgotten the producer id, the end of the partition is searched for a sentinel of this
+migration before one is written.
 
-With ``sentinel: end_offsets`` nothing is written and the frozen log ends are the boundary.
+With ``sentinel: end_offsets`` nothing is written, and the frozen log ends are the boundary.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ _PRODUCE_TIMEOUT_MS = 20_000
 
 
 def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> PhaseResult:
-    """Write the sentinels that are not there yet; write ``results/boundary.json`` with the end of the source.
+    """Write the missing sentinels; write ``results/boundary.json`` with the end of the source.
 
-    :raises FreezeFailed: nothing is frozen, or somebody wrote after the freeze.
+    :raises FreezeFailed: nothing is frozen, or a producer wrote to the source after the freeze.
     """
     with frozen.frozen_step(context, STEP) as attempt:
         done = freeze_attempt.step_done(context, attempt, STEP)
@@ -84,9 +85,10 @@ def _settled_ends(
     sentinels: dict[TopicPartition, int],
     sleep: Callable[[float], None],
 ) -> dict[TopicPartition, int]:
-    """The ends of the source when all of it, sentinels included, is on all in-sync replicas and can be copied.
+    """Return the source's ends once all of it, including the sentinels, is on all in-sync replicas and can be copied.
 
-    With ``on_bypass: continue`` the log never stands still: the boundary is what is committed once the sentinels are.
+    With ``on_bypass: continue`` the log never stops growing: the boundary is the last stable offset once it has passed
+    the sentinels.
     """
     goes_on = context.spec.cutover.on_bypass == "continue"
     while True:
@@ -104,7 +106,7 @@ def _settled_ends(
 def _write_all(
     context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
 ) -> dict[TopicPartition, int]:
-    """Offset of the sentinel of every partition."""
+    """Write the missing sentinels; return the offset of the sentinel of every partition."""
     written = _journaled(context, attempt)
     todo = [key for key in migrated_partitions(context) if key not in written]
     if not todo:
@@ -135,7 +137,7 @@ def _journaled(context: PhaseContext, attempt: FreezeAttempt) -> dict[TopicParti
 
 
 def _check_untouched(context: PhaseContext, attempt: FreezeAttempt) -> None:
-    """Before the first sentinel: nobody wrote since the freeze was verified."""
+    """Check before the first sentinel that no producer has written since the freeze was verified."""
     assert attempt.verified is not None
     if _producer_entry(context, attempt) is not None:
         return  # a killed run may have written some already; they are found one by one
@@ -149,11 +151,11 @@ def _producer_entry(context: PhaseContext, attempt: FreezeAttempt) -> Any:
 
 
 def _producer(context: PhaseContext, attempt: FreezeAttempt) -> tuple[int, int]:
-    """The producer id of this attempt's sentinels, journaled before its first use."""
+    """Return the producer id of this attempt's sentinels, journaled before its first use."""
     entry = _producer_entry(context, attempt)
     if entry is None:
         producer_id, epoch = context.source.wire.init_producer_id()
-        # step_once: of two tasks that run at the same time both must use the same id.
+        # step_once: two tasks that run at the same time must use the same id.
         entry = context.journal.step_once(
             PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
         )
@@ -167,7 +169,7 @@ def _write(
     producer: tuple[int, int],
     sleep: Callable[[float], None],
 ) -> dict[TopicPartition, int]:
-    """Produce to these partitions until all have answered; a repeated batch is answered, not written."""
+    """Produce to these partitions until all have answered; a repeated batch is answered, but not written again."""
     now = context.now()
     batches = {
         key: encode_batch(

@@ -1,7 +1,7 @@
-"""Tail: the bridge from the seed to the cutover. Ends where ``control/tail-stop.json`` says, once it is there.
+"""Tail: copy from the end of the seed to the cutover, until the offsets in ``control/tail-stop.json``, once it exists.
 
-It runs beside the drain sensor, the approval and the first steps of the cutover, so it never moves the migration's
-state backwards, and a failed cutover does not stop it.
+The tail runs in parallel with the drain sensor, the approval and the first steps of the cutover. So it never moves the
+migration's state backwards, and a failed cutover does not stop it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PHASE: Final = "tail"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Run the job until its stop offsets are reached; verify that on the brokers.
+    """Run the job until its stop offsets are reached, and verify that on the brokers.
 
-    :raises CopyFailed: with every partition that could not be copied.
+    :raises CopyFailed: some partitions could not be copied.
     """
     stop = _stop(context)
     job = load_job(context, PHASE)
     if job is not None and stop is not None and _is_copied(context, job, stop):
         if not has_ended(context) and context.journal.tip_state is not State.ROLLED_BACK:
-            # Killed between the last record and its journal entry: the copy is done, and is told now.
+            # The tail was killed between the last record and its journal entry: the copy is done, so journal it now.
             _journal_done(context, job, jobs.progress_document(context, PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
@@ -45,28 +45,28 @@ def run(context: PhaseContext) -> PhaseResult:
     job = load_job(context, PHASE)
     assert job is not None
     if context.journal.tip_state is State.ROLLED_BACK:
-        # Stopped by the rollback, as it should be: nothing is left to verify, and the journal has ended.
+        # The rollback has stopped the tail, as intended: nothing is left to verify, and the journal has ended.
         return PhaseResult(PHASE, "stopped by the rollback", {"summary": "stopped by the rollback"})
     if stop is None:
         raise CopyFailed(
-            "the tail has ended though nobody told it where to stop",
+            "the tail has ended, but no stop was set for it",
             where=context.where(PHASE),
-            next_step="clear tail: it goes on from the target's log ends",
+            next_step="clear tail: it continues from the target's log ends",
         )
     left = _behind(context, job, stop)
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
-            f"{len(left)} partitions have not reached their stop; the first stands at {position} of {until}",
+            f"{len(left)} partitions have not reached their stop offsets; the first is at {position} of {until}",
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
-            next_step="clear tail: it goes on from the target's log ends",
+            next_step="clear tail: it continues from the target's log ends",
         )
     details = _journal_done(context, job, progress)
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
 def _is_copied(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
-    """Nothing is left to copy, and the last driver has told its figures: else a short run of the job tells them."""
+    """Whether nothing is left to copy and the last driver has reported its figures; else a short run reports them."""
     if _is_over(context):
         return True
     told = context.journal.find_step(TAIL_DONE) is not None or jobs.progress_document(context, PHASE).get("finished")
@@ -86,7 +86,7 @@ def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, An
 
 
 def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
-    """Run the job until it ends at a stop that is in force: a freeze that is lifted takes its stop back."""
+    """Run the job until it ends at a stop that is in force; lifting a freeze withdraws its stop."""
     while True:
         lifted = len(context.journal.steps(freeze_attempt.LIFTED))
         with Follower(context, take_over.follow), MapWriter(context):
@@ -98,7 +98,7 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
 
 
 def _is_over(context: PhaseContext) -> bool:
-    """After the client switch applications write to the target: its ends say nothing of the tail any more."""
+    """Whether the cutover is over: applications write to the target then, and its ends no longer measure the tail."""
     return context.journal.is_past(State.CUTOVER)
 
 
@@ -111,7 +111,7 @@ def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
         raise Terminal(
             "the cutover is over, so nothing is copied any more",
             where=context.where(PHASE),
-            next_step="none is needed; if records are missing, validate says so",
+            next_step="nothing needs to be done; validate reports records that are missing",
         )
     base = former or load_job(context, "seed")
     if base is None:
@@ -125,7 +125,7 @@ def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
     ]
     job = jobs.build_job(context, "tail", lanes, base)
     planned = jobs.planned_partitions(context, context.load_plan())
-    # What was dropped from the plan is not copied any more; what came to it is taken up by the follower.
+    # Partitions that were dropped from the plan are no longer copied; the follower picks up those that were added.
     job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})
     context.journal.check_holds()
     context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())

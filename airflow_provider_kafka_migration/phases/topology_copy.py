@@ -1,4 +1,4 @@
-"""Task ``topology_copy``: topics with their configs and log starts, then ACLs, users and quotas."""
+"""Task ``topology_copy``: create topics with their configs and log starts, then ACLs, users and quotas."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ PHASE = "topology_copy"
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """Both parts; each is idempotent. Partitions that appeared on the source since the plan amend it first.
+    """Run both parts; each is idempotent. Partitions that appeared on the source since the plan are added to it first.
 
-    :raises IllegalTransition: the plan was made anew and not checked.
-    :raises TopologyRefused: the policy refuses differences, or some topics could not be made; all are listed.
-    :raises ForeignData: a target topic holds data that is not of this migration.
-    :raises TopicRecreated: a source topic is not the planned one any more.
+    :raises IllegalTransition: the plan was made again and has not been checked.
+    :raises TopologyRefused: the policy refuses differences, or some topics could not be created; all are listed.
+    :raises ForeignData: a target topic holds data that this migration did not write.
+    :raises TopicRecreated: a source topic is no longer the planned one.
     """
     growth.check_is_of(context, context.load_plan())
     topics = copy_topics(context)
@@ -30,6 +30,6 @@ def run(context: PhaseContext) -> PhaseResult:
 
 
 def copy_topics(context: PhaseContext) -> PhaseResult:
-    """The first part. Errors as of :func:`run`."""
+    """Run the first part: create the topics. The errors are those of :func:`run`."""
     context.journal.check_holds()
     return bring.bring(context, growth.follow(context, context.load_plan()))

@@ -1,4 +1,4 @@
-"""Validation: six checks, the third over all records. Nothing on the target is deleted before it passed."""
+"""Validation: six checks, the third over all records. Nothing on the target is deleted before it has passed."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from airflow_provider_kafka_migration.topics import copy_settings
 
 # -- validate checks --------------------------------------------------------------------------------------------------
 #
-# The checks of a validation, but for the content: facts in, :class:`CheckResult` out. Pure: no I/O.
+# The checks of a validation, except for reading the content: facts in, :class:`CheckResult` out. Pure: no I/O.
 
 
 @dataclass(frozen=True)
 class TargetTopic:
-    """A topic as it is on the target; ``partitions`` is 0 where it does not exist."""
+    """A topic as it is on the target; ``partitions`` is 0 if it does not exist."""
 
     partitions: int
     overrides: Mapping[str, str]
@@ -62,9 +62,9 @@ class TargetTopic:
 def check_topic_parity(
     topics: Sequence[TopicPlan], source_partitions: Mapping[str, int], targets: Mapping[str, TargetTopic]
 ) -> CheckResult:
-    """Partition counts equal those of the source; configs equal those of the plan, and nothing else is set.
+    """Check that partition counts equal the source's, and that configs equal the plan's and no others are set.
 
-    :param source_partitions: present partition counts by source topic.
+    :param source_partitions: current partition counts by source topic.
     :param targets: by target topic.
     """
     rows: list[dict[str, Any]] = []
@@ -90,11 +90,11 @@ def check_topic_parity(
 
 def _parity_problems(topic: TopicPlan, source_count: int | None, target: TargetTopic) -> list[str]:
     if not target.partitions:
-        return ["it is not on the target"]
+        return ["the topic is not on the target"]
     problems = []
     expected = source_count if source_count is not None else len(topic.partitions)
     if target.partitions < expected or (target.partitions != expected and not topic.shared):
-        problems.append(f"{target.partitions} partitions, the source has {expected}")
+        problems.append(f"the target has {target.partitions} partitions, the source has {expected}")
     for name in sorted(topic.target_configs.keys() | target.overrides.keys()):
         wanted, seen = topic.target_configs.get(name), target.overrides.get(name)
         if wanted != seen:
@@ -115,11 +115,11 @@ class Ends:
 
 @dataclass(frozen=True)
 class CountRules:
-    """What the check of counts lets pass.
+    """What the check of counts tolerates.
 
-    :param tolerance: records.
-    :param late_writes: by source partition, what was written to the source after the boundary, for people.
-    :param on_late_writes: whether that fails the check.
+    :param tolerance: number of records by which counts may differ.
+    :param late_writes: by source partition, a description of what was written to the source after the boundary.
+    :param on_late_writes: whether late writes fail the check.
     :param retention_is_back: configs that delete data are in force on the target again, so log starts may move.
     :param compared_log_starts: by source partition, the target's log start that was seen after the comparison.
     """
@@ -139,10 +139,10 @@ def check_counts(
     contents: Mapping[TopicPartition, PartitionContent],
     rules: CountRules,
 ) -> CheckResult:
-    """Both logs end equal (less the map), nothing was cut, and the records of both sides are as many.
+    """Check that both logs end equal (given the map), nothing was cut off, and both sides have as many records.
 
-    :param boundary: exclusive source ends of the cutover; ``source``, ``contents`` likewise by source topic.
-    :param target: by target topic.
+    :param boundary: exclusive source ends of the cutover; like ``source`` and ``contents``, keyed by source topic.
+    :param target: keyed by target topic.
     """
     rows: list[dict[str, Any]] = []
     findings: list[str] = []
@@ -183,7 +183,10 @@ def check_counts(
 def _moved_start(
     item: MappedPartition, target: Ends, content: PartitionContent | None, rules: CountRules
 ) -> tuple[list[str], list[str]]:
-    """A log start past the first copied offset. What was compared before it was deleted is no loss of the copy."""
+    """Judge a log start past the first copied offset. Records that were compared before their deletion are no loss.
+
+    :returns: errors and warnings.
+    """
     first, last = item.target_start_offset or 0, item.target_end_offset or 0
     if target.start <= first or last <= first:
         return [], []
@@ -192,13 +195,13 @@ def _moved_start(
         return [text], []
     if rules.retention_is_back:
         return [], []
-    since = "somebody has deleted it on the target since (DeleteRecords)"
+    since = "the records were deleted on the target since (DeleteRecords)"
     if content.is_proven:
-        return [], [f"{text}: all of it was compared before; {since}"]
+        return [], [f"{text}: all records had been compared before; {since}"]
     seen = rules.compared_log_starts.get((item.topic, item.partition))
     if seen is None or seen > first:
         return [text], []
-    return [], [f"{text}: it was all there when it was compared, as far as the source still had it; {since}"]
+    return [], [f"{text}: all records that the source still had were there at the comparison; {since}"]
 
 
 def _target_problems(item: MappedPartition, target: Ends, first: int, last: int) -> list[str]:
@@ -206,7 +209,7 @@ def _target_problems(item: MappedPartition, target: Ends, first: int, last: int)
     if target.start < first and item.verdict != Verdict.TRANSACTIONAL:
         errors.append(
             f"the log starts at {target.start}, below the start of the copied range, {first}: fillers can be read "
-            "again (a broker has crashed just after they were deleted); delete records below that offset"
+            "again (a broker has crashed just after they were deleted); delete the records below that offset"
         )
     if target.end < last:
         errors.append(f"the log ends at {target.end}, before the end of the copied range {last}")
@@ -225,7 +228,7 @@ def _count_problems(
     warnings: list[str] = []
     first, last = item.target_start_offset, item.target_end_offset
     if first is None or last is None:
-        return ["it has no offset map"], []
+        return ["the partition has no offset map"], []
     if item.source_end_offset != boundary_end:
         errors.append(f"the map ends at {item.source_end_offset}, the source ended at {boundary_end}")
     errors += _target_problems(item, target, first, last)
@@ -236,9 +239,9 @@ def _count_problems(
     if late is not None:
         (warnings if rules.on_late_writes == "warn" else errors).append(late)
     if source is None:
-        warnings.append("the source partition is gone")
+        warnings.append("the source partition no longer exists")
     elif source.end < boundary_end:
-        errors.append(f"the source ends at {source.end} now, it ended at {boundary_end} at the cutover")
+        errors.append(f"the source now ends at {source.end}, but at the cutover it ended at {boundary_end}")
     if content is not None and content.error is None:
         explained = sum(content.explained.values())
         off = abs(content.target_records - explained - content.uncompared_records - content.source_records)
@@ -251,10 +254,10 @@ def _count_problems(
 
 
 def check_content(contents: Sequence[PartitionContent], wanted: Sequence[TopicPartition]) -> CheckResult:
-    """Everything is equal or explained, and every partition was compared.
+    """Check that every partition was compared, and that every record is equal or explained.
 
-    What nobody could compare, because the source had deleted it before, is a warning with its ranges. So is a partition
-    with records of which none was compared.
+    Records that the source had deleted before they could be compared are a warning that names their ranges. A partition
+    that has records of which none was compared is a warning, too.
     """
     by_key = {item.key: item for item in contents}
     findings = []
@@ -278,7 +281,7 @@ def _content_summary(contents: Sequence[PartitionContent], partitions: int, find
     summary = f"{sum(item.compared for item in contents)} records equal in {partitions - findings} of "
     summary += f"{partitions} partitions"
     summary += f", {archived} of them compared with the archive" if archived else ""
-    summary += f", {explained} more on the target, as they should be" if explained else ""
+    summary += f", {explained} more on the target, as expected" if explained else ""
     if uncompared:
         records = sum(item.uncompared_records for item in uncompared)
         summary += f", NOT COMPARED: {records} records in {len(uncompared)} partitions (deleted on the source)"
@@ -286,7 +289,7 @@ def _content_summary(contents: Sequence[PartitionContent], partitions: int, find
 
 
 def _content_outcome(item: PartitionContent | None) -> tuple[Outcome, str]:
-    """The outcome of a partition, and what is not as it should be."""
+    """Return the outcome of a partition, and its problem, if any."""
     problem = _content_problem(item)
     if problem or item is None:
         return Outcome.FAILED, problem
@@ -306,9 +309,9 @@ def _content_outcome(item: PartitionContent | None) -> tuple[Outcome, str]:
 
 def _content_problem(item: PartitionContent | None) -> str:
     if item is None:
-        return "it was not compared"
+        return "the partition was not compared"
     if item.error is not None:
-        return f"it could not be compared: {item.error.get('what', item.error)}"
+        return f"the partition could not be compared: {item.error.get('what', item.error)}"
     if item.difference_count:
         shown = ", ".join(
             f"{difference.kind} at source offset {difference.source_offset}, target offset {difference.target_offset}"
@@ -325,10 +328,10 @@ def check_sentinels(
     expected: Mapping[TopicPartition, int | None],
     on_target: Mapping[TopicPartition, int | None],
 ) -> CheckResult:
-    """Every sentinel is on the target, at the offset that the map gives.
+    """Check that every sentinel is on the target, at the offset that the map gives.
 
-    :param expected: target offset of the sentinel by source partition; None: the map has no place for it.
-    :param on_target: where it was found; None: it was not.
+    :param expected: target offset of the sentinel by source partition; None: the map has no offset for it.
+    :param on_target: target offset at which it was found; None: it was not found.
     """
     if boundary.mode == "end_offsets":
         return CheckResult(
@@ -343,8 +346,8 @@ def check_sentinels(
         wanted, seen = expected.get(key), on_target.get(key)
         good = wanted is not None and wanted == seen
         if not good:
-            place = "not found" if seen is None else f"at {seen}"
-            findings.append(f"{key[0]}-{key[1]}: the sentinel is {place} on the target, expected at {wanted}")
+            place = "not found" if seen is None else f"at offset {seen}"
+            findings.append(f"{key[0]}-{key[1]}: the sentinel is {place} on the target, expected at offset {wanted}")
         rows.append(
             {
                 "topic": key[0],
@@ -359,7 +362,7 @@ def check_sentinels(
     return CheckResult(
         name="sentinels",
         outcome=Outcome.FAILED if findings else Outcome.PASSED,
-        summary=f"{len(rows) - len(findings) + len(missing)} of {len(expected)} sentinels at their place",
+        summary=f"{len(rows) - len(findings) + len(missing)} of {len(expected)} sentinels at the expected offset",
         partitions=rows,
         findings=findings,
     )
@@ -367,7 +370,7 @@ def check_sentinels(
 
 @dataclass(frozen=True)
 class TargetCommits:
-    """What a group has on the target now: state, and committed offsets by target partition."""
+    """The current state of a group on the target, and its committed offsets by target partition."""
 
     state: str
     is_empty: bool
@@ -381,9 +384,10 @@ def check_groups(
     ends: Mapping[TopicPartition, int],
     active_on_source: Sequence[str] = (),
 ) -> CheckResult:
-    """Every translated offset is committed on the target, or a consumer has gone on from it.
+    """Check that every translated offset is committed on the target, or that a consumer has advanced past it.
 
-    :param groups: result of the last refresh; ``commits`` what the target has now, by group.
+    :param groups: result of the last sync.
+    :param commits: what the target has now, by group.
     :param ends: target log ends by target partition.
     """
     rows: list[dict[str, Any]] = []
@@ -397,10 +401,10 @@ def check_groups(
         findings += [f"{group.group}: {problem}" for problem in problems]
     for name in sorted(active_on_source):
         outcomes.append(Outcome.WARNING)
-        findings.append(f"{name}: it had members on the source when the client switch was acknowledged")
+        findings.append(f"{name}: the group had members on the source when the client switch was acknowledged")
     total = sum(row["partitions"] for row in rows)
     good = sum(row["right"] + row["advanced"] for row in rows)
-    summary = f"{len(rows)} groups, {good} of {total} committed offsets right"
+    summary = f"{len(rows)} groups, {good} of {total} committed offsets correct"
     return CheckResult(name="groups", outcome=worst(outcomes), summary=summary, partitions=rows, findings=findings)
 
 
@@ -409,7 +413,7 @@ def _group(
 ) -> tuple[Outcome, list[str], dict[str, int]]:
     counted = {"partitions": 0, "right": 0, "advanced": 0}
     if group.failures:
-        return Outcome.FAILED, [f"it was not committed: {group.failures[0].get('what', '')}"], counted
+        return Outcome.FAILED, [f"the group was not committed: {group.failures[0].get('what', '')}"], counted
     if group.skipped_reason:
         needed = any(item.target_offset is not None for item in group.offsets)
         return (
@@ -423,7 +427,7 @@ def _group(
         )
     if commits is None or commits.error:
         why = commits.error if commits else "no answer"
-        return Outcome.FAILED, [f"it cannot be read on the target: {why}"], counted
+        return Outcome.FAILED, [f"the group cannot be read on the target: {why}"], counted
     outcomes = [Outcome.PASSED]
     problems = []
     for item in group.offsets:
@@ -456,33 +460,33 @@ def _committed(
         return Outcome.FAILED, f"{name} is at {seen}, beyond the log's end {ends[key]}"
     counted["advanced"] += 1
     if item.reason or not commits.is_empty:
-        # The group was ahead from the start, or its consumers run on the target: they have gone on.
+        # The group was ahead from the start, or its consumers run on the target and have advanced.
         return Outcome.PASSED, ""
-    return Outcome.WARNING, f"{name} is at {seen}, past {wanted}: a consumer has gone on, or somebody moved it"
+    return Outcome.WARNING, f"{name} is at {seen}, past {wanted}: a consumer has advanced, or someone moved the offset"
 
 
 # -- validate drift ---------------------------------------------------------------------------------------------------
 #
-# The check of what changed on the source since the plan: topic configs and access rights are on the target, too.
+# The check that topic configs and access rights that changed on the source since the plan are on the target, too.
 
 
 _FIX = "make both clusters equal, or set topology.on_source_drift: ignore"
-_WITHDRAWN = "it takes write access away on the source; if it is meant for the target, too, change that by hand"
+_WITHDRAWN = "this change removes write access on the source; if it should apply to the target, too, make it by hand"
 
 
 def check(context: PhaseContext) -> CheckResult:
-    """Configs and ACLs that differ are failures, users and quotas warnings; with ``ignore`` all are warnings.
+    """Check what changed on the source: differing configs and ACLs fail, users and quotas warn; ``ignore`` only warns.
 
-    What takes write access away is a warning, too: producers are stopped by it, or kept from the source for good after
-    the switch, and on the target they are to write. What changed before the freeze was looked at there.
-    What cannot be read is a failure, too: nobody knows whether it has changed.
+    A change that removes write access is a warning, too: it stops producers, or keeps them off the source for good
+    after the switch, while on the target they are meant to write. Changes before the freeze were checked there.
+    What cannot be read is a failure, too, because it may have changed.
     """
     serious = Outcome.WARNING if context.spec.topology.on_source_drift == "ignore" else Outcome.FAILED
     plan = context.load_plan()
     try:
         drift = source_drift.read_drift(context, plan)
     except Terminal as error:
-        finding = f"the source's changes could not be looked at: {error.what}; {error.next_step}"
+        finding = f"the changes on the source could not be read: {error.what}; {error.next_step}"
         return CheckResult(name="source_drift", outcome=serious, summary="not checked", findings=[finding])
     drift, withdrawn = source_drift.split(drift)
     rows = [{"what": line, "outcome": serious.value} for line in (*drift.config_lines, *drift.acl_lines)]
@@ -507,12 +511,12 @@ def _copied(context: PhaseContext) -> bool:
 
 
 def _access_unchecked(context: PhaseContext) -> str:
-    """Why ACLs were not compared though they should be; empty if they were, or are not copied by the spec."""
+    """Return why ACLs were not compared; empty if they were, or if the spec does not copy them."""
     section = context.spec.acls
     if section.policy == "skip":
         return ""
     if not _copied(context):
-        return "ACLs, users and quotas were not compared: the journal does not say that they were copied"
+        return "ACLs, users and quotas were not compared: the journal has no entry that they were copied"
     if section.target_auth == "iam":
         return "ACLs were not compared: the target's rights are IAM policies, which a person applies"
     return ""
@@ -530,14 +534,14 @@ def _drift_summary(context: PhaseContext, topics: int, differences: int) -> str:
 
 # -- validate late ----------------------------------------------------------------------------------------------------
 #
-# Partitions of migrated topics that appeared too late to be copied: never passed over by the parity check.
+# Partitions of migrated topics that appeared too late to be copied: the parity check never ignores them.
 
 
 def with_late_partitions(context: PhaseContext, check: CheckResult) -> CheckResult:
-    """The parity check with the partitions that the freeze has named as not part of the migration.
+    """Add to the parity check the partitions that the freeze named as not part of the migration.
 
-    An empty one is a warning: the source topic is wider than its copy, so keys go to other partitions. One that holds
-    records is a difference that nothing explains, unless ``cutover.on_bypass: continue`` accepts such writes.
+    An empty one is a warning: the source topic has more partitions than its copy, so keys map to other partitions. One
+    that holds records is an unexplained difference, unless ``cutover.on_bypass: continue`` accepts such writes.
     """
     late = follow.born_late(context)
     if not late:
@@ -567,19 +571,19 @@ def _holds(end_offset: int) -> str:
 
 PHASE = "validating"
 #: A KRaft broker describes configs as of the metadata that it has applied, which may lag behind the controller that
-#: has just put them back. A difference is one only if it stays for so long.
+#: has just restored them. So a difference counts only if it lasts this long.
 CONFIGS_VISIBLE_SECONDS = 5.0
-#: Of the first finding of a check, in the summary; all are in results/validation.json.
+#: Characters of a check's first finding in the summary; results/validation.json has all findings in full.
 _SHOWN_CHARACTERS = 300
 
 
 def run(context: PhaseContext) -> PhaseResult:
-    """All checks; the result goes to ``results/validation.json`` and the journal.
+    """Run all checks; write the result to ``results/validation.json`` and the journal.
 
-    A passed validation is not run again. After a failed one, each run repeats every check, except for content that
-    is proven: once all of it has passed, configs that delete data are put back, and log starts move.
+    A passed validation is not run again. After a failed one, each run repeats every check except that of proven
+    content: once all content has passed, configs that delete data are restored, and log starts move.
 
-    :raises ValidationFailed: source and target differ; the evidence of it is stored as an attempt.
+    :raises ValidationFailed: source and target differ; the evidence of the failure is stored as an attempt.
     """
     result = passed_result(context)
     if result is not None:
@@ -604,7 +608,7 @@ def _summary(result: ValidationResult) -> str:
 
 
 def _outcome(check: CheckResult) -> str:
-    """A check in the summary; one that has not passed says why, and how much more there is."""
+    """Format a check for the summary; if it has not passed, with its first finding and the number of others."""
     if check.outcome is Outcome.PASSED or not check.findings:
         return f"{check.name} {check.outcome}"
     more = f"; and {len(check.findings) - 1} more" if len(check.findings) > 1 else ""
@@ -621,14 +625,14 @@ def _phase_result(result: ValidationResult, *, already_done: bool = False) -> Ph
 
 
 def failed(context: PhaseContext, result: ValidationResult) -> ValidationFailed:
-    """The error of a failed validation: what failed first, and how much."""
+    """Return the error of a failed validation, with the failed checks, the first finding and their number."""
     bad = [check for check in result.checks if check.outcome is Outcome.FAILED]
     findings = [finding for check in bad for finding in check.findings]
     return ValidationFailed(
         f"source and target differ: {', '.join(check.name for check in bad)}; {findings[0] if findings else ''}",
         where=context.where(PHASE),
-        next_step=f"see all {len(findings)} findings in results/validation.json; nothing was deleted on the target; "
-        "correct them, then clear validate",
+        next_step=f"read all {len(findings)} findings in results/validation.json and correct their causes, then clear "
+        "validate; nothing was deleted on the target",
         details={"checks": {check.name: check.findings[:50] for check in bad}},
     )
 
@@ -644,7 +648,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
     counts = _counts(context, document, ends, contents, compared_log_starts(context, ranges, passed))
     sentinels = passed.sentinels if passed is not None else _sentinels(context, document, boundary)
     if passed is None and worst([content.outcome, sentinels.outcome]) is not Outcome.FAILED:
-        # Before anything may be deleted: a run that dies from here on is completed by one that need not read again.
+        # Before anything may be deleted: if this run dies later, the next one completes it without reading again.
         target_keys = [(item.target_topic, item.partition) for item in ranges]
         starts = context.target.wire.list_offsets(target_keys, "earliest")
         save_passed(context, ranges, contents, sentinels, starts)
@@ -681,15 +685,15 @@ def _document(context: PhaseContext) -> OffsetMapDocument:
 
 
 def compare(context: PhaseContext, document: OffsetMapDocument) -> list[PartitionContent]:
-    """Run the comparison of all records; one result per partition that was answered, ascending.
+    """Compare all records; return one result per partition that the verifier answered for, ascending.
 
-    :raises Transient: partitions could not be read, and trying again may help.
+    :raises Transient: some partitions could not be read, and trying again may help.
     """
     if context.verifier is None:
         raise Terminal(
-            "there is nobody to compare the contents: no verifier was given",
+            "the contents cannot be compared, because no verifier was given",
             where=context.where(PHASE),
-            next_step="give a verifier (Spark or local) when the migration is opened",
+            next_step="pass a verifier (Spark or local) when opening the migration",
         )
     found = sorted(context.verifier.verify(content_ranges(document)), key=lambda item: item.key)
     retriable = [item for item in found if item.error is not None and item.error.get("kind") == "transient"]
@@ -698,7 +702,7 @@ def compare(context: PhaseContext, document: OffsetMapDocument) -> list[Partitio
         raise Transient(
             f"{len(retriable)} partitions could not be read: {(first.error or {}).get('what')}",
             where=context.where(PHASE, topic=first.topic, partition=first.partition),
-            next_step="clear validate: what was compared is kept",
+            next_step="clear validate: partitions that were compared are not compared again",
         )
     return found
 
@@ -717,7 +721,7 @@ def _counts(
     rules = CountRules(
         tolerance=section.count_tolerance,
         late_writes={key: str(item) for key, item in late.items()},
-        # Whoever lets producers go on after the freeze has accepted that what they write is left behind.
+        # ``on_bypass: continue`` accepts that what producers write after the freeze is left behind.
         on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
         retention_is_back=context.journal.find_step(passed_content.DELETING_RESTORED) is not None,
         compared_log_starts=compared_starts,
@@ -741,12 +745,12 @@ def _ends(wire: Any, keys: list[TopicPartition]) -> dict[TopicPartition, Ends]:
 
 
 def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
-    """Configs that delete data are put back only when the content is proven; then everything must be as planned."""
+    """Check parity, but only once the content is proven: then configs that delete data are restored first."""
     if not proven:
         return CheckResult(
             name="topic_parity",
             outcome=Outcome.FAILED,
-            summary="not checked: retention is not put back before the content is proven",
+            summary="not checked: retention is not restored before the content is proven",
             findings=["the copy-time configs that keep data are still set, because the content is not proven"],
         )
     copy_settings.restore_deleting(context)
@@ -803,7 +807,7 @@ def _groups(context: PhaseContext) -> CheckResult:
     data = get_result(context, commit.FINAL_GROUPS) or get_result(context, commit.RESULT)
     if data is None:
         return CheckResult(
-            name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no result of groups"]
+            name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no group results"]
         )
     result = GroupsResult.parse(data)
     states = offsets.target_states(context, {item.group: item.type for item in result.groups})

@@ -1,10 +1,11 @@
-"""Topics and partitions that appear on the source while the tail runs are taken up; topics that go away are named.
+"""Add topics and partitions that appear on the source while the tail runs, and report topics that disappear.
 
-A pass looks at the source's metadata and, for what is new: writes a supplement of the plan and journals it, makes the
-topics on the target as topology_copy does, and adds the partitions to the tail's job, which copiers read again in each
-slice. A pass that is killed anywhere is completed by the next one: the supplement tells what is still to be done.
+A pass compares the source's metadata with the plan. For new topics and partitions it writes a supplement of the plan
+and journals it, creates the topics on the target as topology_copy does, and adds the partitions to the tail's job,
+which copiers read again in each slice. The next pass completes a pass that was killed: the supplement shows what is
+missing.
 
-Nothing is taken up from the moment a freeze is requested until it is lifted: the boundary of the cutover is drawn then.
+Nothing is added from the request of a freeze until the freeze is lifted, because the cutover's boundary is set then.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class News:
     """How the source differs from the plan.
 
     :param new: selected topics that the plan does not have.
-    :param grown: topics of the plan, with the partitions that it does not have alone.
-    :param gone: topics of the plan that one broker takes for deleted, or created again, with the reason. All brokers
-        have to be asked before that is believed.
+    :param grown: topics of the plan, with only the partitions that the plan does not have.
+    :param gone: topics of the plan that one broker reports as deleted or created again, with the reason. All brokers
+        must confirm that before it counts.
     """
 
     new: Mapping[str, TopicFacts]
@@ -80,7 +81,7 @@ def compare(context: PhaseContext, plan: Plan) -> News:
     planned = {topic.name: topic for topic in plan.topics}
     hidden = [name for name in planned if name not in described]
     if hidden:
-        # A list of all topics leaves out what may not be described; asked for by name, a broker says which it is.
+        # A list of all topics omits those that may not be described; asked for one by name, a broker says which it is.
         described = {**described, **admin.describe_topics(hidden)}
     new, grown, gone = {}, {}, {}
     for name, facts in sorted(described.items()):
@@ -103,9 +104,9 @@ def compare(context: PhaseContext, plan: Plan) -> News:
 
 
 def follow(context: PhaseContext) -> list[TopicPartition]:
-    """One pass; the partitions that were added to the tail's job.
+    """Run one pass and return the partitions that were added to the tail's job.
 
-    :raises MigrationError: new topics cannot be made on the target; the next pass tries again.
+    :raises MigrationError: new topics cannot be created on the target; the next pass tries again.
     """
     context.journal.refresh()
     if is_frozen(context) or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
@@ -123,7 +124,7 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
 
 
 def _name_gone(context: PhaseContext, gone: Mapping[str, str]) -> None:
-    """A line in the journal for each, once."""
+    """Journal each topic that is gone, once."""
     policy = context.spec.topology.on_topic_deleted
     for name, why in sorted(gone.items()):
         key = f"{name}: {why}"
@@ -134,7 +135,7 @@ def _name_gone(context: PhaseContext, gone: Mapping[str, str]) -> None:
 
 
 def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[str, str]) -> None:
-    """Write and journal what is new before anything is made."""
+    """Write and journal what is new before anything is created."""
     number = len(context.journal.steps(STEP)) + 1
     document = PlanSupplement(
         migration_id=context.migration_id,
@@ -179,7 +180,7 @@ def _topic_plans(context: PhaseContext, plan: Plan, news: News) -> list[TopicPla
 
 
 def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
-    """The new partitions of a topic that has grown, by the rules that the topic has had from the start."""
+    """The new partitions of a grown topic, by the rules that its first partitions follow."""
     why = why_transactional(known)
     partitions = [
         item.model_copy(update={"verdict": Verdict.TRANSACTIONAL, "reason": why, "target_start_offset": 0})
@@ -191,7 +192,7 @@ def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
 
 
 def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
-    """Make what the tail's job does not have yet, then let copiers see it; and take out what was dropped."""
+    """Create the partitions that the tail's job lacks, then show them to copiers; remove what was dropped."""
     job = load_job(context, PHASE)
     if job is None:
         return []
@@ -217,7 +218,7 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     context.journal_store.put(jobs.job_key(context, PHASE), extended.canonical())
     context.journal.refresh()
     if is_frozen(context):
-        # The freeze has begun at this very moment: its boundary is drawn from what the job had before.
+        # The freeze has just begun: its boundary follows from the partitions that the job had before.
         context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
@@ -229,7 +230,7 @@ def lanes_with(
     planned: Mapping[TopicPartition, CopyPartition],
     missing: Mapping[TopicPartition, CopyPartition],
 ) -> list[CopyLane]:
-    """The lanes of a job with new partitions in the lightest ones, and without those that the plan has no more."""
+    """The lanes of a job, with new partitions in the lightest ones and without those that left the plan."""
     partitions = {item.key: item for item in job.partitions} | dict(missing)
     whole = [lane for lane in job.lanes if lane.half != "backup"]
     before = [
@@ -252,9 +253,9 @@ def lanes_with(
 
 
 class Follower:
-    """Passes in a thread of its own, with connections of its own, for as long as the block runs.
+    """Runs passes in its own thread, with its own connections, until the ``with`` block ends.
 
-    :param after_topics: another pass, after that for topics, which sees what it has taken up.
+    :param after_topics: another pass, which runs after the one for topics and sees what that one added.
     """
 
     def __init__(self, context: PhaseContext, after_topics: Callable[[PhaseContext], object] | None = None) -> None:
@@ -276,7 +277,7 @@ class Follower:
             self._thread.join(timeout=30)
 
     def _passes(self) -> list[Callable[[PhaseContext], object]]:
-        """What is looked for, each on its own: what stops one of them does not stop the other."""
+        """The passes to run, each independent: an error in one does not stop the other."""
         section = self._context.spec.topology
         passes: list[Callable[[PhaseContext], object]] = [follow] if section.follow_new else []
         return passes + ([self._after_topics] if self._after_topics and section.on_source_drift != "ignore" else [])
@@ -290,20 +291,20 @@ class Follower:
                     try:
                         one_pass(own)
                     except _FINAL as error:
-                        log.warning("The source's changes are not followed any more: %s", error)
+                        log.warning("Following of the source's changes has ended: %s", error)
                         return
                     except MigrationError as error:
                         self._tell(own, error)
                 if self._stop.wait(seconds):
                     return
         except Exception:
-            log.exception("The source's changes are not followed any more")
+            log.exception("Following of the source's changes has ended")
         finally:
             own.source.close()
             own.target.close()
 
     def _tell(self, context: PhaseContext, error: MigrationError) -> None:
-        """What stands in the way is said in each pass, and journaled once."""
+        """Log an error in each pass, and journal each kind of error once."""
         log.warning("The source's changes could not be followed: %s", error)
         context.progress(Progress(PHASE, f"the source's changes could not be followed: {error.what}"))
         if error.code in self._told:
@@ -312,17 +313,17 @@ class Follower:
         try:
             context.journal.step(FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what)
         except MigrationError as second:
-            log.warning("It could not be journaled: %s", second)
+            log.warning("The error could not be journaled: %s", second)
 
 
 # -- at the freeze ---------------------------------------------------------------------------------------------------
 
 
 def check_all_followed(context: PhaseContext) -> None:
-    """Before producers are stopped: everything that is selected is being copied.
+    """Check, before producers are stopped, that everything selected is being copied.
 
-    :raises TopicRecreated: a topic of the migration is gone, or another one by now (``on_topic_deleted: fail``).
-    :raises FreezeFailed: topics or partitions are not taken up yet.
+    :raises TopicRecreated: a topic of the migration is gone, or was created again (``on_topic_deleted: fail``).
+    :raises FreezeFailed: topics or partitions are not copied yet.
     """
     plan = context.load_plan()
     check_none_gone(context)
@@ -338,36 +339,36 @@ def check_all_followed(context: PhaseContext) -> None:
             f"{len(left)} partitions appeared on the source and are not copied yet; the first is "
             f"{partition_name(left[0])}",
             where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
-            next_step="the tail takes them up within topology.refresh_interval (its log says if it cannot); then "
+            next_step="the tail adds them within topology.refresh_interval (its log says if it cannot); then "
             "approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
 
 def _refuse_grown(context: PhaseContext, news: News) -> None:
-    """Topics that nobody takes up are no part of the migration; a migrated topic is, with all of its partitions."""
+    """Refuse new partitions of migrated topics; a new topic is not part of the migration if nothing is followed."""
     left = sorted((name, item.partition) for name, facts in news.grown.items() for item in facts.partitions)
     if left:
         raise FreezeFailed(
-            f"{len(left)} partitions that migrated topics have got since the plan are not copied "
+            f"{len(left)} partitions that migrated topics have gained since the plan are not copied "
             f"(topology.follow_new: false); the first is {partition_name(left[0])}",
             where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
-            next_step="set topology.follow_new: true and clear tail, so that they are taken up; then approve again",
+            next_step="set topology.follow_new: true and clear tail, so that they are added; then approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
 
 def born_late(context: PhaseContext) -> set[str]:
-    """Partitions (``topic-partition``) that a freeze has named as not part of the migration, and that are none yet.
+    """Partitions (``topic-partition``) that a freeze named as outside the migration, and that still are.
 
-    After a freeze that was lifted the tail may have taken them up.
+    After a freeze that was lifted, the tail may have added them.
     """
     named = {str(name) for entry in context.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
     return named - {partition_name(key) for key in migrated_partitions(context)} if named else named
 
 
 def name_born_late(context: PhaseContext, attempt: str) -> list[str]:
-    """After producers are stopped: what appeared meanwhile is not part of the migration, and is journaled by name."""
+    """After producers are stopped, journal by name what appeared in the meantime: it is not part of the migration."""
     plan = context.load_plan()
     born = [partition_name(key) for key in compare(context, plan).partitions]
     if born:

@@ -1,8 +1,8 @@
-"""Partitions that source topics have got between plan and topology_copy: the plan is amended, in the open.
+"""Amend the plan, visibly, with partitions that source topics have gained between plan and topology_copy.
 
 A partition that is not in the plan would not be copied, so it is never left out silently. It joins the lightest lane,
-nothing that was planned moves, and the amended plan has a new digest, which is journaled and which approvals refer to.
-Later ones are the tail's (``topology.follow_new``).
+and no planned partition moves. The amended plan has a new digest, which is journaled and which approvals refer to.
+Partitions that appear later are added by the tail (``topology.follow_new``).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _TRIES, _PAUSE_SECONDS = 6, 0.5
 
 
 def follow(context: PhaseContext, plan: Plan) -> Plan:
-    """The plan with what the source's topics have got since; written and journaled if that is anything.
+    """Return the plan with partitions that the source's topics have gained; a changed plan is written and journaled.
 
-    Idempotent: an amended plan has them already.
+    Idempotent: an amended plan already has them.
 
-    :raises TopicRecreated: a topic is not the one that was planned any more, or has fewer partitions.
+    :raises TopicRecreated: a topic is no longer the planned one, or has fewer partitions.
     :raises TopologyRefused: there are new partitions and ``topology.follow_new`` is false.
     :raises Terminal: a planned topic is gone.
     """
@@ -54,7 +54,7 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
         raise TopologyRefused(
             f"{len(grown)} source topics have more partitions than the plan: {', '.join(list(grown)[:10])}",
             where=context.where(PHASE, cluster="source", topic=next(iter(grown))),
-            next_step="set topology.follow_new: true, so that they are taken up; then clear topology_copy",
+            next_step="set topology.follow_new: true, so that they are added; then clear topology_copy",
             details={"topics": {name: list(counts) for name, counts in grown.items()}},
         )
     amended = _amended(context, plan, grown)
@@ -66,16 +66,16 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
             "former_digest": plan.digest(),
             "digest": amended.digest(),
         },
-        reason=f"{added} partitions that appeared since the plan are taken up",
+        reason=f"{added} partitions that appeared since the plan are added",
     )
-    # Journaled first: an amended plan without its entry would be one that nobody has checked.
+    # Journaled first: an amended plan without its entry would be a plan that was never checked.
     put_plan(context, amended)
-    context.progress(Progress(PHASE, f"{added} partitions appeared on the source since the plan; they are taken up"))
+    context.progress(Progress(PHASE, f"{added} partitions appeared on the source since the plan; they are added"))
     return amended
 
 
 def checked_digest(context: PhaseContext, plan: Plan) -> str:
-    """Digest of the plan that the precheck saw: amendments taken back, one after the other."""
+    """Digest of the plan that the precheck saw: amendments are undone one after the other."""
     digest = plan.digest()
     for entry in reversed(context.journal.steps(STEP)):
         if entry.details["digest"] == digest:
@@ -84,7 +84,7 @@ def checked_digest(context: PhaseContext, plan: Plan) -> str:
 
 
 def _describe(context: PhaseContext, names: list[str]) -> dict[str, TopicFacts]:
-    """The topics as they are now. Unknown ones are asked for again: a broker that has just started knows none."""
+    """Describe the topics. Unknown ones are requested again: a broker that has just started knows none."""
     facts = context.source.admin.describe_topics(names)
     for _ in range(_TRIES):
         again = [name for name, item in facts.items() if item.error is not None and item.error.retriable]
@@ -101,17 +101,17 @@ def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> Non
         if now.error.code != UNKNOWN_TOPIC_OR_PARTITION:
             raise now.error.exception("a planned topic cannot be described", where, operation="Describe on Topic")
         raise Terminal(
-            f"a planned topic is not on the source any more: {now.error.name}",
+            f"a planned topic is no longer on the source: {now.error.name}",
             where=where,
             next_step="find out who deleted it; exclude it in a new migration, or restore it",
         )
     if topic.topic_id and now.topic_id and topic.topic_id != now.topic_id:
         what = f"the source topic was deleted and created again (id {now.topic_id}, planned {topic.topic_id})"
     elif len(now.partitions) < len(topic.partitions):
-        what = f"the source topic has {len(now.partitions)} partitions, {len(topic.partitions)} were planned"
+        what = f"the source topic has {len(now.partitions)} partitions, but {len(topic.partitions)} were planned"
     else:
         return
-    raise TopicRecreated(what, where=where, next_step="start a new migration for this topic: its records are others")
+    raise TopicRecreated(what, where=where, next_step="start a new migration for this topic: it holds other records")
 
 
 def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, int]]) -> Plan:
@@ -132,7 +132,7 @@ def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, i
         for topic in plan.topics
     ]
     notes = [
-        f"{name} has got {now - planned} partitions since it was planned ({planned} -> {now})"
+        f"{name} has gained {now - planned} partitions since it was planned ({planned} -> {now})"
         for name, (planned, now) in grown.items()
     ]
     return plan.model_copy(
@@ -145,12 +145,12 @@ def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, i
 
 
 def why_transactional(topic: TopicPlan) -> str:
-    """What rules compare-and-append out for a topic holds for its new partitions, too."""
+    """Why a topic cannot use compare-and-append; the reason also applies to its new partitions."""
     return next((item.reason for item in topic.partitions if item.verdict is Verdict.TRANSACTIONAL), "")
 
 
 def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, int, int], why: str) -> PartitionPlan:
-    """A new partition: its size is not asked for, and its holes are not sampled.
+    """Plan a new partition: its size is not queried, and its holes are not sampled.
 
     :param offsets: log start, last stable offset, high watermark.
     """
@@ -173,9 +173,9 @@ PRECHECK_RESULT = "precheck"
 
 
 def check_is_of(context: PhaseContext, plan: Plan) -> None:
-    """Refuse to carry out a plan that was not checked, but for partitions that topology_copy itself has added.
+    """Refuse a plan that was not checked, except for partitions that topology_copy itself has added.
 
-    :raises IllegalTransition: it was made after the precheck.
+    :raises IllegalTransition: the plan was made after the precheck.
     """
     data = get_result(context, PRECHECK_RESULT)
     if data is None or PrecheckResult.parse(data).plan_digest != growth.checked_digest(context, plan):

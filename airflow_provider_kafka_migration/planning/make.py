@@ -1,4 +1,4 @@
-"""Makes the plan from the spec and the live clusters. Reads only; two plans of the same clusters are equal."""
+"""Makes the plan from the spec and the live clusters. Only reads; two plans of unchanged clusters are equal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from airflow_provider_kafka_migration.topics.configs import TargetRules
 
 # -- plan store -------------------------------------------------------------------------------------------------------
 #
-# Where a plan is kept: ``plan.json``, ``plans/<digest>.json`` for ever, and the documents beside it.
+# Where a plan is stored: ``plan.json``, ``plans/<digest>.json`` permanently, and the documents next to it.
 
 
 KEY = "plan.json"
 
 
 def put_plan(context: PhaseContext, plan: Plan) -> str:
-    """Write a plan with its documents; its digest. ``plan.json`` is last: what it names is there by then."""
+    """Write a plan with its documents and return its digest. ``plan.json`` comes last, after all that it refers to."""
     digest, data = plan.digest(), plan.canonical()
     context.journal_store.put(context.key(f"plans/{digest[:16]}.json"), data)
     for name, content in sorted(documents(context.spec, plan, context.source.config, context.target.config).items()):
@@ -44,12 +44,12 @@ STEP = "planned"
 
 
 def make_plan(context: PhaseContext) -> Plan:
-    """The plan of the clusters as they are now.
+    """Make the plan from the current state of the clusters.
 
-    :raises Terminal: nothing is selected, or names on the target collide; all problems at once.
-    :raises PermissionMissing: topics of the source whose configs may not be read.
+    :raises Terminal: nothing is selected, or names on the target collide; one error lists all problems.
+    :raises PermissionMissing: the configs of source topics may not be read.
     """
-    context.progress(Progress(PHASE, "looking at both clusters"))
+    context.progress(Progress(PHASE, "reading both clusters"))
     spec = context.spec
     found = source_snapshot.read_source(context)
     verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
@@ -82,9 +82,9 @@ def make_plan(context: PhaseContext) -> Plan:
 
 
 def plan_of_look(context: PhaseContext, found: source_snapshot.SourceSnapshot, *, notes: list[str]) -> Plan:
-    """The plan of topics alone, from a look at the source that was taken elsewhere; only the target is asked.
+    """Make the plan of topics alone from an existing snapshot of the source; only the target is queried.
 
-    :raises Terminal: names on the target collide; all problems at once.
+    :raises Terminal: names on the target collide; one error lists all problems.
     """
     spec = context.spec
     verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
@@ -109,7 +109,7 @@ def plan_of_look(context: PhaseContext, found: source_snapshot.SourceSnapshot, *
 def target_topics(
     context: PhaseContext, facts: ClusterFacts, topics: list[str], unknown: dict[str, str]
 ) -> verdicts.TargetTopics:
-    """The target's topics and what is known of its topic configs."""
+    """Read the target's topics and what it knows about topic configs."""
     admin = context.target.admin
     names = [context.spec.topics.target_name(name) for name in topics]
     described = admin.describe_topics(names)
@@ -136,7 +136,7 @@ def target_topics(
 
 
 def _shared(context: PhaseContext, partitions: dict[str, int]) -> frozenset[str]:
-    """Topics with data of others that the user wants to be copied into; those that are shared already stay so."""
+    """Topics with data of others that the user wants to copy into; topics that are already shared stay shared."""
     if context.spec.offsets.on_foreign_writer != "transactional" or not partitions:
         return frozenset()
     keys = [(name, number) for name, count in partitions.items() for number in range(count)]
@@ -148,7 +148,7 @@ def _shared(context: PhaseContext, partitions: dict[str, int]) -> frozenset[str]
 def _before_us(
     context: PhaseContext, name: str, overrides: Mapping[str, str], shared: frozenset[str]
 ) -> Mapping[str, str]:
-    """What a shared topic had before it got copy-time settings: what it ends with."""
+    """A shared topic's configs before it got copy-time settings: those that it ends with."""
     settings = copy_settings.load(context) if name in shared else None
     known = None if settings is None else settings.topics.get(name)
     return overrides if known is None or known.before is None else known.before
@@ -157,7 +157,7 @@ def _before_us(
 def _rules(
     context: PhaseContext, facts: ClusterFacts, names: list[str], there: dict[str, Configs], unknown: dict[str, str]
 ) -> TargetRules:
-    """Defaults of a topic that is to be made; or, where all are there, what is not set on them."""
+    """Defaults of a topic that does not exist yet; or, where all topics exist, the configs not set on them."""
     admin = context.target.admin
     defaults: dict[str, str | None] | None = None
     absent = next((name for name in names if name not in there), None)
@@ -192,7 +192,7 @@ def _notes(context: PhaseContext) -> list[str]:
 
 
 def write_plan(context: PhaseContext) -> PhaseResult:
-    """Make the plan, write ``plan.json`` and the documents beside it, and journal its digest."""
+    """Make the plan, write ``plan.json`` and the documents next to it, and journal its digest."""
     plan = make_plan(context)
     context.journal.check_holds()
     digest = put_plan(context, plan)

@@ -1,4 +1,4 @@
-"""What plan sees of the source: metadata, offsets, sizes, configs and a few batch headers. Reads only."""
+"""The plan's view of the source: metadata, offsets, sizes, configs and a few batch headers. Only reads."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _CONTROL, _TRANSACTIONAL, _LOG_APPEND_TIME, _CODEC_MASK = 0x20, 0x10, 0x08, 0x07
 _LOG_OVERHEAD = 12
 
-#: Bytes fetched for one header, and for the density of one place of a compacted log. A broker answers with nothing
-#: where the first batch is larger (but for the first partition of a request), so larger pieces are tried then.
+#: Bytes fetched for one header, and for the density at one place of a compacted log. A broker returns nothing if the
+#: first batch is larger (except for the first partition of a request), so larger sizes are tried then.
 _HEADER_FETCH_BYTES = (512, 16 * 1024, 128 * 1024, 1100 * 1024)
 _DENSITY_FETCH_BYTES = (32 * 1024, 128 * 1024, 1100 * 1024)
-#: All samples together; beyond it partitions stay unsampled, always the same ones.
+#: For all samples together; once it is spent, the remaining partitions stay unsampled, always the same ones.
 _SAMPLE_BUDGET_BYTES = 256 * 1024 * 1024
 _ANSWER_BYTES = 32 * 1024 * 1024
 _RANGES_PER_FETCH = 250
@@ -49,7 +49,7 @@ _Place = tuple[str, int, int]
 
 @dataclass
 class Sample:
-    """What headers of a partition told."""
+    """What the headers of a partition show."""
 
     codecs: set[str] = field(default_factory=set)
     transactional: bool = False
@@ -61,13 +61,13 @@ class Sample:
 
     @property
     def density(self) -> float:
-        """Records per offset in what was seen; 1 where nothing was."""
+        """Records per offset in the batches seen; 1 if there were none."""
         return self.records / self.offsets if self.offsets else 1.0
 
 
 @dataclass
 class SourceSnapshot:
-    """The source as plan sees it. ``unknown`` names what could not be looked at, and why."""
+    """The source as the plan sees it. ``unknown`` names what could not be read, and why."""
 
     facts: ClusterFacts
     topics: dict[str, TopicFacts]
@@ -88,10 +88,10 @@ class SourceSnapshot:
 
 
 def read_source(context: PhaseContext) -> SourceSnapshot:
-    """Look at the source.
+    """Read the source.
 
     :raises Terminal: nothing is selected.
-    :raises PermissionMissing: topics that may not be described fully; all are listed.
+    :raises PermissionMissing: some topics may not be fully described; the error lists all.
     """
     admin = context.source.admin
     found = _select(context, ClusterFacts.model_validate(admin.facts()), admin.describe_topics())
@@ -100,7 +100,7 @@ def read_source(context: PhaseContext) -> SourceSnapshot:
 
 
 def read_topics(context: PhaseContext, topics: Mapping[str, TopicFacts], facts: ClusterFacts) -> SourceSnapshot:
-    """Look at some topics alone, with those of their partitions that are given; all else of the cluster is known."""
+    """Read only some topics, with those of their partitions that are given; the cluster's other facts are known."""
     found = SourceSnapshot(facts, dict(sorted(topics.items())), {}, [])
     _fill(context, found)
     return found
@@ -117,7 +117,7 @@ def _fill(context: PhaseContext, found: SourceSnapshot) -> None:
     found.stable = wire.list_offsets(keys, "stable")
     found.high_watermarks = wire.list_offsets(keys, "latest")
     _sizes(context, found)
-    context.progress(Progress(PHASE, "source: looking at a few batch headers of each partition"))
+    context.progress(Progress(PHASE, "source: reading a few batch headers of each partition"))
     _Sampler(wire, found).run()
     _transactional_producers(context, found)
 
@@ -163,7 +163,7 @@ def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:
 
 
 def _sizes(context: PhaseContext, found: SourceSnapshot) -> None:
-    """Bytes of each partition. The largest replica is the leader's, or close to it."""
+    """Read the size of each partition in bytes. The largest replica is the leader's, or close to it."""
     try:
         log_dirs = context.source.admin.log_dirs()
     except PermissionMissing as error:
@@ -175,7 +175,7 @@ def _sizes(context: PhaseContext, found: SourceSnapshot) -> None:
 
 
 def _transactional_producers(context: PhaseContext, found: SourceSnapshot) -> None:
-    """A producer whose transactions were ended by a coordinator marks its partition as transactional."""
+    """Mark a partition as transactional if a coordinator has ended transactions of one of its producers."""
     for key, item in context.source.admin.producers(found.keys).items():
         if item.error is not None:
             found.unknown.setdefault("producers on the source", item.error.name)
@@ -213,7 +213,7 @@ class _Sampler:
             self._found.unknown["batch headers on the source"] = error.what
 
     def _sample(self, places: Sequence[_Place], sizes: Sequence[int], *, density: bool) -> None:
-        """Each place with the smallest piece that holds its batch, as long as the budget lasts."""
+        """Fetch each place with the smallest size that holds its batch, as long as the budget lasts."""
         left = list(places)
         for size in sizes:
             empty: list[_Place] = []
@@ -224,7 +224,7 @@ class _Sampler:
             left = sorted(empty)
 
     def _fetch(self, places: Sequence[_Place], size: int, *, density: bool) -> list[_Place]:
-        """The places whose answer was empty."""
+        """Fetch some places and return those whose answer was empty."""
         offsets = {(topic, partition): offset for topic, partition, offset in places}
         empty: list[_Place] = []
         ranges = [FetchRange(*place, size) for place in places]
@@ -245,22 +245,21 @@ class _Sampler:
 
 
 def left_out(asked: Iterable[TopicPartition], answers: Iterable[FetchedPartition]) -> Transient | None:
-    """The error of an answer to a fetch that says nothing of some partitions; None: it has all."""
+    """The error for an answer to a fetch that omits some partitions; None if it has all of them."""
     wanted = set(asked)
     missing = sorted(wanted - {(item.topic, item.partition) for item in answers})
     if not missing:
         return None
     topic, partition = missing[0]
     return Transient(
-        f"the answer to a fetch leaves out {len(missing)} of {len(wanted)} partitions; "
-        f"the first is {topic}-{partition}",
+        f"the answer to a fetch omits {len(missing)} of {len(wanted)} partitions; the first is {topic}-{partition}",
         where=Where(phase=PHASE, cluster="source", topic=topic, partition=partition),
-        next_step="run plan again; if it stays so, look at the log of that partition's leader",
+        next_step="run plan again; if the error persists, check the log of that partition's leader",
     )
 
 
 def _without_repeats(places: Iterable[_Place], limit: int) -> Iterable[list[_Place]]:
-    """Requests that name each partition once."""
+    """Split places into requests that name each partition once."""
     rounds: dict[int, list[_Place]] = defaultdict(list)
     seen: dict[TopicPartition, int] = defaultdict(int)
     for topic, partition, offset in places:
@@ -273,7 +272,7 @@ def _without_repeats(places: Iterable[_Place], limit: int) -> Iterable[list[_Pla
 
 
 def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None:
-    """All headers in a piece of a log, the last one perhaps of a truncated batch."""
+    """Read all headers in a piece of a log; the last one may belong to a truncated batch."""
     position = 0
     next_offset: int | None = None
     while position + HEAD_BYTES <= len(records):
@@ -288,7 +287,7 @@ def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None
             sample.codecs.add(CODECS[attributes & _CODEC_MASK])
         if not density:
             return
-        # Whole batches may be gone, too: what counts is the way from batch to batch.
+        # Whole batches may be missing, too: what counts is the distance from batch to batch.
         sample.offsets += base_offset + last_delta + 1 - (base_offset if next_offset is None else next_offset)
         next_offset = base_offset + last_delta + 1
         sample.records += count
@@ -297,11 +296,11 @@ def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None
 
 # -- plan measure -----------------------------------------------------------------------------------------------------
 #
-# A short, bounded read from the source, for an estimate with what this machine really gets. Reads only, keeps nothing.
+# A short, bounded read from the source, for an estimate at the rate that this machine gets. Only reads, stores no data.
 #
-# It measures the way from the source's leaders to this process, over the log starts of the largest partitions. The way
-# to the target is not measured: plan writes to no cluster. So the rate that is used is the smaller of what was
-# measured and what the spec gives.
+# It measures the path from the source's leaders to this process, over the log starts of the largest partitions. The
+# path to the target is not measured, because plan writes to no cluster. So the rate used is the smaller of the measured
+# one and the one in the spec.
 
 
 NAME = "measured-rates.json"
@@ -319,7 +318,7 @@ _Piece = tuple[str, int, int, int]
 
 @dataclass
 class _Meter:
-    """What all readers share."""
+    """State that all readers share."""
 
     deadline: float
     left_bytes: int = MAX_BYTES
@@ -344,7 +343,7 @@ class _Meter:
 
 
 def measure(context: PhaseContext, plan: Plan, *, seconds: float = MAX_SECONDS) -> MeasuredRates:
-    """Read from the largest partitions for some seconds. A partition that cannot be read is named, and no error."""
+    """Read from the largest partitions for some seconds. A partition that cannot be read is named, but is no error."""
     pieces = _largest(plan)
     connections = max(1, min(MAX_CONNECTIONS, context.spec.seed.lanes, len(pieces)))
     context.progress(Progress("plan", f"measuring: reading {len(pieces)} partitions for at most {seconds:.0f} s"))
@@ -358,7 +357,7 @@ def measure(context: PhaseContext, plan: Plan, *, seconds: float = MAX_SECONDS) 
 
 
 def _largest(plan: Plan) -> list[_Piece]:
-    """The largest partitions that hold anything; ties and unknown sizes by name, so always the same ones."""
+    """The largest non-empty partitions; ties and unknown sizes go by name, so the choice is always the same."""
     parts: list[tuple[str, PartitionPlan]] = [
         (topic.name, item)
         for topic in plan.topics
@@ -370,12 +369,12 @@ def _largest(plan: Plan) -> list[_Piece]:
 
 
 def _read(source: Cluster, pieces: Sequence[_Piece], meter: _Meter) -> None:
-    """One connection's share: partition after partition to its end, until time or bytes are over."""
+    """Read one connection's share: each partition to its end, until time or bytes run out."""
     try:
         for topic, partition, start, end in pieces:
             if meter.over:
                 break
-            # A broker that is down must not hold a plan up: what time is left is all the patience there is.
+            # A broker that is down must not delay a plan: wait for it no longer than the time that is left.
             source.wire.patience_seconds = max(meter.deadline - time.monotonic(), 0.1)
             try:
                 _read_one(source, (topic, partition, start, end), meter)
@@ -442,7 +441,7 @@ def _result(
 
 
 def copy_seconds(context: PhaseContext, plan: Plan) -> float:
-    """Time of the copy: as measured for this very plan, else from the spec's rate; -1 where sizes are not known."""
+    """Time of the copy: as measured for this very plan, else from the spec's rate; -1 if sizes are unknown."""
     data = context.journal_store.get(context.key(KEY))
     if data is not None:
         measured = MeasuredRates.parse(data)
@@ -453,14 +452,14 @@ def copy_seconds(context: PhaseContext, plan: Plan) -> float:
 
 # -- backup source ----------------------------------------------------------------------------------------------------
 #
-# The look at the source, archived and read again: what plan sees of a live source, a restore sees in the archive.
+# The snapshot of the source, archived and read back: a restore sees in the archive what plan sees of a live source.
 
 
 BACKUP_SOURCE_PHASE: Final = "backup"
 
 
 def archived(migration_id: str, found: SourceSnapshot) -> BackupSource:
-    """The document of a look."""
+    """Return the document of a snapshot."""
     return BackupSource(
         migration_id=migration_id,
         source=found.facts,
@@ -504,7 +503,7 @@ def _partition(found: SourceSnapshot, topic: str, partition: int) -> BackupParti
 
 
 def snapshot_of(document: BackupSource) -> SourceSnapshot:
-    """The look behind a document."""
+    """Return the snapshot that a document holds."""
     found = SourceSnapshot(
         facts=document.source,
         topics={topic.name: _facts(topic) for topic in document.topics},
@@ -533,7 +532,7 @@ def snapshot_of(document: BackupSource) -> SourceSnapshot:
 
 
 def _facts(topic: BackupTopic) -> TopicFacts:
-    # Brokers of the source mean nothing on the target; only how many replicas there were.
+    # Brokers of the source mean nothing on the target; only the number of replicas counts.
     replicas = tuple(range(topic.replication_factor))
     return TopicFacts(
         name=topic.name,
@@ -567,15 +566,15 @@ def load_end(context: PhaseContext) -> BackupEnd | None:
 
 
 def load_groups(context: PhaseContext, end: BackupEnd) -> GroupsSnapshot:
-    """The groups of a complete backup.
+    """Return the groups of a complete backup.
 
-    :raises Terminal: they are gone, or are not those of this backup.
+    :raises Terminal: the document is missing, or does not belong to this backup.
     """
     data = context.archive_store.get(end.groups)
     found = None if data is None else GroupsSnapshot.parse(data)
     if found is None or found.digest() != end.groups_digest:
         raise Terminal(
-            "the archived offsets of consumer groups are not those of the backup",
+            "the archived offsets of consumer groups are missing, or are not those of the backup",
             where=context.where(BACKUP_SOURCE_PHASE, path=f"{context.archive_store.uri}/{end.groups}"),
             next_step="run the backup again",
         )

@@ -20,26 +20,26 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics.configs import TargetRules, drift_of, final_configs, with_excluded
 
 #: Measured on one broker (see docs/topology.md): offsets per second of fillers and of markers, and what each hole costs
-#: beside its markers: the records before it must have been answered. With replicas it costs several times as much.
+#: costs in addition to its markers: the records before it must be acknowledged. Replicas multiply the cost.
 FILLERS_PER_SECOND = 5_000_000
 MARKERS_PER_SECOND = 30_000
 SECONDS_PER_HOLE = 0.002
 
-#: Topic configs whose defaults differ between releases without a meaning for anybody.
+#: Topic configs whose defaults differ between releases without any effect.
 _MEANINGLESS_DEFAULTS = frozenset({"message.format.version", "message.downconversion.enable"})
 
 
 @dataclass(frozen=True)
 class TargetTopics:
-    """The target as plan sees it.
+    """The target's topics as the plan sees them.
 
-    :param rules: what is known of its topic configs.
-    :param present: overrides by target topic of those that are there.
-    :param ours: target topics that this migration has made (journal).
-    :param shared: target topics with data of others that may be copied into beside them.
-    :param no_compare: why the target's brokers cannot be appended to by sequence (the precheck's probe); empty: they
-        can, or nobody has tried.
-    :param factors: replication factor by target topic of those that are there.
+    :param rules: what is known about its topic configs.
+    :param present: overrides by target topic, of existing topics.
+    :param ours: target topics that this migration has created (journal).
+    :param shared: target topics with data of others that may be copied into next to that data.
+    :param no_compare: why the target's brokers do not accept appends by sequence (the precheck's probe); empty if they
+        do, or if that was not tried.
+    :param factors: replication factor by target topic, of existing topics.
     """
 
     rules: TargetRules
@@ -50,7 +50,7 @@ class TargetTopics:
     factors: Mapping[str, int] = field(default_factory=dict)
 
     def why_transactional(self, name: str) -> str:
-        """Why partitions of a target topic must be copied in transactions; empty: they need not."""
+        """Why partitions of a target topic must be copied in transactions; empty if they need not be."""
         if name in self.shared:
             return "the target topic holds data of others (offsets.on_foreign_writer: transactional)"
         return f"the target does not compare sequences: {self.no_compare}" if self.no_compare else ""
@@ -59,9 +59,9 @@ class TargetTopics:
 def check_names(spec: MigrationSpec, names: list[str], *, migration_id: str) -> None:
     """Raise for target names that collide or that brokers refuse.
 
-    Brokers take ``a.b`` and ``a_b`` for the same name in metrics, and refuse the second of them.
+    In metrics, brokers treat ``a.b`` and ``a_b`` as the same name, and they refuse the second of them.
 
-    :raises Terminal: all of them, with their source names.
+    :raises Terminal: the error lists all such names with their source names.
     """
     by_metric: dict[str, dict[str, list[str]]] = {}
     long = []
@@ -90,7 +90,7 @@ def check_names(spec: MigrationSpec, names: list[str], *, migration_id: str) -> 
 
 
 def _collide(spec: MigrationSpec, targets: Mapping[str, list[str]]) -> bool:
-    """One name for several topics, or names that brokers hold for the same because of a rename."""
+    """Whether several topics share one name, or a rename makes names that brokers treat as equal."""
     if any(len(sources) > 1 for sources in targets.values()):
         return True
     renamed = any(spec.topics.target_name(name) != name for sources in targets.values() for name in sources)
@@ -98,16 +98,16 @@ def _collide(spec: MigrationSpec, targets: Mapping[str, list[str]]) -> bool:
 
 
 def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, target: TargetTopics) -> TopicPlan:
-    """The plan of one topic."""
+    """Make the plan of one topic."""
     configs = found.configs[facts.name]
     name = spec.topics.target_name(facts.name)
-    # The factor of a topic that is there stays, and min.insync.replicas must fit to it.
+    # The factor of an existing topic stays, and min.insync.replicas must fit it.
     factor = target.factors.get(name) or replication_factor(spec, facts, len(target.rules.facts.brokers))
     wanted, dropped = final_configs(configs, target.rules, spec.topology, factor)
     there, ours, shared = name in target.present, name in target.ours, name in target.shared
     drift = []
     if shared:
-        # Not ours to change: it ends as it was.
+        # Not ours to change: the topic ends as it was.
         wanted = dict(sorted(target.present[name].items()))
     elif there and not ours:
         policy = spec.topology.on_config_drift
@@ -137,7 +137,7 @@ def topic_plan(spec: MigrationSpec, facts: TopicFacts, found: SourceSnapshot, ta
 
 
 def replication_factor(spec: MigrationSpec, facts: TopicFacts, target_brokers: int) -> int:
-    """By policy, capped by the target's brokers; -1 is the target's own default."""
+    """The factor by policy, capped by the number of target brokers; -1 is the target's own default."""
     wanted = spec.topology.replication_factor
     if wanted == "target_default":
         return -1
@@ -191,10 +191,10 @@ def _estimate(found: SourceSnapshot, key: TopicPartition) -> tuple[int, int]:
 
 
 def hole_seconds(holes: int, records: int) -> float:
-    """About how long it takes to fill the holes of a partition whose records lie between them at random.
+    """Estimate how long it takes to fill the holes of a partition whose records lie between them at random.
 
     :param holes: offsets without records.
-    :param records: -1 where they are not known.
+    :param records: -1 if unknown.
     """
     apart = holes * records / (holes + records) if holes and records > 0 else 0
     return holes / MARKERS_PER_SECOND + apart * SECONDS_PER_HOLE
@@ -203,10 +203,10 @@ def hole_seconds(holes: int, records: int) -> float:
 def verdict_of(
     spec: MigrationSpec, start: int, holes: int, records: int, why_transactional: str = "", *, topic: str = ""
 ) -> tuple[Verdict, str]:
-    """Offset verdict by mode and budgets, with the reason for people. ``holes`` are an estimate.
+    """Offset verdict by mode and budgets, with the reason for people. ``holes`` is an estimate.
 
     :param topic: source topic, for ``offsets.by_topic``.
-    :param why_transactional: what rules compare-and-append out, whatever the mode; empty: nothing does.
+    :param why_transactional: what rules out compare-and-append in any mode; empty if nothing does.
     """
     section = spec.offsets
     mode = section.mode_of(topic)
@@ -235,7 +235,7 @@ def verdict_of(
 
 
 def defaults_drift(found: SourceSnapshot, rules: TargetRules) -> list[dict[str, str]]:
-    """Topic configs that topics of the source have by default, and would not have by default on the target."""
+    """Topic configs whose defaults on the target differ from those of the source's topics."""
     if rules.defaults is None:
         return []
     source: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What Airflow loads as a plugin: the links of our tasks. No web application: those are mounted without a log-in."""
+"""The Airflow plugin with the links of our tasks. It has no web application: Airflow mounts those without a login."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class KafkaMigrationPlugin(AirflowPlugin):
 
     @classmethod
     def on_load(cls, *_args: Any, **_kwargs: Any) -> None:
-        """Called once per component of Airflow, in the scheduler before its executor forks the workers."""
+        """Preload modules. Airflow calls this once per component, in the scheduler before workers are forked."""
         if preload.wanted():
             preload.preload()

@@ -1,1 +1,1 @@
-"""What the Airflow folders share: tasks, params, connections, progress, Spark submission."""
+"""Code shared by the Airflow folders: tasks, params, connections, progress, Spark submission."""

@@ -1,6 +1,6 @@
-"""What this package needs of Airflow and its providers beyond their public API: all of it is here, and nowhere else.
+"""The only module that uses Airflow and its providers beyond their public API.
 
-Each entry says why the public API does not do. The tests of this module pin what is relied on for each supported
+Each entry explains why the public API is not enough. The tests of this module pin the used behavior for each supported
 version, so that a new release fails there and not in the middle of a migration.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-#: Series that the tests of this module have seen, by distribution.
+#: Release series that the tests of this module cover, by distribution.
 SEEN = {
     "apache-airflow-core": ("3.3",),
     "apache-airflow-providers-apache-kafka": ("2.1",),
@@ -31,10 +31,10 @@ def put_question(
     params: dict[str, Any],
     users: Sequence[Mapping[str, str]],
 ) -> str | None:
-    """Put an approval's question up, and return the text that Airflow shows; None if it does not say.
+    """Post the question of an approval, and return the text that Airflow shows; None if Airflow does not return it.
 
-    After a clear that is the text of the first attempt. The public ``upsert_hitl_detail`` makes the same call and
-    keeps the answer to itself.
+    After a clear, this is the text of the first attempt. The public ``upsert_hitl_detail`` makes the same call but does
+    not return the answer.
     """
     from airflow.sdk.execution_time.comms import CreateHITLDetailPayload, HITLDetailRequestResult
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
@@ -56,22 +56,22 @@ def put_question(
 
 
 def find_connections_of_the_database() -> None:
-    """Let this process read connections of the metadata database, as the commands of Airflow itself do it."""
+    """Let this process read connections from the metadata database, as Airflow's own commands do."""
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
 
 
 class OpenSparkSubmitHook(SparkSubmitHook):
-    """The Spark provider's hook with names for what its subclasses need. It has no public ones."""
+    """The Spark provider's hook, with public names for what its subclasses need."""
 
     @classmethod
     def adopt(cls, hook: SparkSubmitHook) -> Any:
-        """The same hook as this class. (Its constructor takes thirty arguments, which the operator passes.)"""
+        """Return the same hook as an instance of this class. (Its constructor takes thirty arguments.)"""
         bound = cls.__new__(cls)
         bound.__dict__.update(hook.__dict__)
         return bound
 
     def binary_command(self, binary: str) -> list[str]:
-        """How ``spark-submit`` is started."""
+        """Return the command that starts ``spark-submit``."""
         return [binary]
 
     def _get_spark_binary_path(self) -> list[str]:
@@ -104,20 +104,20 @@ class OpenSparkSubmitHook(SparkSubmitHook):
 
 
 class OpenSparkSubmitOperator(SparkSubmitOperator):
-    """The Spark provider's operator with names for what its subclasses need. It has no public ones."""
+    """The Spark provider's operator, with public names for what its subclasses need."""
 
     @property
     def hook(self) -> SparkSubmitHook | None:
-        """The hook of the submission under way, or of the last one."""
+        """The hook of the current submission, or of the last one."""
         return self._hook
 
     def new_submission(self, conn_id: str) -> None:
-        """The next :meth:`execute` makes a hook of its own, from the operator's fields as they are then."""
+        """Make the next :meth:`execute` create a new hook from the operator's fields at that time."""
         self._conn_id = conn_id
         self._hook = None
 
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
-        """What is used instead of the provider's hook."""
+        """Return the hook to use instead of the provider's."""
         return hook
 
     def _get_hook(self) -> SparkSubmitHook:

@@ -1,9 +1,9 @@
 """References to Airflow connections: ``airflow:CONN_ID``, or a plain connection id.
 
-What a connection becomes depends on its type:
+The content of a connection depends on its type:
 
 * ``kafka`` and ``kafka_migration``: its extra JSON (librdkafka keys), with ``msk`` added for Amazon MSK with IAM;
-* ``aws``: the fields of :class:`~..storage.s3_config.S3Config`;
+* ``aws``: the fields of :class:`~..storage.s3.S3Config`;
 * anything else: its password, for signing keys, webhook secrets and SCRAM users.
 """
 
@@ -44,15 +44,15 @@ ConnectionGetter = Callable[[str], "Connection"]
 
 SCHEME = "airflow"
 
-#: The Apache Kafka provider's connection type, and ours, whose *Test* button asks as a migration does.
+#: The Apache Kafka provider's connection type, and ours, whose *Test* button queries the cluster as a migration does.
 KAFKA_TYPES = ("kafka", "kafka_migration")
 
 
 def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Resolver:
-    """A resolver that knows Airflow's connections beside ``env:`` and ``file:``.
+    """Return a resolver that knows Airflow's connections in addition to ``env:`` and ``file:``.
 
-    :param connections: connections that were fetched before, by id. A triggerer must not fetch them in a blocking
-        way, so it hands them in; only these are known then.
+    :param connections: prefetched connections by id. A triggerer must not fetch connections with blocking calls, so it
+        passes them in; then only these are known.
     """
 
     def get(conn_id: str) -> Connection:
@@ -62,7 +62,7 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
             raise _missing(conn_id)
         return connections[conn_id]
 
-    # What was handed in stays as it is: a triggerer opens everything again with connections that it fetches anew.
+    # Connections that were passed in stay unchanged: a triggerer reopens everything with freshly fetched connections.
     sessions = _AwsSessions(_connection if connections is None else None)
     return Resolver(
         {SCHEME: lambda conn_id: _connection_text(get(conn_id), sessions)},
@@ -71,9 +71,9 @@ def airflow_resolver(connections: Mapping[str, Connection] | None = None) -> Res
 
 
 async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, Connection]:
-    """The connections that a look at both clusters and the journal needs, fetched without blocking an event loop.
+    """Fetch the connections for checks of both clusters and the journal, without blocking an event loop.
 
-    :param clusters: False for a look at the journal alone.
+    :param clusters: False if only the journal is checked.
     :raises ConnectionInvalid: a connection does not exist.
     """
     of_clusters = (spec.source.conn_id, spec.target.conn_id) if clusters else ()
@@ -91,9 +91,9 @@ async def prefetch(spec: MigrationSpec, *, clusters: bool = True) -> dict[str, C
 
 
 def _connection_text(connection: Connection, sessions: _AwsSessions) -> str:
-    """The content of a connection as a reference's text. It is a secret.
+    """Return the content of a connection as the text of a reference. It is a secret.
 
-    :raises ConnectionInvalid: it has not what its type needs.
+    :raises ConnectionInvalid: it lacks what its type needs.
     """
     if connection.conn_type in KAFKA_TYPES:
         return json.dumps(_kafka_keys(connection))
@@ -109,7 +109,7 @@ def _connection_text(connection: Connection, sessions: _AwsSessions) -> str:
 
 
 def kafka_keys(conn_id: str) -> dict[str, Any]:
-    """The librdkafka keys of a connection to a cluster.
+    """Return the librdkafka keys of a connection to a cluster.
 
     :raises ConnectionInvalid: no such connection, another type, or no JSON object in ``extra``.
     """
@@ -118,7 +118,7 @@ def kafka_keys(conn_id: str) -> dict[str, Any]:
         raise ConnectionInvalid(
             f"the connection is of type {connection.conn_type!r}, not kafka",
             where=Where(path=f"{SCHEME}:{conn_id}"),
-            next_step="make a connection of type kafka with librdkafka keys as its extra",
+            next_step="create a connection of type kafka with librdkafka keys as its extra",
         )
     return _kafka_keys(connection)
 
@@ -134,7 +134,7 @@ def _missing(conn_id: str) -> ConnectionInvalid:
     return ConnectionInvalid(
         f"Airflow has no connection {conn_id!r}",
         where=Where(path=f"{SCHEME}:{conn_id}"),
-        next_step=f"`airflow connections add {conn_id} ...`, AIRFLOW_CONN_{conn_id.upper()}, or a secrets backend",
+        next_step=f"use `airflow connections add {conn_id} ...`, AIRFLOW_CONN_{conn_id.upper()} or a secrets backend",
     )
 
 
@@ -144,7 +144,7 @@ def _extra(connection: Connection) -> dict[str, Any]:
     except json.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        # The text may hold a secret, so it is never quoted.
+        # The text may hold a secret, so the error never quotes it.
         raise ConnectionInvalid(
             "the extra of the connection is not a JSON object",
             where=Where(path=f"{SCHEME}:{connection.conn_id}"),
@@ -154,7 +154,7 @@ def _extra(connection: Connection) -> dict[str, Any]:
 
 
 def _kafka_keys(connection: Connection) -> dict[str, Any]:
-    """librdkafka keys. ``oauth_cb`` is what the Kafka provider needs for MSK IAM; here the region is enough."""
+    """Return librdkafka keys. The Kafka provider needs ``oauth_cb`` for MSK IAM; here the region is enough."""
     keys = _extra(connection)
     if not keys.get("bootstrap.servers") and not keys.get("metadata.broker.list"):
         raise ConnectionInvalid(
@@ -173,7 +173,7 @@ def _kafka_keys(connection: Connection) -> dict[str, Any]:
 
 
 def msk_region(bootstrap_servers: str) -> str | None:
-    """The AWS region in the names of MSK brokers, or None for other names (private DNS: write ``msk`` yourself)."""
+    """Return the AWS region in the names of MSK brokers; None for other names (private DNS: set ``msk`` yourself)."""
     from airflow.providers.apache.kafka.hooks.base import MSK_BOOTSTRAP_SERVERS_REGEX
 
     match = MSK_BOOTSTRAP_SERVERS_REGEX.search(bootstrap_servers)
@@ -181,10 +181,10 @@ def msk_region(bootstrap_servers: str) -> str | None:
 
 
 class _AwsSessions:
-    """The AWS sessions of the connections whose credentials are temporary, made once: a role is assumed by the first
-    use, and the Amazon provider's session assumes it again a quarter of an hour before the keys end.
+    """The AWS sessions of connections with temporary credentials, created once. The first use assumes the role, and
+    the Amazon provider's session assumes it again a quarter of an hour before the keys expire.
 
-    :param fetch: reads a connection again, for session tokens that somebody replaces in it; None: it cannot be read.
+    :param fetch: reads a connection again, in case its session token was replaced; None: it cannot be read again.
     """
 
     def __init__(self, fetch: ConnectionGetter | None) -> None:
@@ -193,9 +193,10 @@ class _AwsSessions:
         self._keys: dict[str, Callable[[], Any]] = {}
 
     def keys(self, connection: Connection) -> Callable[[], Any] | None:
-        """A function that returns the keys that hold now; None for a connection whose keys never change.
+        """Return a function that returns the current keys; None for a connection whose keys never change.
 
-        :raises ConnectionInvalid: the profile is not there. :raises StorageUnavailable: the role cannot be assumed now.
+        :raises ConnectionInvalid: the profile does not exist.
+        :raises StorageUnavailable: the role cannot be assumed now.
         """
         if connection.conn_type != "aws":
             return None
@@ -214,9 +215,9 @@ class _AwsSessions:
 
 
 class _TokenOfConnection:
-    """Keys with a session token that stand in a connection: somebody puts new ones there before they expire.
+    """Keys with a session token in a connection, where new ones replace them before they expire.
 
-    The connection is read again at most every half a minute, by one thread; the others use the keys at hand.
+    One thread reads the connection again, at most every half minute; the others use the last keys.
     """
 
     def __init__(self, conn_id: str, keys: S3Keys, fetch: ConnectionGetter) -> None:
@@ -231,7 +232,7 @@ class _TokenOfConnection:
             return self._keys
         try:
             self._keys = _keys_of(_aws_wrapper(self._fetch(self._conn_id)))
-        except Exception as error:  # its text may quote what is secret; the keys at hand may still hold
+        except Exception as error:  # its text may quote a secret; the last keys may still be valid
             log.warning("The connection %s could not be read again: %s", self._conn_id, type(error).__name__)
         finally:
             self._read_at = time.monotonic()
@@ -240,7 +241,7 @@ class _TokenOfConnection:
 
 
 def _keys_of(wrapper: Any) -> S3Keys:
-    """The keys that stand in a connection.
+    """Return the keys in a connection.
 
     :raises ValueError: it has none (any more).
     """
@@ -257,10 +258,10 @@ def _aws_wrapper(connection: Connection) -> Any:
 
 
 def _s3_settings(connection: Connection, sessions: _AwsSessions) -> dict[str, Any]:
-    """The fields of :class:`S3Config` in a connection of type ``aws``; without keys the machine's identity is used.
+    """Return the fields of :class:`S3Config` in an ``aws`` connection; without keys the machine's identity applies.
 
-    Of a role, a profile or a session token the keys are those that hold now. Whoever keeps the settings for longer
-    renews them (:meth:`Resolver.renewal`).
+    For a role, a profile or a session token these are the current keys. Callers that keep the settings for longer
+    renew them (:meth:`Resolver.renewal`).
     """
     wrapper = _aws_wrapper(connection)
     settings = {
@@ -284,27 +285,27 @@ def _session_keys(conn_id: str, wrapper: Any) -> Callable[[], Any]:
     from airflow.providers.amazon.aws.hooks.base_aws import resolve_session_factory
 
     def make() -> Any:
-        # The connection at hand, not its id: a triggerer must not fetch connections in a blocking way.
+        # Pass the connection, not its id: a triggerer must not fetch connections with blocking calls.
         factory = resolve_session_factory()
         return factory(conn=wrapper, region_name=wrapper.region_name, config=wrapper.botocore_config).create_session()
 
     credentials = _now(make, conn_id).get_credentials()
     if credentials is None:
         raise ConnectionInvalid(
-            "the connection's profile gives no AWS credentials",
+            "the connection's profile has no AWS credentials",
             where=Where(path=f"{SCHEME}:{conn_id}"),
-            next_step="check profile_name, and the files of AWS on this machine",
+            next_step="check profile_name and the AWS configuration files on this machine",
         )
     get: Callable[[], Any] = credentials.get_frozen_credentials
     return get
 
 
-#: What STS and profiles answer when asking again cannot help.
+#: Error codes of STS and profiles for which a retry cannot help.
 _REFUSED_BY_STS = frozenset({"AccessDenied", "InvalidClientTokenId", "SignatureDoesNotMatch", "ValidationError"})
 
 
 def _now(ask: Callable[[], Any], conn_id: str) -> Any:
-    """Ask AWS for something; its errors are never quoted, since they may hold what is secret."""
+    """Call AWS; its errors are never quoted, because they may contain secrets."""
     from botocore.exceptions import ClientError, ProfileNotFound
 
     where = Where(path=f"{SCHEME}:{conn_id}")
@@ -312,7 +313,7 @@ def _now(ask: Callable[[], Any], conn_id: str) -> Any:
         return ask()
     except ProfileNotFound:
         raise ConnectionInvalid(
-            "AWS' files on this machine do not have the profile of the connection",
+            "the AWS configuration files on this machine lack the profile of the connection",
             where=where,
             next_step="correct profile_name in the connection's extra, or add the profile on every worker",
         ) from None
@@ -327,28 +328,28 @@ def _now(ask: Callable[[], Any], conn_id: str) -> Any:
         raise StorageUnavailable(
             f"the credentials of the connection could not be obtained: {code or type(error).__name__}",
             where=where,
-            next_step="check that STS, or what gives the credentials, can be reached from here; then clear the task",
+            next_step="check that STS, or the source of the credentials, can be reached from here; then clear the task",
         ) from error
 
 
 # -- references file --------------------------------------------------------------------------------------------------
 #
-# Connections for Spark, as a file that only this user may read and that lives as long as the job.
+# Connections for Spark, as a file that only this user may read and that exists as long as the job.
 #
-# ``{"source": {librdkafka keys}, "target": {...}, "storage": {S3 settings} | null}``. On machines where executors do
-# not see this file the values are references (``env:NAME``) that each executor resolves itself.
+# ``{"source": {librdkafka keys}, "target": {...}, "storage": {S3 settings} | null}``. Where executors cannot see this
+# file, the values are references (``env:NAME``) that each executor resolves itself.
 
 
 _ROLES = ("source", "target", "storage")
 
 
 def references(spec: MigrationSpec) -> dict[str, str | None]:
-    """The spec's references by role."""
+    """Return the spec's references by role."""
     return {"source": spec.source.conn_id, "target": spec.target.conn_id, "storage": spec.storage.conn_id}
 
 
 def references_document(spec: MigrationSpec, resolver: Resolver) -> dict[str, Any]:
-    """What Spark is given: the connections themselves, or references to them (``spark.executor_references``).
+    """Return what Spark gets: the connections themselves, or references to them (``spark.executor_references``).
 
     :raises ConnectionInvalid: a connection is missing, or executors could not resolve it.
     """
@@ -374,12 +375,12 @@ def _executor_reference(role: str, reference: str | None, spec: MigrationSpec) -
 
 
 def environment_name(role: str) -> str:
-    """The environment variable from which executors take a connection (``executor_references: env``)."""
+    """Return the environment variable from which executors read a connection (``executor_references: env``)."""
     return f"KAFKA_MIGRATION_{role.upper()}"
 
 
 def private_directory(owner: str, task_id: str) -> Path:
-    """A folder for one task of one run. Always the same, so that a new attempt removes what a killed one left."""
+    """Return the folder for one task of one run. It is always the same: a new attempt removes a killed one's files."""
     from airflow.sdk.configuration import conf
 
     base = conf.get("kafka_migration", "secrets_directory", fallback="") or tempfile.gettempdir()
@@ -388,7 +389,7 @@ def private_directory(owner: str, task_id: str) -> Path:
 
 
 def storage_renewal(spec: MigrationSpec, resolver: Resolver) -> Callable[[], Any] | None:
-    """Gives the storage keys that hold now, where Spark is given keys that end; else None."""
+    """Return a function that returns the current storage keys, if Spark gets keys that expire; else None."""
     reference = spec.storage.conn_id
     if reference is None or spec.spark.executor_references != "file":
         return None
@@ -399,9 +400,9 @@ def storage_renewal(spec: MigrationSpec, resolver: Resolver) -> Callable[[], Any
 def references_file(
     document: dict[str, Any], directory: Path, *, renew: Callable[[], Any] | None = None
 ) -> Iterator[Path]:
-    """The document as a file of mode 0600 in a folder of mode 0700, removed at the end.
+    """Write the document as a file of mode 0600 in a folder of mode 0700, and remove it at the end.
 
-    :param renew: gives the storage keys that hold now. They get a file of their own, which is replaced whenever they
+    :param renew: returns the current storage keys. They go into a separate file, which is replaced whenever they
         change, and which Spark's driver and workers read again.
     :raises ConnectionInvalid: the folder cannot be made private to this user.
     """
@@ -429,7 +430,7 @@ def references_file(
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove the folder of this user; one of another user is left alone (making it again then fails)."""
+    """Remove the folder if it belongs to this user; leave another user's alone (creating it then fails)."""
     try:
         if directory.is_symlink() or directory.stat().st_uid != os.getuid():
             return

@@ -1,4 +1,4 @@
-"""What a copy read and wrote, for OpenLineage. Plain data until somebody asks, and nothing is read again then."""
+"""What a copy read and wrote, for OpenLineage. Plain data until OpenLineage asks; nothing is read again then."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class CopyLineage:
-    """Datasets of one copy: the seed or the tail.
+    """The datasets of one copy: the seed or the tail.
 
-    :param source: ``kafka://host:port`` of the source; of several addresses the first one in alphabetical order.
+    :param source: ``kafka://host:port`` of the source; of several addresses, the first in alphabetical order.
     :param topics: (source topic, target topic), ascending.
     :param archive: ``s3://bucket`` and key prefix of the segments; None when nothing was archived.
-    :param records: records and bytes of all runs of the seed, or -1.
+    :param records: records of all runs of the seed, or -1; ``copied_bytes`` likewise.
     """
 
     source: str
@@ -34,9 +34,9 @@ class CopyLineage:
 
     @classmethod
     def of(cls, migration: Migration, phase: str, result: PhaseResult | None = None) -> CopyLineage:
-        """From the plan and the phase's result; without a result the copy has not ended, or has failed.
+        """Build it from the plan and the phase's result; without a result the copy has not ended, or has failed.
 
-        :param phase: ``seed`` or ``tail``. The tail archives only what ``seed.via: split`` takes through the bucket.
+        :param phase: ``seed`` or ``tail``. The tail archives only what ``seed.via: split`` copies through the bucket.
         """
         spec, plan = migration.spec, migration.context.load_plan()
         details = result.details if result else {}
@@ -53,7 +53,7 @@ class CopyLineage:
         )
 
     def facets(self) -> OperatorLineage[Any, Any] | None:
-        """Inputs and outputs; None without the OpenLineage provider."""
+        """Return inputs and outputs; None without the OpenLineage provider."""
         try:
             from airflow.providers.common.compat.openlineage.facet import Dataset, OutputStatisticsOutputDatasetFacet
             from airflow.providers.openlineage.extractors import OperatorLineage
@@ -70,9 +70,9 @@ class CopyLineage:
 
 
 class TellsLineage:
-    """Mixin of the operators that copy: they report to OpenLineage what they read and wrote, even when they fail.
+    """Mixin for the operators that copy: they report to OpenLineage what they read and wrote, even when they fail.
 
-    The datasets are taken from the plan before the copy starts. Nothing is read when OpenLineage asks, since a failed
+    The datasets are taken from the plan before the copy starts. Nothing is read when OpenLineage asks, because a failed
     task may have lost its clusters.
     """
 
@@ -82,8 +82,8 @@ class TellsLineage:
     def _keep_lineage(self, migration: Migration, result: PhaseResult | None = None) -> None:
         try:
             self._lineage = CopyLineage.of(migration, self.phase, result)
-        except Exception as error:  # what cannot be told about a copy must not make it red
-            log.warning("No lineage can be given: %s", error)
+        except Exception as error:  # missing lineage must not fail a copy
+            log.warning("The lineage is not available: %s", error)
 
     def _starts(self, migration: Migration) -> None:
         self._keep_lineage(migration)
@@ -92,16 +92,16 @@ class TellsLineage:
         self._keep_lineage(migration, result)
 
     def get_openlineage_facets_on_complete(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        """Asked by the OpenLineage provider, if it is installed, when the task has ended well."""
+        """Return the lineage of a successful task, for the OpenLineage provider if it is installed."""
         return self._lineage.facets() if self._lineage is not None else None
 
     def get_openlineage_facets_on_failure(self, _task_instance: Any) -> OperatorLineage[Any, Any] | None:
-        """The same when it has failed: records up to there are on the target."""
+        """Return the lineage of a failed task: records up to the failure are on the target."""
         return self._lineage.facets() if self._lineage is not None else None
 
 
 def _namespace(bootstrap_servers: str) -> str:
-    """As OpenLineage names a Kafka cluster: by one of its addresses."""
+    """Return the name that OpenLineage uses for a Kafka cluster: one of its addresses."""
     return f"kafka://{min(server.strip() for server in bootstrap_servers.split(','))}"
 
 

@@ -1,7 +1,7 @@
-"""A DAG run's Params <-> a spec.
+"""Conversion between a DAG run's Params and a spec.
 
-The generic DAG shows the fields that people fill in most as a form; everything else of a spec goes into ``more``.
-Types, defaults and descriptions come from the spec's own model, so the form cannot disagree with it.
+The generic DAG shows the most used fields as a form; the rest of a spec goes into ``more``. Types, defaults and
+descriptions come from the spec's own model, so the form cannot disagree with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
-#: Param that holds every part of the spec that has no field of its own in the form.
+#: Param that holds every part of the spec that has no field in the form.
 MORE = "more"
 #: Param that lets this run take the migration over from another one.
 TAKEOVER = "takeover"
@@ -35,10 +35,11 @@ class FormField:
     """One field of the form.
 
     :param name: key among the DAG run's Params.
-    :param path: place in the spec, dots between sections.
-    :param required: the form insists on a value.
-    :param pattern: Airflow checks it at the start of each task, too, also of runs that an earlier version has begun. So
-        one may never become stricter, or what lifts a freeze could not start; such rules belong into the spec.
+    :param path: dotted path in the spec.
+    :param required: the form requires a value.
+    :param pattern: Airflow also checks it at the start of each task, even in runs that an earlier version started. So
+        a pattern must never become stricter, or the tasks that lift a freeze could not start; such rules belong in the
+        spec.
     """
 
     name: str
@@ -71,21 +72,21 @@ FIELDS: tuple[FormField, ...] = (
     FormField("freeze_webhook", "cutover.producer_freeze_webhook", "Cutover", "Freeze webhook"),
     FormField("webhook_secret", "cutover.webhook_secret", "Cutover", "Webhook secret (a reference)"),
     FormField("sentinel", "cutover.sentinel", "Cutover", "Sentinels"),
-    FormField("on_bypass", "cutover.on_bypass", "Cutover", "When a producer goes on writing"),
+    FormField("on_bypass", "cutover.on_bypass", "Cutover", "When a producer continues to write"),
     FormField("approvers", "approvals.assigned_users", "Approvals and evidence", "Who may approve"),
     FormField("signing_key", "evidence.signing_key", "Approvals and evidence", "Signing key (a reference)"),
 )
 
 
 def migration_params() -> dict[str, Param]:
-    """The Params of the generic DAG, in the order of the form."""
+    """Return the Params of the generic DAG, in the order of the form."""
     params = {field.name: _param(field) for field in FIELDS}
     params[MORE] = Param(
         {},
         type=["object", "null"],
         title="Everything else",
         description_md='Any other part of the spec as JSON, for instance `{"tail": {"drain_stable_window": "1m"}}`. '
-        "It wins over the fields above. All keys: docs/spec.md.",
+        "It overrides the fields above. All keys: docs/spec.md.",
         section="More",
     )
     params.update(run_params())
@@ -93,7 +94,7 @@ def migration_params() -> dict[str, Param]:
 
 
 def run_params() -> dict[str, Param]:
-    """Params that are about this run and not about the migration."""
+    """Return the Params that concern this run rather than the migration."""
     return {
         TAKEOVER: Param(
             False,
@@ -107,7 +108,7 @@ def run_params() -> dict[str, Param]:
 
 
 def spec_from_params(params: Mapping[str, Any]) -> MigrationSpec:
-    """The spec in a DAG run's Params.
+    """Return the spec in a DAG run's Params.
 
     :raises SpecInvalid: with every mistake.
     """
@@ -115,7 +116,7 @@ def spec_from_params(params: Mapping[str, Any]) -> MigrationSpec:
 
 
 def spec_data(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What a DAG run's Params say of a spec, complete or not; nothing is checked."""
+    """Return the spec data in a DAG run's Params, complete or not, without checking it."""
     data: dict[str, Any] = {}
     for field in FIELDS:
         value = params.get(field.name)
@@ -124,14 +125,14 @@ def spec_data(params: Mapping[str, Any]) -> dict[str, Any]:
     return _merged(data, params.get(MORE) or {})
 
 
-#: Fields of the form from which a migration's journal is found and opened; all else is in the journal.
+#: Fields of the form needed to find and open a migration's journal; the journal has the rest.
 JOURNAL_FIELDS = ("migration_id", "journal", "storage")
-#: Fields that replace what the journal says: the same clusters, reached in another way.
+#: Fields that override the journal: the same clusters, reached in another way.
 CONNECTION_FIELDS = ("source", "target")
 
 
 def journal_params() -> dict[str, Param]:
-    """The Params of a DAG that takes its spec from the journal."""
+    """Return the Params of a DAG that reads its spec from the journal."""
     by_name = {field.name: field for field in FIELDS}
     params = {name: _param(by_name[name]) for name in JOURNAL_FIELDS}
     for name in CONNECTION_FIELDS:
@@ -139,14 +140,14 @@ def journal_params() -> dict[str, Param]:
             None,
             type=["null", "string"],
             title=by_name[name].title,
-            description="Only to reach the same cluster by another connection; empty: the one in the journal.",
+            description="Only to reach the same cluster through another connection; empty: the one in the journal.",
             section=by_name[name].section,
         )
     return params
 
 
 def params_from_spec(spec: Mapping[str, Any] | MigrationSpec) -> dict[str, Any]:
-    """The ``conf`` with which the generic DAG is triggered for a spec (REST, CLI)."""
+    """Return the ``conf`` that triggers the generic DAG for a spec (REST, CLI)."""
     data = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, MigrationSpec) else dict(spec)
     required = {field.name: _get(data, field.path) for field in FIELDS if field.required}
     return {**required, MORE: data}
@@ -167,7 +168,7 @@ def _get(data: Mapping[str, Any], path: str) -> Any:
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` wins; mappings are merged, everything else is replaced."""
+    """Merge mappings; in all other values ``over`` replaces ``base``."""
     result = dict(base)
     for key, value in over.items():
         mine = result.get(key)
@@ -210,14 +211,14 @@ def _json_schema(annotation: Any, *, required: bool) -> Iterator[tuple[str, Any]
 
 # -- recorded ---------------------------------------------------------------------------------------------------------
 #
-# A DAG run's Params -> the spec that the migration's journal has.
+# From a DAG run's Params to the spec in the migration's journal.
 
 
 def recorded_run_spec(params: Mapping[str, Any], resolver: Resolver | None = None) -> MigrationSpec:
-    """The spec of the migration that the Params name, from its journal; connections in the Params replace its own.
+    """Return the spec of the migration that the Params name, from its journal; connections in the Params override it.
 
-    :raises SpecInvalid: the Params do not say where the journal is.
-    :raises IllegalTransition: there is no such migration.
+    :raises SpecInvalid: the Params do not give the journal's location.
+    :raises IllegalTransition: the migration does not exist.
     """
     from airflow_provider_kafka_migration.journal.journal import Journal
     from airflow_provider_kafka_migration.journal.spec_guard import recorded_spec
@@ -229,7 +230,7 @@ def recorded_run_spec(params: Mapping[str, Any], resolver: Resolver | None = Non
     migration_id, location, reference = given.get("migration_id"), storage.get("journal"), storage.get("conn_id")
     if not migration_id or not location:
         raise SpecInvalid(
-            "migration_id and the journal's location are needed, to read the spec from the journal",
+            "migration_id and the journal's location are needed to read the spec from the journal",
             next_step="fill in both fields of the form",
         )
     known = resolver or airflow_resolver()
@@ -237,7 +238,7 @@ def recorded_run_spec(params: Mapping[str, Any], resolver: Resolver | None = Non
     journal = Journal(store, migration_id)
     if not journal.exists:
         raise IllegalTransition(
-            "there is no such migration",
+            "the migration does not exist",
             where=Where(migration_id=migration_id, path=store.uri),
             next_step="check the migration id and the journal's location",
         )

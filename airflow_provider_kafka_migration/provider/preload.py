@@ -1,4 +1,4 @@
-"""Imports what the tasks need before Airflow forks its workers, so that a task during the freeze starts at once."""
+"""Imports what tasks need before Airflow forks its workers, so that tasks start immediately during a freeze."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 log = logging.getLogger(__name__)
 
-#: What a task of the cutover imports: parsing the DAG, the core with its clients, S3 by Airflow's connection.
+#: What a task of the cutover imports: the DAG, the core with its clients, S3 through Airflow's connection.
 TASK_MODULES = (
     "airflow_provider_kafka_migration.dag",
     "airflow_provider_kafka_migration.migration",
@@ -24,23 +24,23 @@ TASK_MODULES = (
 
 
 def wanted() -> bool:
-    """``[kafka_migration] preload``."""
+    """Return the setting ``[kafka_migration] preload``."""
     from airflow.configuration import conf
 
     return bool(conf.getboolean("kafka_migration", "preload", fallback=False))
 
 
 def preload(modules: Sequence[str] = TASK_MODULES) -> list[str]:
-    """Import modules; a broken one is left to the task that needs it. Returns the names of those that were imported.
+    """Import modules; leave a broken one to the task that needs it. Return the names of the imported modules.
 
-    Forked workers (LocalExecutor, Celery's prefork pool) inherit them; others are none the worse for it.
+    Forked workers (LocalExecutor, Celery's prefork pool) inherit them; for other workers this makes no difference.
     """
     done = []
     for name in modules:
         try:
             importlib.import_module(name)
         except Exception:
-            log.warning("preload: %s cannot be imported; the task that needs it will say why", name, exc_info=True)
+            log.warning("preload: %s cannot be imported; the task that needs it reports why", name, exc_info=True)
         else:
             done.append(name)
     return done

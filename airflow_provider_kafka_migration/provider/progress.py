@@ -1,4 +1,4 @@
-"""Progress for people: a log line every few seconds and the task state store. Never XCom, which a clear deletes."""
+"""Progress for people: a log line every few seconds, and the task state store. Not XCom, which a clear deletes."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so nothing is ever decided by it.
+#: Key in ``context["task_state_store"]``; shown and editable in Airflow's UI, so no decision depends on it.
 STORE_KEY = "progress"
-#: A line that says the same again is written this often only: some tasks wait for days.
+#: A line that repeats the last one is written only this often: some tasks wait for days.
 UNCHANGED_SECONDS = 60.0
 
 
 def interval_seconds() -> float:
-    """How often progress is shown: ``[kafka_migration] progress_interval``."""
+    """Return how often progress is shown: ``[kafka_migration] progress_interval``."""
     from airflow.sdk.configuration import conf
 
     return float(conf.get("kafka_migration", "progress_interval", fallback="5"))
 
 
 class ProgressSink:
-    """Takes progress as often as it comes, shows it at most every ``every_seconds``.
+    """Accepts progress at any rate, and shows it at most every ``every_seconds``.
 
-    :param store: the task state store, or None where there is none (tests, CLI).
-    :param write: where lines go.
+    :param store: the task state store, or None if there is none (tests, CLI).
+    :param write: receives the lines.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProgressSink:
         self._lock = threading.Lock()
 
     def __call__(self, progress: Progress) -> None:
-        """Show this progress, unless the last one was shown just now."""
+        """Show this progress, unless progress was shown just before."""
         with self._lock:
             now = self._clock()
             if self._shown_at is not None and now - self._shown_at < self._every_seconds:
@@ -79,12 +79,12 @@ class ProgressSink:
             return
         try:
             self._store.set(STORE_KEY, asdict(progress))
-        except Exception as error:  # a cockpit that cannot be reached must not stop a migration
+        except Exception as error:  # an unreachable state store must not stop a migration
             log.warning("The progress could not be written to the task state store: %s", error)
 
 
 def line(progress: Progress) -> str:
-    """One line for a task's log: ``seed: 3 of 8 partitions, ..., 41%, 510,000 rec/s, 12 s left``."""
+    """Return one line for a task's log: ``seed: 3 of 8 partitions, ..., 41%, 510,000 rec/s, 12 s left``."""
     parts = [f"{progress.phase}: {progress.message}"]
     if progress.total_bytes > 0 and progress.done_bytes >= 0:
         parts.append(f"{min(progress.done_bytes / progress.total_bytes, 1):.0%}")
@@ -98,7 +98,7 @@ def line(progress: Progress) -> str:
 class ProgressWatcher:
     """Polls a source of progress in the background while the task waits for something else (a Spark driver).
 
-    :param read: the newest progress, or None if there is none yet. Errors of it are logged and do no harm.
+    :param read: returns the latest progress, or None if there is none yet. Its errors are only logged.
     """
 
     def __init__(
@@ -135,16 +135,16 @@ class ProgressWatcher:
 #
 # Partitions that seed or tail cannot copy: gauges for Airflow's metrics, and a notification when it matters.
 #
-# The task itself stays green: it tries again for as long as it runs.
+# The task itself stays green: it keeps retrying for as long as it runs.
 
 
-#: A broker that is restarted wakes nobody up.
+#: Long enough that a broker restart does not wake anybody up.
 STUCK_NOTICE_SECONDS = 120.0
 
-#: Key in the context that callbacks get: the line about the partitions that are not copied.
+#: Key in the context of callbacks: the line about the partitions that are not copied.
 TROUBLE = "migration_trouble"
 
-#: A driver that is started again, or waits for its first executor, wakes nobody up.
+#: Long enough that a driver that restarts, or waits for its first executor, does not wake anybody up.
 SILENT_NOTICE_SECONDS = 120.0
 
 Callback = Callable[[Any], object]
@@ -152,23 +152,23 @@ Gauge = Callable[[str, float, dict[str, str]], None]
 
 
 def as_callbacks(given: Callback | Sequence[Callback] | None) -> list[Callback]:
-    """One, several or none, as Airflow takes its own callbacks."""
+    """Return one, several or no callbacks as a list, like Airflow does for its own."""
     return [given] if callable(given) else list(given or ())
 
 
 def call_all(callbacks: Sequence[Callback], context: Context, text: str) -> None:
-    """Call those who want to know of trouble; one that fails is logged and does no harm."""
+    """Call the callbacks for trouble; if one fails, the error is only logged."""
     extended: dict[str, Any] = {**context, TROUBLE: text}
     for callback in callbacks:
         try:
             callback(extended)
         except Exception:
-            log.exception("A callback of partitions that are not copied failed; the migration goes on")
+            log.exception("A callback for partitions that are not copied failed; the migration continues")
 
 
 class TroubleNotices:
-    """Takes the progress of a copy; notifies once of each partition that fails, once per time that some are stuck, and
-    once per time that the tail's driver is silent although its task waits for it.
+    """Processes the progress of a copy. It notifies once for each partition that fails, once each time some are stuck,
+    and once each time the tail's driver is silent although its task waits for it.
 
     :param notify: called with a line for people.
     :param gauge: writes a metric with its tags.
@@ -191,7 +191,7 @@ class TroubleNotices:
         self._heartbeat, self._heard_at = "", clock()
 
     def __call__(self, progress: Progress) -> None:
-        """Take in what the job has written last."""
+        """Process the job's latest progress."""
         if progress.failed < 0:
             return
         tags = {"migration_id": self._migration_id, "phase": progress.phase}
@@ -213,7 +213,7 @@ class TroubleNotices:
             self._look_for_silence(progress, tags)
 
     def _look_for_silence(self, progress: Progress, tags: dict[str, str]) -> None:
-        """A driver that hangs does not say so. Measured by the clock of the one who looks: others may be wrong."""
+        """Detect a driver that hangs. The time is measured by the local clock: other clocks may be wrong."""
         now = self._clock()
         if progress.heartbeat != self._heartbeat:
             self._heartbeat, self._heard_at, self._told_silent = progress.heartbeat, now, False
@@ -225,10 +225,10 @@ class TroubleNotices:
 
 
 def _write_gauge(name: str, value: float, tags: dict[str, str]) -> None:
-    """Airflow's own metrics; without a backend for them nothing happens."""
+    """Write a metric through Airflow; without a metrics backend nothing happens."""
     try:
         from airflow.sdk.observability.stats import gauge
 
         gauge(name, value, tags=tags)
-    except Exception as error:  # a metrics server that cannot be reached must not stop a migration
+    except Exception as error:  # an unreachable metrics server must not stop a migration
         log.debug("The metric %s could not be written: %s", name, error)

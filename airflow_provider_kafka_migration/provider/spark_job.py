@@ -1,4 +1,4 @@
-"""What the three Spark tasks share: a phase whose copying is done by ``spark-submit``."""
+"""The common base of the three Spark tasks: a phase whose data plane work runs through ``spark-submit``."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Without it Spark's own lines bury the job's in the task's log.
+#: Without it, Spark's own lines drown out the job's in the task's log.
 DEFAULT_CONF = {"spark.log.level": "WARN"}
-#: Two copiers of one lane would only stop each other, so Spark must not start a second one of a slow task.
+#: Two copiers of one lane would only stop each other, so Spark must not start a second copy of a slow task.
 FORCED_CONF = {"spark.speculation": "false"}
 
 
 class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     """Runs one phase whose data plane is a Spark job.
 
-    The phase itself runs in the task, as everywhere: it reads the journal, writes the job document, and verifies the
+    As always, the phase itself runs in the task: it reads the journal, writes the job document, and verifies the
     journal and the clusters afterwards. In between it starts ``spark-submit`` with pointers as its only arguments.
-    Connections reach Spark as a file of mode 0600, or as references that executors resolve themselves.
+    Spark gets the connections as a file of mode 0600, or as references that executors resolve themselves.
 
     :param spec: the migration; None takes it from the Params of the run.
     :param takeover: take the migration over from another owner.
-    :param conf: more Spark conf; wins over the spec's. Never secrets: Spark's UI shows it.
-    :param on_trouble: called with the task's context when partitions cannot be copied, while the task goes on.
+    :param conf: additional Spark conf; overrides the spec's. No secrets: Spark's UI shows it.
+    :param on_trouble: called with the task's context when partitions cannot be copied, while the task keeps running.
     :param kwargs: arguments of ``SparkSubmitOperator`` (``num_executors``, ``py_files``, ``deploy_mode``, ...).
     """
 
@@ -92,7 +92,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     ) -> None:
         forced = sorted(key for key, value in FORCED_CONF.items() if str((conf or {}).get(key, value)).lower() != value)
         if forced:
-            raise ValueError(f"conf sets what a copy cannot work with: {', '.join(forced)}")
+            raise ValueError(f"conf has settings that a copy cannot work with: {', '.join(forced)}")
         kwargs.setdefault("retry_policy", migration_retry_policy())
         super().__init__(conf=dict(sorted((conf or {}).items())), **kwargs)
         self.on_trouble = as_callbacks(on_trouble)
@@ -101,7 +101,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self._private_directory: Path | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
-        """Run the phase; XCom gets pointers only."""
+        """Run the phase; XCom gets only pointers."""
         runner = SparkSubmitRunner(self, context)
         with self.open_migration(context, **{self.runner_argument: runner}) as migration:
             self._starts(migration)
@@ -111,19 +111,20 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
             return self.pointers(migration, result)
 
     def _starts(self, migration: Migration) -> None:
-        """What a subclass wants to know before the phase runs."""
+        """Hook for subclasses, called before the phase runs."""
 
     def _finished(self, migration: Migration, result: PhaseResult) -> None:
-        """What a subclass keeps of a phase that ended well."""
+        """Hook for subclasses, called after the phase has succeeded."""
 
-    #: By which name the core is given the way to Spark.
+    #: Name of the core's argument that receives the Spark runner.
     runner_argument: ClassVar[str] = "runner"
 
     def submit(self, context: Context, spec: MigrationSpec, job_location: str, job_key: str) -> None:
-        """Run the Spark main on a job document; returns when Spark has ended well.
+        """Run the Spark main on a job document; return when Spark has succeeded.
 
-        :raises MigrationError: what the job ended with.
-        :raises AirflowException: Spark failed without a word of the job. The phase asks the journal why.
+        :raises MigrationError: the error that the job reported.
+        :raises AirflowException: Spark failed without an error from the job. The phase looks up the reason in the
+            journal.
         """
         self._private_directory = private_directory(run_owner(context), self.task_id)
         resolver = airflow_resolver()
@@ -132,11 +133,11 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         with references_file(document, self._private_directory, renew=renew) as references:
             self._prepare(spec, job_location, job_key, references)
             try:
-                # Makes the hook itself, from the conf into which it has put OpenLineage's settings.
+                # It creates the hook itself, from the conf to which it has added OpenLineage's settings.
                 OpenSparkSubmitOperator.execute(self, context)
             except AirflowException as error:
                 failure = self.hook.failure() if isinstance(self.hook, BoundSparkSubmitHook) else None
-                # Of partitions that failed the journal says more than the job's last line.
+                # For failed partitions, the journal has more detail than the job's last line.
                 if failure is None or isinstance(failure, CopyFailed | CopyStalled):
                     raise
                 raise failure from error
@@ -151,7 +152,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
         self.new_submission(spec.spark.conn_id)
 
     def make_hook(self, hook: SparkSubmitHook) -> SparkSubmitHook:
-        """The hook that binds the driver to this task, with our package for executors on other machines."""
+        """Return the hook that binds the driver to this task, with our package for executors on other machines."""
         bound: BoundSparkSubmitHook = BoundSparkSubmitHook.adopt(hook)
         if self._private_directory is not None:
             bound.ship(self._private_directory)
@@ -166,7 +167,7 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
 
 
 class SparkSubmitRunner:
-    """The core's way to Spark: runs a job document by ``spark-submit`` and shows the progress that the job writes."""
+    """The core's Spark runner: runs a job document through ``spark-submit`` and shows the job's progress."""
 
     def __init__(self, operator: SparkMigrationOperator, context: Context) -> None:
         self._operator = operator
@@ -175,7 +176,7 @@ class SparkSubmitRunner:
     def submit(
         self, spec: MigrationSpec, job_location: str, job_key: str, read_progress: Callable[[], Progress | None]
     ) -> None:
-        """Submit and wait."""
+        """Submit the job and wait for it."""
         show = self._operator.progress_sink(self._context)
         notices = TroubleNotices(spec.migration_id, self._notify)
 
@@ -191,9 +192,9 @@ class SparkSubmitRunner:
 
 
 def spark_main(name: str) -> Path:
-    """Where a Spark main lies: configured, inside of the package (installed), or beside it (in the repository).
+    """Return the path of a Spark main: configured, inside the package (installed), or next to it (in the repository).
 
-    :raises Terminal: nowhere.
+    :raises Terminal: it is in none of these places.
     """
     from airflow.sdk.configuration import conf
 
@@ -204,7 +205,7 @@ def spark_main(name: str) -> Path:
         if (folder / name).is_file():
             return folder / name
     raise Terminal(
-        f"the Spark main {name} is not there",
+        f"the Spark main {name} was not found",
         where=Where(path=", ".join(str(folder) for folder in folders)),
-        next_step="install the package again, or set [kafka_migration] spark_jobs_folder",
+        next_step="reinstall the package, or set [kafka_migration] spark_jobs_folder",
     )

@@ -1,4 +1,4 @@
-"""``spark-submit`` as a child that ends with its task, and is ended with all its processes."""
+"""Runs ``spark-submit`` as a child that ends with its task, and can be killed with all its processes."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _LAST_WORD = re.compile(r"^\[(?P<code>[A-Z][A-Z_]+)\] (?P<text>.+)$")
 class BoundSparkSubmitHook(OpenSparkSubmitHook):
     """The Spark provider's hook, with two differences.
 
-    * The driver dies with its task, also when the task is killed without warning.
-    * Killing reaches every process below ``spark-submit``: the JVM, the driver's Python, and the Python workers, which
-      PySpark puts into a process group of their own.
+    * The driver dies with its task, even if the task is killed without warning.
+    * A kill reaches every process below ``spark-submit``: the JVM, the driver's Python, and the Python workers, which
+      PySpark puts into a separate process group.
     """
 
     def binary_command(self, binary: str) -> list[str]:
-        """``spark-submit`` through the launcher that binds it to this process."""
+        """Return the command for ``spark-submit`` through the launcher that binds it to this process."""
         launcher = [sys.executable, "-m", "airflow_provider_kafka_migration.provider.spark_launch", str(os.getpid())]
         return [*launcher, find_binary(binary)]
 
     def on_kill(self) -> None:
-        """End the driver with all its processes, then whatever runs on a cluster."""
+        """End the driver with all its processes, then anything that runs on a cluster."""
         pid = self.running_pid
         if pid is not None:
             kill_tree(pid)
         super().on_kill()
 
     def ship(self, folder: Path) -> None:
-        """Give executors on other machines this package, unless the caller gave files of his own."""
+        """Ship this package to executors on other machines, unless the caller specified py_files."""
         if not self.py_files and not self.master.startswith("local"):
             self.py_files = str(build_py_files(folder))
 
     def failure(self) -> MigrationError | None:
-        """What the job's own last word was: one line ``[CODE] what. Next: step``. None: it had none."""
+        """Return the error in the job's last message, one line ``[CODE] what. Next: step``; None if there is none."""
         for line in reversed(tuple(self.last_lines)):
             found = _LAST_WORD.search(line)
             if found:
@@ -60,16 +60,16 @@ class BoundSparkSubmitHook(OpenSparkSubmitHook):
 
 
 def find_binary(name: str) -> str:
-    """The binary on PATH, or beside this Python: pip puts it there, and a worker's PATH need not have that folder."""
+    """Find the binary on PATH, or next to this Python, where pip puts it: a worker's PATH may lack that folder."""
     beside = Path(sys.executable).with_name(name)
     return shutil.which(name) or (str(beside) if beside.exists() else name)
 
 
 def kill_tree(pid: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
-    """SIGTERM for a process, then SIGKILL for it and all that were below it. Returns when they have ended.
+    """Send SIGTERM to a process, then SIGKILL to it and all its descendants. Return when they have ended.
 
-    The process itself is not reaped: whoever started it must still learn its exit status, or a killed driver would
-    look like one that ended well.
+    The process itself is not reaped: its parent must still get its exit status, or a killed driver would look like a
+    successful one.
     """
     try:
         root = psutil.Process(pid)
@@ -78,7 +78,7 @@ def kill_tree(pid: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
     except psutil.NoSuchProcess:
         return
     for process in _wait(tree, grace_seconds):
-        log.warning("Process %d of the Spark driver did not end by itself: killed", process.pid)
+        log.warning("Process %d of the Spark driver did not end by itself and is killed", process.pid)
         try:
             process.kill()
         except psutil.NoSuchProcess:
@@ -87,7 +87,7 @@ def kill_tree(pid: int, *, grace_seconds: float = GRACE_SECONDS) -> None:
 
 
 def _wait(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
-    """Wait for processes to end, at most so long; those that have not."""
+    """Wait for processes to end, at most this long, and return those that have not."""
     deadline = time.monotonic() + seconds
     while alive := [process for process in processes if _is_alive(process)]:
         if time.monotonic() >= deadline:

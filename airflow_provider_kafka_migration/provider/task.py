@@ -1,4 +1,4 @@
-"""What every task of a migration shares: the spec, the identity of its run, the way to the core, its pointers."""
+"""The common base of all tasks: the spec, the identity of the run, access to the core, the pointers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SpecSource = Mapping[str, Any] | MigrationSpec | None
 
 
 def plain_spec(spec: SpecSource) -> dict[str, Any] | None:
-    """The spec as JSON-able data with sorted keys, so that a DAG serialises the same each time."""
+    """Return the spec as JSON data with sorted keys, so that a DAG is serialized the same way each time."""
     if spec is None:
         return None
     if isinstance(spec, MigrationSpec):
@@ -47,23 +47,23 @@ def _sorted_value(value: Any) -> Any:
 
 
 def run_spec(spec: Mapping[str, Any] | None, context: Context, *, recorded: bool = False) -> MigrationSpec:
-    """The task's own spec, or the one in the run's Params.
+    """Return the task's own spec, or the one in the run's Params.
 
-    :param recorded: as in :func:`parse_spec`, for what frees producers, waits or notifies: it must not fail on a run's
-        spec that an earlier version has accepted.
+    :param recorded: as in :func:`parse_spec`, for tasks that unfreeze producers, wait or notify: they must not fail on
+        a spec that an earlier version accepted.
     :raises SpecInvalid: with every mistake.
     """
     return parse_spec(spec if spec is not None else spec_data(context["params"]), recorded=recorded)
 
 
 def run_owner(context: Context) -> str:
-    """Who holds the migration: this DAG run. Clearing tasks of the same run is the same owner."""
+    """Return the owner of the migration: this DAG run. Cleared tasks of the same run have the same owner."""
     task_instance = context["ti"]
     return f"{task_instance.dag_id}/{task_instance.run_id}"
 
 
 class MigrationTask:
-    """Mixin of all operators and sensors of a migration. It decides nothing: :class:`Migration` does.
+    """Mixin for all operators and sensors of a migration. It makes no decisions: :class:`Migration` does.
 
     :param spec: the migration; None takes it from the run's Params (the generic DAG).
     :param takeover: take the migration over from another owner; True in the run's Params has the same effect.
@@ -72,13 +72,13 @@ class MigrationTask:
     #: Name of the phase in :meth:`Migration.run`.
     phase: ClassVar[str] = ""
 
-    #: As ``recorded`` of :func:`run_spec`. A new migration meets the strict tasks ``plan`` and ``precheck`` first.
+    #: Like ``recorded`` of :func:`run_spec`. A new migration runs the strict tasks ``plan`` and ``precheck`` first.
     takes_recorded: ClassVar[bool] = False
 
-    #: Arguments that the class or the DAG sets itself: given in ``task_args`` they would be lost, or break the DAG.
+    #: Arguments that the class or the DAG sets itself: in ``task_args`` they would be lost, or break the DAG.
     fixed_arguments: ClassVar[frozenset[str]] = frozenset({"dag", "spec", "task_group", "task_id"})
 
-    #: Airflow shows these fields, and makes a new version of the DAG when one changes. The spec is never rendered.
+    #: Airflow shows these fields, and creates a new version of the DAG when one changes. The spec is never rendered.
     template_fields: Sequence[str] = ("spec",)
 
     operator_extra_links: Collection[BaseOperatorLink]
@@ -86,14 +86,14 @@ class MigrationTask:
     spec: dict[str, Any] | None
     takeover: bool
 
-    #: Where the migration's documents lie, by location; for links and pointers. Set when the spec is known.
+    #: URIs of the migration's documents by location, for links and pointers. Set once the spec is known.
     storage_uris: Mapping[str, str] = {}
 
     def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
-        """Render all template fields but the spec.
+        """Render all template fields except the spec.
 
-        The spec is data, the same for the command line and for Airflow: a notifier's ``{{ migration_message }}`` is
-        there only when the notifier runs, and a topic pattern may hold braces.
+        The spec is data, the same for the command line and for Airflow: a notifier's ``{{ migration_message }}`` exists
+        only when the notifier runs, and a topic pattern may contain braces.
         """
         spec, self.spec = self.spec, None
         try:
@@ -102,26 +102,26 @@ class MigrationTask:
             self.spec = spec
 
     def migration_spec(self, context: Context) -> MigrationSpec:
-        """The spec of this run, parsed.
+        """Return the parsed spec of this run.
 
         :raises SpecInvalid: with every mistake.
         """
         return run_spec(self.spec, context, recorded=self.takes_recorded)
 
     def told_spec(self, context: Context) -> MigrationSpec:
-        """The spec for those who only tell of this run, so also one that the task itself refuses.
+        """Return the spec for code that only reports on this run, even one that the task itself refuses.
 
-        :raises SpecInvalid: with every mistake but secrets in plain text.
+        :raises SpecInvalid: with every mistake except secrets in plain text.
         """
         return run_spec(self.spec, context, recorded=True)
 
     def pre_execute(self, context: Context) -> None:
-        """Called by Airflow before each part of an attempt, also after a deferral."""
+        """Show the links. Airflow calls this before each part of an attempt, also after a deferral."""
         super().pre_execute(context)  # type: ignore[misc]
         self.show_links(context)
 
     def show_links(self, context: Context) -> None:
-        """Give Airflow the links now. It asks for them itself only when an attempt has ended, days later for a tail."""
+        """Push the links to Airflow now: it asks for them only at the end of an attempt, days later for a tail."""
         try:
             self._locate(self.migration_spec(context))
             for link in self.operator_extra_links:
@@ -139,7 +139,7 @@ class MigrationTask:
 
     @contextmanager
     def open_migration(self, context: Context, **options: Any) -> Iterator[Migration]:
-        """The core of the migration, with Airflow's connections and this run as its owner."""
+        """Open the core of the migration, with Airflow's connections and this run as its owner."""
         from airflow_provider_kafka_migration.migration import Migration
 
         spec = self.migration_spec(context)
@@ -156,11 +156,11 @@ class MigrationTask:
             yield migration
 
     def progress_sink(self, context: Context) -> ProgressSink:
-        """Shows progress in the task's log and in its state store."""
+        """Return a sink that shows progress in the task's log and in its state store."""
         return ProgressSink(context.get("task_state_store"), log.info, every_seconds=interval_seconds())
 
     def pointers(self, migration: Migration, result: PhaseResult) -> dict[str, Any]:
-        """What goes into XCom: where the facts are, and never the facts themselves."""
+        """Return what goes into XCom: the location of the facts, never the facts themselves."""
         pointers: dict[str, Any] = {
             "migration_id": migration.spec.migration_id,
             "phase": self.phase,
@@ -178,13 +178,13 @@ class MigrationTask:
 
 
 def migration_retry_policy() -> ExceptionRetryPolicy:
-    """Terminal errors fail at once, whatever ``retries`` says; all others follow the task's own settings."""
+    """Return a policy: terminal errors fail immediately despite ``retries``; others follow the task's settings."""
     return ExceptionRetryPolicy(
         rules=[
             RetryRule(
                 exception=f"{Terminal.__module__}.{Terminal.__qualname__}",
                 action=RetryAction.FAIL,
-                reason="a person has to change something first; the error says what",
+                reason="a person has to change something first; see the error",
             )
         ]
     )

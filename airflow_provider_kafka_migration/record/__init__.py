@@ -1,1 +1,1 @@
-"""The record of a migration: what phases read of each other, from the journal and the stores."""
+"""The record of a migration: what phases learn from each other, through the journal and the stores."""

@@ -1,4 +1,4 @@
-"""Content comparison through a runner: the job document goes out, per-partition results come back."""
+"""Content comparison through a runner: submit the job document, read back the results of each partition."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ JOB = "verify"
 
 
 class SubmittedVerifier:
-    """A verifier (documents.validation.ContentVerifier) over a runner that takes job documents.
+    """A verifier (documents.validation.ContentVerifier) that uses a runner of job documents.
 
-    Results that are there already for the very same job are not made again, so a killed validation goes on.
+    Existing results of the same job are not computed again, so a validation that was killed continues.
     """
 
     def __init__(self, context: PhaseContext, runner: CopyRunner) -> None:
@@ -30,9 +30,9 @@ class SubmittedVerifier:
         self._runner = runner
 
     def verify(self, ranges: Sequence[ContentRange]) -> Iterable[PartitionContent]:
-        """Compare; one result per range.
+        """Compare the ranges and return one result per range.
 
-        :raises Transient: the run as a whole did not work, or left partitions out.
+        :raises Transient: the run failed as a whole, or omitted partitions.
         """
         context = self._context
         job = self._job(ranges)
@@ -47,12 +47,12 @@ class SubmittedVerifier:
             raise Transient(
                 f"the content check ended with an error: {str(error)[:500]}",
                 where=context.where("validating"),
-                next_step="see the task's log; then clear validate: what is compared already is not compared again",
+                next_step="see the task's log; then clear validate: compared ranges are not compared again",
             ) from error
         return results.read_all()
 
     def _job(self, ranges: Sequence[ContentRange]) -> ContentJob:
-        # A new attempt after a failed validation compares everything anew; a killed one goes on.
+        # A new attempt after a failed validation compares everything again; one that was killed continues.
         attempt = len(self._context.journal.steps("validated")) + 1
         spec = self._context.spec
         plan = self._context.load_plan()
@@ -73,9 +73,9 @@ class SubmittedVerifier:
 
 
 def delete_retention_of(context: PhaseContext, plan: Plan) -> dict[str, int]:
-    """``delete.retention.ms`` in force on the source, of all compacted topics: their own, or the broker's default.
+    """Read the source's effective ``delete.retention.ms`` of all compacted topics: their own, or the broker's default.
 
-    :raises Terminal: it cannot be read; a guess would excuse tombstones that are missing, or blame those that went.
+    :raises Terminal: it cannot be read. A guess would excuse missing tombstones, or report legitimately removed ones.
     """
     names = [topic.name for topic in plan.topics if is_compacted(topic)]
     configs = context.source.admin.topic_configs(names) if names else {}

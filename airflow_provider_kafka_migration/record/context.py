@@ -1,4 +1,4 @@
-"""What every phase gets, and what every phase gives back."""
+"""What every phase receives, and what every phase returns."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 # -- timing -----------------------------------------------------------------------------------------------------------
 #
-# Times of the phases: one text form for machines, words for people, and bounded waiting.
+# Times of the phases: one text form for machines, durations for people, and waiting with a limit.
 
 
 _T = TypeVar("_T")
 
 
 def iso(at: datetime) -> str:
-    """``2026-04-24T10:40:00.123456Z``; the time needs a zone."""
+    """``2026-04-24T10:40:00.123456Z``; the time must have a zone."""
     if at.tzinfo is None:
         raise ValueError("a time without a zone")
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def parse_iso(text: str) -> datetime:
-    """Reads what :func:`iso` writes (and any ISO 8601 time with a zone)."""
+    """Read what :func:`iso` writes (and any ISO 8601 time with a zone)."""
     at = datetime.fromisoformat(text)
     if at.tzinfo is None:
         raise ValueError(f"a time without a zone: {text}")
@@ -64,7 +64,7 @@ def wait_until(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T | None:
-    """Call ``check`` until it answers something; ``None`` after the time-out. Checks at least once, and at the end."""
+    """Call ``check`` until it returns a result; ``None`` after the timeout. Checks at least once, and at the end."""
     deadline = clock() + timeout_seconds
     while True:
         found = check()
@@ -76,32 +76,32 @@ def wait_until(
 
 # -- cluster ----------------------------------------------------------------------------------------------------------
 #
-# One of the two clusters of a migration: its admin and its wire, opened when first used.
+# One of the two clusters of a migration: its admin client and its wire client, opened at their first use.
 
 
-#: For how long a cluster that has never answered is tried: a wrong address is told soon.
+#: How long a cluster that has never answered is tried, so that a wrong address is reported soon.
 FIRST_CONTACT_SECONDS = 6.0
 
 
 class Cluster:
-    """A cluster with the clients that phases use. Not thread-safe: one owner; :meth:`clone` for another thread."""
+    """A cluster with the clients that phases use. Not thread-safe: one owner; use :meth:`clone` for another thread."""
 
     def __init__(self, role: Literal["source", "target"], config: ClientConfig) -> None:
         self.role = role
         self.config = config
 
     def clone(self) -> Cluster:
-        """The same cluster with connections of its own."""
+        """Return the same cluster with separate connections."""
         return Cluster(self.role, self.config)
 
     @cached_property
     def wire(self) -> Wire:
-        """Raw protocol."""
+        """Raw protocol client."""
         return Wire(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
     def admin(self) -> Admin:
-        """Typed admin calls."""
+        """Client for typed admin calls."""
         return Admin(self.config, first_contact_seconds=FIRST_CONTACT_SECONDS)
 
     @cached_property
@@ -111,7 +111,7 @@ class Cluster:
         return self.wire.cluster_id
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the clients that were opened."""
         for name in ("wire", "admin"):
             client = self.__dict__.pop(name, None)
             if client is not None:
@@ -123,7 +123,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Progress:
-    """One line of progress. Units are in the names; -1 where a figure is not known."""
+    """One line of progress. The names contain the units; -1 means that a figure is unknown."""
 
     phase: str
     message: str
@@ -134,11 +134,11 @@ class Progress:
     total_bytes: int = -1
     records_per_second: float = -1.0
     eta_seconds: float = -1.0
-    #: partitions that wait for a person, and partitions that are tried again; and for how long the longest of these
+    #: partitions that wait for a person, partitions that are retried, and how long the longest of the latter has waited
     failed: int = -1
     stuck: int = -1
     stuck_seconds: float = -1.0
-    #: differs each time that the job's driver has written
+    #: changes each time the job's driver writes
     heartbeat: str = ""
 
     def __str__(self) -> str:
@@ -158,11 +158,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class PhaseResult:
-    """What a phase says when it ends well.
+    """What a phase returns when it succeeds.
 
     :param summary: one line for people, also the journal's reason.
     :param details: JSON-able, small, no secrets.
-    :param already_done: the journal said so and it was verified; nothing was written.
+    :param already_done: the journal showed it as done and that was verified; nothing was written.
     """
 
     phase: str
@@ -190,7 +190,7 @@ def _ignore(_progress: Progress) -> None:
 
 @dataclass
 class PhaseContext:
-    """A migration as its phases see it. Phases know neither Airflow nor Spark."""
+    """A migration as its phases see it. Phases depend on neither Airflow nor Spark."""
 
     spec: MigrationSpec
     journal: Journal
@@ -211,14 +211,14 @@ class PhaseContext:
         return self.spec.migration_id
 
     def key(self, name: str) -> str:
-        """Key of a document of this migration in any of its stores."""
+        """Return the key of a document of this migration, the same in all of its stores."""
         return f"{self.spec.migration_id}/{name}"
 
     def load_plan(self) -> Plan:
-        """The plan that the journal points to, with all that came to it while the tail ran (its supplements).
+        """Load the plan that the journal points to, with all supplements that were added while the tail ran.
 
         :raises Terminal: there is no plan yet.
-        :raises DocumentUnreadable: a supplement is gone, or is not what was journaled.
+        :raises DocumentUnreadable: a supplement is missing, or is not what was journaled.
         """
         data = self.journal_store.get(self.key("plan.json"))
         if data is None:
@@ -230,13 +230,13 @@ class PhaseContext:
         return supplemented(Plan.parse(data), self.supplements())
 
     def ever_planned(self) -> set[str]:
-        """All source topics that the plan or one of its supplements has had, those that were dropped included."""
+        """All source topics that the plan or one of its supplements has ever contained, including dropped ones."""
         data = self.journal_store.get(self.key("plan.json"))
         first = {topic.name for topic in Plan.parse(data).topics} if data is not None else set()
         return first | {topic.name for item in self.supplements() for topic in item.topics}
 
     def supplements(self) -> list[PlanSupplement]:
-        """Supplements of the plan, in their order."""
+        """Load the supplements of the plan, in their order."""
         found = []
         for entry in self.journal.steps(SUPPLEMENTED):
             key = self.key(str(entry.details["document"]))
@@ -246,29 +246,29 @@ class PhaseContext:
                 raise DocumentUnreadable(
                     f"supplement {entry.step_key} of the plan is not what was journaled",
                     where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
-                    next_step="restore the object from a version of the bucket",
+                    next_step="restore the object from an earlier version in the bucket",
                 )
             found.append(document)
         return found
 
     def where(self, phase: str, **fields: Any) -> Where:
-        """A place in this migration, for errors."""
+        """Build a place in this migration, for errors."""
         return Where(migration_id=self.migration_id, phase=phase, **fields)
 
 
 # -- known cluster ----------------------------------------------------------------------------------------------------
 #
-# A cluster whose id the journal knows: opened when it is first used, and refused when it is another one.
+# A cluster whose id the journal knows: opened at its first use, and refused if it is another one.
 #
-# Phases that end a freeze must start while a cluster is down, or while its connection cannot be resolved. They ask a
-# cluster only for what they really need, so its identity is checked at that moment and not before.
+# Phases that end a freeze must start while a cluster is down, or while its connection cannot be resolved. They contact
+# a cluster only when they need it, so its identity is checked at that moment and not before.
 
 
 class KnownCluster(Cluster):
     """A cluster of a migration that has begun.
 
     :param open_config: resolves the connection; called at the first use.
-    :param expected_id: the cluster's id in the journal; empty: unknown, any cluster is taken.
+    :param expected_id: the cluster's id in the journal; empty if unknown: any cluster is accepted.
     """
 
     def __init__(
@@ -284,12 +284,12 @@ class KnownCluster(Cluster):
         return self._open_config()
 
     def clone(self) -> Cluster:
-        """The same cluster with connections of its own."""
+        """Return the same cluster with separate connections."""
         return KnownCluster(self.role, self._open_config, self._expected_id)
 
     @cached_property
     def wire(self) -> Wire:
-        """Raw protocol.
+        """Raw protocol client.
 
         :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
         """
@@ -305,7 +305,7 @@ class KnownCluster(Cluster):
 
     @cached_property
     def admin(self) -> Admin:
-        """Typed admin calls.
+        """Client for typed admin calls.
 
         :raises FingerprintChanged: the connection leads to another cluster than the one in the journal.
         """
@@ -316,7 +316,7 @@ class KnownCluster(Cluster):
         if found == self._expected_id:
             return
         raise FingerprintChanged(
-            f"the {self.role} connection leads to the cluster {found or 'without an id'}, and the migration was "
+            f"the {self.role} connection leads to the cluster {found or 'without an id'}, but the migration was "
             f"started with {self._expected_id}",
             where=Where(cluster=self.role, broker=self.config.bootstrap_servers),
             next_step=f"correct bootstrap.servers of the {self.role} connection; nothing was changed there",

@@ -15,26 +15,26 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 
 
 def partition_name(key: TopicPartition) -> str:
-    """``topic-partition``, as documents name partitions."""
+    """Return ``topic-partition``, the name of a partition in documents."""
     return f"{key[0]}-{key[1]}"
 
 
 def by_name(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
-    """Offsets for a document, ascending by topic and partition."""
+    """Return offsets for a document, ascending by topic and partition."""
     return {partition_name(key): offsets[key] for key in sorted(offsets)}
 
 
 def load_job(context: PhaseContext, name: str) -> CopyJob | None:
-    """A copy job (``seed`` or ``tail``), or ``None`` if it was not written yet."""
+    """Load a copy job (``seed`` or ``tail``); ``None`` if it was not written yet."""
     data = context.journal_store.get(context.key(f"jobs/{name}.json"))
     return CopyJob.parse(data) if data is not None else None
 
 
 def migrated_partitions(context: PhaseContext) -> dict[TopicPartition, CopyPartition]:
-    """All partitions by (source topic, partition), ascending.
+    """Return all partitions by (source topic, partition), ascending.
 
-    The tail's job is the newest word: it has the partitions that appeared while the migration ran. Before it there is
-    the seed's job, and before that the plan.
+    The tail's job is the most recent: it has the partitions that appeared while the migration ran. Before it exists,
+    the seed's job counts, and before that the plan.
     """
     jobs = (load_job(context, name) for name in ("tail", "seed", "restore", "backup"))
     job = next((job for job in jobs if job is not None), None)
@@ -63,19 +63,19 @@ def target_key(partition: CopyPartition) -> TopicPartition:
 
 
 def put_result(context: PhaseContext, name: str, document: Document) -> str:
-    """Write ``results/<name>.json``, replacing it; the key."""
+    """Write or replace ``results/<name>.json`` and return its key."""
     key = context.key(f"results/{name}.json")
     context.journal_store.put(key, document.canonical())
     return key
 
 
 def get_result(context: PhaseContext, name: str) -> bytes | None:
-    """``results/<name>.json``, or ``None``."""
+    """Read ``results/<name>.json``; ``None`` if there is none."""
     return context.journal_store.get(context.key(f"results/{name}.json"))
 
 
 def result_data(context: PhaseContext, name: str) -> dict[str, Any]:
-    """``results/<name>.json`` as plain data; empty if there is none."""
+    """Read ``results/<name>.json`` as plain data; empty if there is none."""
     data = get_result(context, name)
     value = json.loads(data) if data else {}
     return value if isinstance(value, dict) else {}
@@ -83,16 +83,16 @@ def result_data(context: PhaseContext, name: str) -> dict[str, Any]:
 
 # -- source gaps ------------------------------------------------------------------------------------------------------
 #
-# Source ranges that were lost to retention before they were read, for journal and evidence.
+# Source ranges that retention deleted before they were read, for journal and evidence.
 
 
-#: Steps whose entries say them, too.
+#: Steps whose journal entries contain gaps, too.
 _STEPS = ("seed_done", "tail_done")
 
 
 def source_gaps(context: PhaseContext) -> list[dict[str, Any]]:
-    """All gaps so far, by topic and partition; ``ranges`` are [first offset lost, first offset that was there]."""
-    # Backup lanes know no other store than the archive.
+    """All gaps so far, by topic and partition; ``ranges`` are [first lost offset, first offset that still existed]."""
+    # Backup lanes can reach only the archive.
     stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
     found = {key: list(gaps) for key, gaps in read_gaps(stores, context.migration_id).items()}
     for name in _STEPS:
@@ -108,7 +108,7 @@ def source_gaps(context: PhaseContext) -> list[dict[str, Any]]:
 
 # -- validate result --------------------------------------------------------------------------------------------------
 #
-# The stored result of a validation, and whether it still holds.
+# The stored result of a validation, and whether it is still valid.
 
 
 STEP = "validated"
@@ -116,7 +116,7 @@ RESULT = "validation"
 
 
 def passed_result(context: PhaseContext) -> ValidationResult | None:
-    """The stored result, if the last validation did not fail and the document is the one that was journaled."""
+    """Return the stored result if the last validation did not fail and the document is the journaled one."""
     entry = context.journal.find_step(STEP)
     result = load_result(context)
     if entry is None or result is None or result.outcome is Outcome.FAILED:
@@ -125,6 +125,6 @@ def passed_result(context: PhaseContext) -> ValidationResult | None:
 
 
 def load_result(context: PhaseContext) -> ValidationResult | None:
-    """``results/validation.json``, or ``None``."""
+    """Read ``results/validation.json``; ``None`` if there is none."""
     data = get_result(context, RESULT)
     return ValidationResult.parse(data) if data is not None else None

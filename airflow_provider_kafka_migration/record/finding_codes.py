@@ -25,64 +25,62 @@ class Code:
 
 
 _ALL = (
-    # -- whether checks could be made at all
-    Code("B001", "a check could not be made", "see what was seen; clear precheck when it is corrected"),
+    # -- whether the checks could run at all
+    Code("B001", "a check could not run", "correct the error that the finding shows; then clear precheck"),
     Code("B002", "source and target are the same cluster", "correct one of the two connections"),
     Code("B003", "a cluster cannot be reached", "check bootstrap.servers, the network and that the brokers run"),
     Code("B004", "authentication failed", "check user, password, mechanism and certificates of the connection"),
     Code("B005", "a permission is missing", "grant it to the migration's principal; permissions.md has the commands"),
-    Code(
-        "I006", "a permission cannot be seen beforehand", "nothing; topology_copy checks it once the topics are there"
-    ),
-    Code(
-        "B007", "something may not be looked at", "grant what permissions.md says, or leave that part out of the spec"
-    ),
+    Code("I006", "a permission cannot be checked beforehand", "nothing; topology_copy checks it once the topics exist"),
+    Code("B007", "something may not be read", "grant the rights in permissions.md, or leave that part out of the spec"),
     # -- topics
     Code("B010", "target topic holds foreign data", "delete the topic on the target, exclude it, or rename it"),
     Code("B011", "config drift is refused", "make the configs equal, or set topology.on_config_drift"),
     Code("W012", "replication factor differs", "add brokers to the target, or accept it"),
-    Code("B013", "target topic has more partitions", "delete the topic on the target, or widen the source topic"),
+    Code("B013", "target topic has more partitions", "delete the topic on the target, or add partitions on the source"),
     Code("I014", "target topic has fewer partitions", "nothing; topology_copy adds them"),
     Code("W015", "target topic has another cleanup policy", "check who uses that topic; it gets the planned policy"),
     Code("W016", "target topic has other configs", "check the drift in the plan; topology.on_config_drift decides"),
-    Code("W017", "configs are left out or changed", "check that the topic works with what the target knows"),
+    Code("W017", "configs are left out or changed", "check that the topic works with the configs that the target has"),
     Code("W018", "defaults differ", "set them on the source's topics, or topology.use_defaults_from: source"),
-    Code("B019", "the target refuses a topic as planned", "correct what the broker says: policy, config or permission"),
+    Code("B019", "the target refuses a topic as planned", "fix what the broker reports: policy, config or permission"),
     # -- what the target accepts
     Code(
         "B020",
         "the target does not compare sequences",
-        "set offsets.mode: auto or transactional: such a target can be copied to in transactions only",
+        "set offsets.mode: auto or transactional: such a target can only be copied to in transactions",
     ),
-    Code("B021", "log starts cannot be filled", "set offsets.mode: shifted, or see what the broker says"),
+    Code("B021", "log starts cannot be filled", "set offsets.mode: shifted, or correct what the broker reports"),
     Code("B022", "control markers cannot be written", "grant Alter (3.8 and later) or ClusterAction on the target"),
-    Code("W023", "the log end cannot be asked for", "exactly-once after a crash depends on replication being prompt"),
+    Code("W023", "the log end cannot be queried", "exactly-once after a crash depends on prompt replication"),
     Code("W024", "offsets may not stay equal", "raise the budgets in offsets, or accept mapped and shifted partitions"),
     Code(
         "W025",
         "holes are filled by empty transactions, since control markers may not be written",
-        "grant Alter (3.8 and later) or ClusterAction on the target where logs have many holes, or accept it",
+        "grant Alter (3.8 and later) or ClusterAction on the target if logs have many holes, or accept it",
     ),
-    Code("B026", "transactions do not work on the target", "see what the broker says: permission, version or setting"),
+    Code(
+        "B026", "transactions do not work on the target", "fix what the broker reports: permission, version or setting"
+    ),
     Code(
         "W027",
         "the target does not compare sequences, so all partitions are copied in transactions",
-        "nothing; offsets are mapped, and the plan was made anew",
+        "nothing; offsets are mapped, and the plan was made again",
     ),
     Code(
         "W028",
-        "topics of others on the target are copied into",
-        "check that these topics are meant; offsets are mapped, and copy-time settings hold for their writers, too",
+        "the migration copies into topics of others on the target",
+        "check that these are the right topics; offsets are mapped, and copy-time settings affect their writers, too",
     ),
     Code(
         "B029",
-        "a topic of others has fewer partitions than the source",
-        "widen it together with those who write to it, or exclude it",
+        "a shared topic has fewer partitions than the source",
+        "add partitions together with those who write to it, or exclude it",
     ),
     Code(
         "W035",
         "the copiers cannot be fenced before the client switch",
-        "grant what is missing (the finding has the command), or make sure at the cutover that no copier is left",
+        "grant what is missing (the finding has the command), or make sure at the cutover that no copier still runs",
     ),
     Code(
         "I036",
@@ -95,12 +93,12 @@ _ALL = (
     Code("B032", "storage overwrites what must be new", "use a store that honours If-None-Match on PutObject"),
     Code("W033", "the evidence bucket has no Object Lock", "use a bucket with Object Lock, or accept it"),
     Code("W034", "the clocks differ", "synchronise the clock of this machine (NTP)"),
-    Code("B040", "the evidence cannot be signed", "give evidence.signing_key a reference to an Ed25519 seed"),
+    Code("B040", "the evidence cannot be signed", "set evidence.signing_key to a reference to an Ed25519 seed"),
     Code(
         "B041",
-        "the freeze webhook cannot be found",
-        "give what cutover.producer_freeze_webhook and cutover.webhook_secret refer to to every process that may "
-        "freeze or free producers: the workers of precheck, cutover.* and rollback, and the command line",
+        "the freeze webhook cannot be resolved",
+        "make what cutover.producer_freeze_webhook and cutover.webhook_secret refer to available to every process that "
+        "may freeze or free producers: the workers of precheck, cutover.* and rollback, and the command line",
     ),
     # -- transactions on the source
     Code("W050", "open transactions", "they have to end before the cutover"),
@@ -108,7 +106,7 @@ _ALL = (
     Code("W052", "topics coupled by transactions are split", "migrate these topics together"),
     Code("W053", "transaction timeouts above the target's limit", "raise transaction.max.timeout.ms on the target"),
     # -- limits
-    Code("W060", "the target takes smaller messages", "raise max.message.bytes there before clients switch"),
+    Code("W060", "the target accepts only smaller messages", "raise max.message.bytes there before clients switch"),
     Code("B061", "requests would be too large for the target", "raise socket.request.max.bytes on the target"),
     Code(
         "W062", "the target refuses some timestamps", "set message.timestamp.*.max.ms on the topics if clients need it"
@@ -119,60 +117,60 @@ _ALL = (
     Code(
         "I066",
         "holes become control markers, which carry the time of the copy",
-        "nothing, unless clients look offsets up by time: a time before the copy may find a marker, and so an offset "
-        "too early; offsets.by_topic can make a topic mapped, which writes none",
+        "nothing, unless clients look up offsets by time: for a time before the copy they may find a marker, and thus "
+        "an offset that is too early; offsets.by_topic can make a topic mapped, which writes none",
     ),
     Code(
         "W067",
-        "markers keep segments from time retention",
-        "plan disk for it, or make the topic mapped (offsets.by_topic): a segment is deleted by its latest timestamp, "
-        "and a marker has that of the copy",
+        "markers delay the deletion of segments by time",
+        "plan disk space for it, or make the topic mapped (offsets.by_topic): a segment is deleted by its latest "
+        "timestamp, and a marker has the timestamp of the copy",
     ),
     Code(
         "W068",
-        "tombstones may go before they are copied",
+        "tombstones may be removed before they are copied",
         "raise delete.retention.ms on the source until the cutover, or copy faster: a key whose tombstone is missed "
         "stays on the target; a partition that is read too late stops (offsets.on_overtaken_tombstones)",
     ),
     # -- groups
     Code("W070", "group is active on the target", "stop its members there: their offsets cannot be set"),
-    Code("W071", "group of a kind that is not moved", "move it by its own tools; the evidence names it"),
+    Code("W071", "group of a kind that is not moved", "move it with its own tools; the evidence names it"),
     Code("W072", "group reads topics outside of the migration", "migrate these topics together, or accept it"),
     Code("W073", "group offsets cannot be read", "grant Describe on the group"),
     Code(
         "W074",
         "a group that reads migrated topics is left out",
-        "take it in (groups.include, groups.exclude), or accept that its consumers start by auto.offset.reset",
+        "include it (groups.include, groups.exclude), or accept that its consumers start by auto.offset.reset",
     ),
     Code("I075", "groups are left out", "check that none is missing; groups.include and groups.exclude decide"),
     # -- access
     Code("W080", "the target has no authorizer", "configure one, or set acls.policy: skip"),
     Code("I081", "the source has no authorizer", "nothing; there are no ACLs to copy"),
     Code("B082", "ACL differences are refused", "make them equal, or set acls.policy: merge"),
-    Code("W083", "ACLs without an equivalent", "see the plan; they are named in the evidence"),
+    Code("W083", "ACLs without an equivalent", "see the plan; the evidence names them"),
     Code("W084", "ACLs that only the target has", "remove them by hand if they are not wanted"),
-    Code("W085", "users that cannot be created", "give secret references in acls.users, or create them by hand"),
+    Code("W085", "users that cannot be created", "add secret references to acls.users, or create them by hand"),
     Code("B086", "a secret reference cannot be resolved", "correct acls.users"),
     Code("W087", "client quotas are overwritten", "set acls.quotas: keep_target to keep the target's"),
     Code("B088", "quota differences are refused", "make them equal, or set acls.quotas"),
-    Code("W089", "group configs that the target does not have", "nothing; they are named in the evidence"),
+    Code("W089", "group configs that the target does not have", "nothing; the evidence names them"),
     # -- selection
-    Code("B090", "selected topics are not there", "correct topics.include, or grant Describe on them"),
+    Code("B090", "selected topics do not exist", "correct topics.include, or grant Describe on them"),
     Code(
         "I091",
         "internal topics are left out",
-        "restart Connect, MirrorMaker and Streams on the target; name a topic in topics.include to take it",
+        "restart Connect, MirrorMaker and Streams on the target; name a topic in topics.include to migrate it",
     ),
-    Code("I092", "topics are left out", "see that nothing is missing; topics.include and topics.exclude decide"),
+    Code("I092", "topics are left out", "check that none is missing; topics.include and topics.exclude decide"),
 )
 
 CODES: dict[str, Code] = {item.code: item for item in _ALL}
 
 
 def finding(code: str, seen: str, *, subject: str = "", fix: str = "", **details: Any) -> Finding:
-    """A finding of a known code.
+    """Return a finding of a known code.
 
-    :param fix: what to do in this very case; the code's general advice if not given.
+    :param fix: what to do in this particular case; the code's general advice if not given.
     """
     known = CODES[code]
     return Finding(
@@ -187,13 +185,13 @@ def finding(code: str, seen: str, *, subject: str = "", fix: str = "", **details
 
 
 def some(names: list[str], limit: int = 10) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def as_markdown() -> str:
-    """The table of docs/precheck.md."""
+    """Return the table of docs/precheck.md."""
     lines = ["| code | severity | what | what to do |", "|---|---|---|---|"]
     lines += [f"| `{item.code}` | {item.severity} | {item.title} | {item.fix} |" for item in _ALL]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""The freeze of a migration, as its journal tells it."""
+"""The freeze of a migration, according to its journal."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from airflow_provider_kafka_migration.state import State
 #: Names of journal steps; their key is the number of the attempt.
 REQUESTED = "freeze_requested"
 VERIFIED = "freeze_verified"
-#: Journaled before the webhook's receiver is asked to forget the deadline: from then on it may not lift by itself.
+#: Journaled before the webhook's receiver is asked to drop the deadline: after that it might no longer lift by itself.
 HELD = "freeze_held"
 LIFTED = "freeze_lifted"
 READY = "ready_for_client_switch"
 STEP = "cutover_step"
 TAIL_STOP = "control/tail-stop.json"
-#: After these errors somebody else is in charge, or nothing can be trusted: touch nothing.
+#: After these errors another process is in charge, or nothing can be trusted: touch nothing.
 HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 
 
@@ -37,8 +37,8 @@ class FreezeAttempt:
     """One attempt to freeze, from its journal steps.
 
     :param requested_at: when the migration asked producers to stop; the limit counts from here.
-    :param stopped_at: since when producers are stopped: the request, or with ``freeze: manual`` the approval, in which
-        a person confirmed that they are.
+    :param stopped_at: when producers were stopped: at the request, or with ``freeze: manual`` at the approval, in which
+        a person confirmed it.
     """
 
     number: int
@@ -49,9 +49,9 @@ class FreezeAttempt:
     verified: FreezeResult | None = None
     ready: bool = False
     lifted: bool = False
-    #: The migration has left ``cutover`` since it was requested: producers may be free, whatever is known of the lift.
+    #: The migration has left ``cutover`` since the request: producers may be free, whatever is known about the lift.
     given_up: bool = False
-    #: The webhook's receiver was asked to keep producers stopped without a deadline; it may or may not have done so.
+    #: The webhook's receiver was asked to keep producers stopped without a deadline; whether it complied is unknown.
     held: bool = False
 
     @property
@@ -66,7 +66,7 @@ class FreezeAttempt:
 
 
 def current_attempt(context: PhaseContext) -> FreezeAttempt | None:
-    """The latest attempt, or ``None`` if there was none."""
+    """Return the latest attempt, or ``None`` if there was none."""
     number, found = 1, None
     while (entry := context.journal.find_step(REQUESTED, str(number))) is not None:
         found = entry
@@ -103,28 +103,28 @@ READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
 
 
 def is_frozen(context: PhaseContext) -> bool:
-    """A freeze was requested and is not lifted; or the cutover is over."""
+    """Whether a freeze was requested and not lifted, or the cutover is over."""
     attempt = current_attempt(context)
     return (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER)
 
 
 # -- boundary ---------------------------------------------------------------------------------------------------------
 #
-# The boundary of a cutover: up to where the source belongs to the migration.
+# The boundary of a cutover: the end of the source's records that belong to the migration.
 
 
 PHASE = "cutover"
 
 
 def load_boundary(context: PhaseContext) -> Boundary:
-    """The end of the source as the sentinels step left it.
+    """Load the end of the source as the sentinels step recorded it.
 
     :raises FreezeFailed: the step was not done.
     """
     data = get_result(context, "boundary")
     if data is None:
         raise FreezeFailed(
-            "the end of the source is not known: the sentinels were not written",
+            "the end of the source is unknown, because the sentinels were not written",
             where=context.where(PHASE),
             next_step="clear cutover.sentinels",
         )
@@ -132,7 +132,7 @@ def load_boundary(context: PhaseContext) -> Boundary:
 
 
 def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartition, int]:
-    """Exclusive source end of each partition.
+    """Return the exclusive source end of each partition.
 
     :raises FreezeFailed: a partition appeared after the freeze.
     """
@@ -140,8 +140,8 @@ def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartit
     missing = [key for key in partitions if partition_name(key) not in boundary.ends]
     if missing:
         raise FreezeFailed(
-            f"{len(missing)} partitions appeared after the freeze, the first is {partition_name(missing[0])}",
+            f"{len(missing)} partitions appeared after the freeze; the first is {partition_name(missing[0])}",
             where=context.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
-            next_step="stop who creates topics or partitions on the source; then approve the cutover again",
+            next_step="stop whoever creates topics or partitions on the source; then approve the cutover again",
         )
     return {key: boundary.ends[partition_name(key)] for key in partitions}

@@ -1,7 +1,7 @@
-"""What the way from one task to the next costs, as this migration's own journal shows it.
+"""The time that a change from one task to the next takes, as this migration's own journal shows it.
 
 Between two steps of the cutover a scheduler has to notice the end of a task, an executor has to start the next one (a
-pod, a container, a fork), and that one has to import its code and to open the journal. While producers are frozen
+pod, a container, a fork), and the new task has to import its code and open the journal. While producers are frozen
 this happens five times. So it is measured where it costs nothing: between the phases before the cutover.
 """
 
@@ -19,21 +19,21 @@ from airflow_provider_kafka_migration.state import FORWARD, State
 
 #: From ``cutover.freeze`` to ``cutover.floor_guard``: six tasks, five changes.
 CHANGES = 5
-#: A change of tasks where none was measured yet.
+#: Assumed duration of a change of tasks if none was measured yet.
 UNMEASURED_SECONDS = 1.0
-#: A longer pause was no change of tasks: somebody held the run, or there was no slot.
+#: A longer pause was not just a change of tasks: a person held the run, or there was no free slot.
 LONGEST_SECONDS = 600.0
 
-#: Phases that begin when the one before has ended, without a person in between, and say so in the journal.
+#: Phases that begin right after the one before, without a person in between, and whose beginning is journaled.
 _BEGINNINGS = (State.PRECHECK, State.TOPOLOGY_COPY, State.SEED, State.TAIL)
 
 
 @dataclass(frozen=True)
 class Handover:
-    """Changes from task to task of one migration.
+    """The changes from task to task in one migration.
 
-    :param measured: seconds of each change that was seen, in order. Empty: none was.
-    :param changes: how many there are while producers are frozen.
+    :param measured: seconds of each measured change, in order; may be empty.
+    :param changes: how many changes there are while producers are frozen.
     """
 
     measured: tuple[float, ...]
@@ -41,28 +41,30 @@ class Handover:
 
     @property
     def typical_seconds(self) -> float:
-        """The median; :data:`UNMEASURED_SECONDS` where nothing was measured."""
+        """The median; :data:`UNMEASURED_SECONDS` if nothing was measured."""
         return statistics.median(self.measured) if self.measured else UNMEASURED_SECONDS
 
     @property
     def largest_seconds(self) -> float:
-        """The longest change that was seen."""
+        """The longest measured change."""
         return max(self.measured, default=self.typical_seconds)
 
     @property
     def least_seconds(self) -> float:
-        """The shortest change that was seen. A longer one may have been a wait for a slot, which the tasks of the
-        cutover have before all others: it does not prove that they cannot be faster.
+        """The shortest measured change.
+
+        A longer one may have been a wait for a slot, and the tasks of the cutover get slots before all others: it does
+        not prove that they cannot be faster.
         """
         return min(self.measured, default=self.typical_seconds)
 
     @property
     def frozen_seconds(self) -> float:
-        """What the changes will cost the producers."""
+        """How long the changes will keep the producers frozen."""
         return self.changes * self.typical_seconds
 
     def as_dict(self) -> dict[str, Any]:
-        """For the facts of an approval."""
+        """The figures for the facts of an approval."""
         return {
             "changes": self.changes,
             "measured": len(self.measured),
@@ -73,22 +75,22 @@ class Handover:
 
 
 def of(context: PhaseContext) -> Handover:
-    """The changes of this migration, from its journal."""
+    """Measure the changes of this migration from its journal."""
     changes = 0 if context.spec.cutover.in_one_task else CHANGES
     return Handover(measure(context.journal.entries()), changes)
 
 
 def measure(entries: Sequence[JournalEntry]) -> tuple[float, ...]:
-    """Seconds from the last entry of a phase to the first one of the next, where nobody was waited for.
+    """Seconds from the last entry of a phase to the first of the next, where the run did not wait for a person.
 
-    Clocks of two workers may differ; a change that seems to go back in time counts as none at all.
+    Clocks of two workers may differ; a change that seems to go back in time is not counted.
     """
     found: dict[State, float] = {}
     for before, entry in itertools.pairwise(entries):
         state = entry.to_state
         if state not in _BEGINNINGS or entry.from_state is not FORWARD[FORWARD.index(state) - 1]:
             continue
-        # After a claim it is another run, which a person started.
+        # After a claim it is a new run, which a person started.
         if before.step == CLAIMED:
             continue
         seconds = (parse_iso(entry.at) - parse_iso(before.at)).total_seconds()

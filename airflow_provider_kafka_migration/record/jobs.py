@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition, CopyPartition]:
-    """All partitions of the plan as copiers need them."""
+    """Return all partitions of the plan in the form that copiers need."""
     found = {}
     for topic in plan.topics:
         for item in topic.partitions:
@@ -50,7 +50,7 @@ def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition
 
 
 def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition, CopyPartition]) -> list[CopyLane]:
-    """The plan's lanes with what copiers need to know of each partition."""
+    """Return the plan's lanes with what copiers need to know about each partition."""
     return [
         CopyLane(
             lane=lane.lane,
@@ -65,9 +65,9 @@ def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition,
 def build_job(
     context: PhaseContext, name: Literal["seed", "tail"], lanes: list[CopyLane], former: CopyJob | None = None
 ) -> CopyJob:
-    """The job document of a phase.
+    """Build the job document of a phase.
 
-    :param former: the job before it, of this phase or of the one before.
+    :param former: the previous job, of this phase or of the one before.
     """
     spec = context.spec
     section = spec.seed if name == "seed" else spec.tail
@@ -99,15 +99,15 @@ def build_job(
 
 
 def proof_settings(context: PhaseContext, plan: Plan) -> ProofSettings | None:
-    """How the tail compares in the background; None where it does not."""
+    """How the tail compares in the background; None if it does not."""
     spec = context.spec
-    # Copiers of a split job know one of the clusters only.
+    # Copiers of a split job can reach only one of the clusters.
     if not spec.validation.before_cutover or spec.seed.via == "split":
         return None
     try:
         rules = topic_rules(plan, delete_retention_of(context, plan))
     except MigrationError as error:
-        # The validation compares everything; a comparison in the background must not keep a tail from its start.
+        # The validation compares everything; the comparison in the background must not prevent the start of a tail.
         log.warning("Nothing is compared in the background: %s", error)
         return None
     return ProofSettings(
@@ -123,13 +123,13 @@ def job_key(context: PhaseContext, name: str) -> str:
 
 
 def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "restore"]) -> dict[str, Any]:
-    """Hand the job to the runner and wait; the final progress document.
+    """Submit the job to the runner, wait, and return the final progress document.
 
-    :raises CopyFailed: with every partition that could not be copied.
+    :raises CopyFailed: the error lists every partition that could not be copied.
     :raises Transient: the runner failed as a whole (Spark could not start, was killed ...).
     """
     if context.runner is None:
-        raise Terminal("nobody is there to run copy jobs", where=context.where(name), next_step="give a runner")
+        raise Terminal("there is no runner for copy jobs", where=context.where(name), next_step="configure a runner")
     if name != "backup":
         # Segments are create-only and named by their content: any number of backups may write them.
         context.journal.check_holds()
@@ -145,10 +145,10 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "rest
 
 
 def _runner_failed(context: PhaseContext, name: str, error: Exception) -> MigrationError:
-    """What the job wrote of its failures says more than the exit of a process."""
+    """Build the error of a failed job: the failures that the job wrote say more than the exit of a process."""
     document = progress_document(context, name)
     generation = context.journal.generation
-    # A job that was not finished has ended for another reason than the partitions that had failed by then.
+    # A job that did not finish ended for another reason than the partitions that had failed by then.
     finished = document.get("generation") == generation and document.get("finished")
     if finished and document.get("partitions_failed"):
         failed = [item for item in document["partitions"] if item["error"] and item.get("failed", True)]
@@ -157,14 +157,14 @@ def _runner_failed(context: PhaseContext, name: str, error: Exception) -> Migrat
             f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
             where=context.where(name),
             next_step=followed_by(
-                failed[0]["error"]["next_step"], f"clear {name}: it goes on from the target's log ends"
+                failed[0]["error"]["next_step"], f"clear {name}: it continues from the target's log ends"
             ),
             details={"partitions": failed},
         )
     return Transient(
         f"the {name} job ended with an error: {str(error)[:500]}",
         where=context.where(name),
-        next_step=f"see the task's log; then clear {name}: it goes on from the target's log ends",
+        next_step=f"see the task's log; then clear {name}: it continues from the target's log ends",
     )
 
 
@@ -175,7 +175,7 @@ def progress_document(context: PhaseContext, name: str) -> dict[str, Any]:
 
 
 def read_progress(context: PhaseContext, name: str) -> Progress | None:
-    """The newest progress as a line for people; None before the first one."""
+    """Return the newest progress as a line for people; None before the first one."""
     document = with_live_figures(context.journal_store, progress_document(context, name))
     if not document:
         return None
@@ -204,14 +204,14 @@ def read_progress(context: PhaseContext, name: str) -> Progress | None:
 
 
 def _troubled(document: dict[str, Any]) -> str:
-    """Partitions that are not copied at present, for people; nothing if there are none."""
+    """Partitions that are not being copied, for people; empty if there are none."""
     text = describe_troubles(document)
     return f"; {text}" if text else ""
 
 
 def _overtaken(document: dict[str, Any]) -> str:
     found = int(document.get("partitions_overtaken", 0))
-    return f", tombstones may have gone before they were read in {_count(found)}" if found else ""
+    return f", tombstones may have been removed before they were read in {_count(found)}" if found else ""
 
 
 def _count(partitions: int) -> str:
@@ -233,7 +233,7 @@ def describe_troubles(document: dict[str, Any]) -> str:
 
 
 def _throttled(document: dict[str, Any]) -> str:
-    """Which brokers' quotas hold the copy back, for people; nothing if none does."""
+    """Which brokers' quotas slow the copy down, for people; empty if none does."""
     seconds = {side: float(document.get(f"{side}_throttled_seconds", 0)) for side in ("source", "target")}
     return "".join(f", {side} throttles ({value:.0f} s so far)" for side, value in seconds.items() if value >= 1)
 
@@ -241,14 +241,14 @@ def _throttled(document: dict[str, Any]) -> str:
 def behind(
     context: PhaseContext, job: CopyJob, until: dict[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Partitions whose target end stands for less than their stop offset: (position, stop offset). Asks the brokers."""
+    """Partitions whose target end is before their stop offset: (position, stop offset). Queries the brokers."""
     partitions = {item.key: item for item in job.partitions}
     ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     positions = SourcePositions.load(context)
     found = {}
     for key, item in partitions.items():
         position = positions.of(item, ends[target_key(item)])
-        # The end of a mapped partition says nothing of holes behind its last record.
+        # The end of a mapped partition tells nothing about holes behind its last record.
         mapped = item.verdict is Verdict.MAPPED or positions.is_mapped(key)
         if position < until[key] and not mapped:
             found[key] = (position, until[key])
@@ -257,27 +257,28 @@ def behind(
 
 # -- lane owners ------------------------------------------------------------------------------------------------------
 #
-# Nobody copies: waits until whoever owned the lanes of a job sends nothing any more, and keeps the lanes meanwhile.
+# Between copiers: wait until the former owners of a job's lanes have stopped sending, and hold the lanes meanwhile.
 #
-# The journal's claim says who may drive copiers. It does not end a copier that has outlived its task: that one goes on
-# until its slice is over. Before a target topic is deleted it has to be gone, or it would append to the topic that is
-# made in its place, and a broker takes any first sequence from a producer that it does not know (KIP-360).
+# The journal's claim decides who may drive copiers. It does not end a copier that has outlived its task: that copier
+# continues until its slice is over. It has to end before a target topic is deleted, or it would append to the topic
+# that replaces it, because a broker accepts any first sequence from a producer that it does not know (KIP-360).
 
 
-#: All jobs that write to the target share it.
+#: Shared by all jobs that write to the target.
 SCOPE = "target"
-#: Lanes that are waited for at a time: each may take a whole slice, and all owners have mostly gone at the same time.
+#: Number of lanes to wait for at a time: each may take a whole slice, but mostly all owners end at the same time.
 _THREADS = 64
 
 
 @contextmanager
 def lanes_kept(context: PhaseContext, phase: str, job: CopyJob) -> Iterator[None]:
-    """Wait for the owners of all lanes of a job that write to the target, at most about one slice; then nobody else
-    gets these lanes until the block ends.
+    """Wait for the owners of all lanes of a job that write to the target, at most about one slice.
+
+    Then no other process gets these lanes until the block ends.
 
     :raises StorageUnavailable: the leases cannot be read or written.
     """
-    context.progress(Progress(phase, "waits until earlier copiers of this migration have ended, at most one slice"))
+    context.progress(Progress(phase, "waiting until earlier copiers of this migration have ended, at most one slice"))
     lanes = sorted({lane.lane for lane in job.lanes if lane.half != "backup"})
     keepers = [
         LeaseKeeper(context.journal_store, context.migration_id, SCOPE, lane, float(job.slice_seconds))
@@ -298,7 +299,7 @@ def lanes_kept(context: PhaseContext, phase: str, job: CopyJob) -> Iterator[None
                 for future in futures:
                     future.result()
             except BaseException:
-                # The task is to end, or the storage is away: the others give up, too.
+                # The task has to end, or the storage is unavailable: the other threads give up, too.
                 stop.set()
                 raise
         yield

@@ -10,9 +10,9 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 
 
 def load_signing_key(context: PhaseContext) -> SigningKey:
-    """The key behind ``evidence.signing_key``.
+    """Load the key that ``evidence.signing_key`` refers to.
 
-    :raises ConnectionInvalid: no reference, or no key behind it.
+    :raises ConnectionInvalid: there is no reference, or it does not lead to a key.
     :raises EvidenceInvalid: ``evidence.public_key`` expects another key.
     """
     reference = context.spec.evidence.signing_key
@@ -26,7 +26,7 @@ def load_signing_key(context: PhaseContext) -> SigningKey:
     expected = context.spec.evidence.public_key
     if expected is not None and parse_public_key(expected) != bytes(key.verify_key):
         raise EvidenceInvalid(
-            f"the signing key is not the expected one: it has the public key {bytes(key.verify_key).hex()}",
+            f"the signing key is not the expected one: its public key is {bytes(key.verify_key).hex()}",
             where=context.where("evidence"),
             next_step="correct evidence.signing_key, or evidence.public_key if the key was changed on purpose",
         )
@@ -34,7 +34,7 @@ def load_signing_key(context: PhaseContext) -> SigningKey:
 
 
 def fingerprint_for_people(context: PhaseContext) -> str:
-    """Fingerprint of the public key, for approvals; empty if there is no usable key yet."""
+    """Return the public key's fingerprint, for approvals; empty if there is no usable key yet."""
     try:
         return key_fingerprint(bytes(load_signing_key(context).verify_key))
     except MigrationError:

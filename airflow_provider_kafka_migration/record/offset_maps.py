@@ -44,16 +44,16 @@ from airflow_provider_kafka_migration.record.facts import (
 from airflow_provider_kafka_migration.state import State
 
 OFFSET_MAP = "offset-map.json"
-#: The final drain's own copy of it, among the results in the journal store.
+#: The final drain's own copy of the map, among the results in the journal store.
 FINAL_MAP = "offset-map"
 #: The final drain's step of a cutover.
 FINAL_DRAIN = "final_drain"
-#: A position that is being committed is there within this time.
+#: A position that is being committed becomes readable within this time.
 _STABLE_SECONDS = 10.0
 
 
 def partitions_with_runs(context: PhaseContext) -> set[TopicPartition]:
-    """Partitions that have more than their base run: one listing, since almost all have none."""
+    """Return partitions that have more than their base run; one listing, because almost all have only that."""
     prefix = context.key("offset-map/")
     found: set[TopicPartition] = set()
     for info in context.journal_store.list(prefix):
@@ -66,7 +66,7 @@ def partitions_with_runs(context: PhaseContext) -> set[TopicPartition]:
 def load_maps(
     context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition] | None = None
 ) -> dict[TopicPartition, PartitionMap]:
-    """The map of every partition, open at its end."""
+    """Load the map of every partition, open at its end."""
     partitions = migrated_partitions(context) if partitions is None else partitions
     with_runs = partitions_with_runs(context)
     maps = _load_transactional(context, partitions)
@@ -85,7 +85,7 @@ def load_maps(
 def _load_transactional(
     context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
 ) -> dict[TopicPartition, PartitionMap]:
-    """The maps of partitions that are copied in transactions: their commits name them."""
+    """Load the maps of partitions that are copied in transactions, as their committed positions refer to them."""
     maps: dict[TopicPartition, PartitionMap] = {}
     for key, position in committed_positions(context, partitions).items():
         if position is None:
@@ -98,9 +98,9 @@ def _load_transactional(
 def committed_positions(
     context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
 ) -> dict[TopicPartition, Position | None]:
-    """What the target says of the partitions that are copied in transactions; None: nothing was committed yet.
+    """Read the target's positions of partitions that are copied in transactions; None: nothing was committed yet.
 
-    :raises Transient: transactions are being ended all the time.
+    :raises Transient: transactions are constantly being ended.
     :raises OffsetMapInvalid: a position was not written by this package.
     """
     left = {target_key(item): key for key, item in partitions.items() if item.verdict is Verdict.TRANSACTIONAL}
@@ -110,7 +110,7 @@ def committed_positions(
         answers = read_positions(context.target.wire, group_name(context.migration_id), left)
         for place, answer in answers.items():
             if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
-                continue  # a transaction is being ended at this moment
+                continue  # a transaction is just being ended
             if isinstance(answer, MigrationError):
                 raise answer
             found[left.pop(place)] = answer
@@ -121,39 +121,39 @@ def committed_positions(
 
 @dataclass(frozen=True)
 class SourcePositions:
-    """Source offset that a target's log end stands for; for copies in transactions: what was committed with them."""
+    """The source offset that a target's log end corresponds to; in transactions, the position committed with them."""
 
     maps: dict[TopicPartition, PartitionMap] = field(default_factory=dict)
     committed: dict[TopicPartition, Position | None] = field(default_factory=dict)
 
     @classmethod
     def load(cls, context: PhaseContext) -> SourcePositions:
-        """From the journal's bases and the run log, and from the target."""
+        """Load from the journal's bases, the run log and the target."""
         partitions = migrated_partitions(context)
         others = {key: item for key, item in partitions.items() if item.verdict is not Verdict.TRANSACTIONAL}
         return cls(load_maps(context, others), committed_positions(context, partitions))
 
     def of(self, partition: CopyPartition, target_end: int) -> int:
-        """Next source offset to copy when the target's log ends there."""
+        """Return the next source offset to copy for this log end of the target."""
         if partition.key in self.committed:
             position = self.committed[partition.key]
             return partition.source_start_offset if position is None else position.source_offset
         return self.maps[partition.key].source_position(target_end)
 
     def target_end(self, partition: CopyPartition, log_end: int) -> int:
-        """Where the copy ends on the target: its log end, or our last record where others write, too."""
+        """Return where the copy ends on the target: its log end, or our last record where others write, too."""
         if partition.key in self.committed:
             position = self.committed[partition.key]
             return 0 if position is None else position.target_offset
         return log_end
 
     def verdict(self, partition: CopyPartition) -> str:
-        """What has become of the partition's offsets."""
+        """Return what kind of offsets the partition has by now."""
         found = self.maps.get(partition.key)
         return str((found.verdict if found is not None else None) or partition.verdict)
 
     def is_mapped(self, key: TopicPartition) -> bool:
-        """Whether the holes of a partition are not filled, so that its end says less."""
+        """Whether a partition's holes are not filled, so that its end tells less."""
         return key in self.maps and len(self.maps[key]) > 1
 
 
@@ -162,8 +162,8 @@ def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, unt
 
     For ``mapped`` partitions: holes at the end leave no trace on the target.
 
-    :returns: False also if the source's committed records end before ``until_offset``: who knows what comes there.
-    :raises RecordsWithheld: the source does not say.
+    :returns: False also if the source's committed records end before ``until_offset``: what will follow is unknown.
+    :raises RecordsWithheld: the source does not answer that.
     """
     decider = BatchTransformer(from_offset, check_inner_offsets=False)
     position = from_offset
@@ -183,7 +183,7 @@ def build_document(
     source_ends: Mapping[TopicPartition, int],
     target_ends: Mapping[TopicPartition, int],
 ) -> OffsetMapDocument:
-    """``offset-map.json`` of the finished copy.
+    """Build ``offset-map.json`` of the finished copy.
 
     :param source_ends: exclusive end of the source, by (source topic, partition).
     :param target_ends: log end of the target, by (source topic, partition).
@@ -204,7 +204,7 @@ def build_document(
 
 
 def open_document(context: PhaseContext) -> OffsetMapDocument:
-    """``offset-map.json`` while the copy goes on: all runs so far, without ends."""
+    """Build ``offset-map.json`` while the copy continues: all runs so far, without ends."""
     partitions = migrated_partitions(context)
     maps = load_maps(context, partitions)
     entries = (
@@ -215,7 +215,7 @@ def open_document(context: PhaseContext) -> OffsetMapDocument:
 
 
 def store_final(context: PhaseContext, document: OffsetMapDocument) -> str:
-    """Store the finished map where it belongs, and a copy that no late update of the tail replaces; its address."""
+    """Store the finished map and a copy that no late update of the tail replaces; return the map's address."""
     data, key = document.canonical(), context.key(OFFSET_MAP)
     put_result(context, FINAL_MAP, document)
     if context.evidence_store.get(key) != data:
@@ -233,7 +233,7 @@ def keep_final_maps(context: PhaseContext, document: OffsetMapDocument) -> None:
 
 
 def load_document(context: PhaseContext) -> OffsetMapDocument | None:
-    """The finished ``offset-map.json``, or ``None`` before the final drain and where it is gone."""
+    """Return the finished ``offset-map.json``; ``None`` before the final drain, or if it is missing."""
     data = context.evidence_store.get(context.key(OFFSET_MAP))
     if data is None:
         return None
@@ -242,7 +242,7 @@ def load_document(context: PhaseContext) -> OffsetMapDocument | None:
 
 
 def _kept(context: PhaseContext) -> OffsetMapDocument | None:
-    """The final drain's own copy, where a late update by the tail has replaced the finished map."""
+    """Return the final drain's own copy if a late update by the tail has replaced the finished map."""
     attempt = freeze_attempt.current_attempt(context)
     done = freeze_attempt.step_done(context, attempt, FINAL_DRAIN) if attempt is not None else None
     data = get_result(context, FINAL_MAP) if done is not None and not (attempt and attempt.lifted) else None
@@ -261,7 +261,7 @@ def _parsed(context: PhaseContext, data: bytes) -> OffsetMapDocument:
         raise DocumentUnreadable(
             "offset-map.json cannot be read",
             where=context.where("cutover", path=f"{context.evidence_store.uri}/{context.key(OFFSET_MAP)}"),
-            next_step="clear cutover.final_drain: it is made again from the run log",
+            next_step="clear cutover.final_drain: it rebuilds the map from the run log",
         ) from error
 
 
@@ -272,22 +272,22 @@ def closed_maps(document: OffsetMapDocument) -> dict[TopicPartition, PartitionMa
 
 # -- live offset map --------------------------------------------------------------------------------------------------
 #
-# ``offset-map.json`` while the copy goes on: from the end of the seed on, and kept up to date by the tail.
+# ``offset-map.json`` while the copy continues: written from the end of the seed on, and kept up to date by the tail.
 #
-# For people and other tools, and for a migration that ends before its cutover. Nothing is decided by it: groups are
+# It serves people and other tools, and a migration that ends before its cutover. Nothing is decided by it: groups are
 # translated with the runs in the journal store, and after the final drain with the finished map.
 
 
-#: How often the tail looks whether a run was added.
+#: How often the tail checks for new runs.
 UPDATE_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
 
 def write_open_map(context: PhaseContext) -> bool:
-    """Write the map as it stands; whether it was written. A finished map is never replaced.
+    """Write the current map and return whether it was written. A finished map is never replaced.
 
-    From the freeze on the final drain is the only one who writes it.
+    From the freeze on, only the final drain writes it.
     """
     context.journal.refresh()
     attempt = freeze_attempt.current_attempt(context)
@@ -304,7 +304,7 @@ def write_open_map(context: PhaseContext) -> bool:
 
 
 class MapWriter:
-    """Updates the map in a thread of its own, with connections of its own, for as long as the block runs."""
+    """Updates the map in a thread with its own connections until the ``with`` block ends."""
 
     def __init__(self, context: PhaseContext) -> None:
         self._context = context
@@ -326,12 +326,12 @@ class MapWriter:
                 try:
                     write_open_map(own)
                 except Terminal as error:
-                    log.warning("offset-map.json is not updated any more: %s", error)
+                    log.warning("offset-map.json is no longer updated: %s", error)
                     return
                 except MigrationError as error:
-                    log.warning("offset-map.json could not be updated, the next look does it: %s", error)
+                    log.warning("offset-map.json could not be updated; the next attempt follows: %s", error)
         except Exception:
-            log.exception("offset-map.json is not updated any more")
+            log.exception("offset-map.json is no longer updated")
         finally:
             own.source.close()
             own.target.close()
@@ -341,9 +341,9 @@ class MapWriter:
 #
 # What a copy job has moved, over all its runs: for its journal entry, for the evidence and for people.
 #
-# Records and holes are exact whatever was killed meanwhile: they follow from the sequence numbers in the target's log,
-# or from the map of a copy in transactions. Bytes are what the drivers have counted: a killed one could not tell its
-# last.
+# Records and holes are exact even if processes were killed: they follow from the sequence numbers in the target's log,
+# or from the map of a copy in transactions. Bytes are what the drivers counted: a driver that was killed could not
+# report its last ones.
 
 
 ALL_RUNS = "all runs"
@@ -353,10 +353,10 @@ AS_COUNTED = "all runs, as far as their drivers have counted"
 def job_figures(
     context: PhaseContext, job: CopyJob, progress: Mapping[str, Any], *, after: str | None = None
 ) -> dict[str, Any]:
-    """The figures of a finished job.
+    """Return the figures of a finished job.
 
     :param progress: its last progress document.
-    :param after: the job before it, whose records are not this one's.
+    :param after: the previous job, whose records do not count for this one.
     """
     counted = progress.get("all_runs") or progress
     figures: dict[str, Any] = {
@@ -382,7 +382,7 @@ def job_figures(
 
 
 def _difference(now: Mapping[str, int], before: Mapping[str, int]) -> int:
-    """A partition that has come since counts from nothing, one that was dropped no longer counts."""
+    """Subtract former totals. An added partition counts from zero, a dropped one does not count."""
     return sum(now[name] - before.get(name, 0) for name in sorted(now))
 
 
@@ -392,7 +392,7 @@ def _read(context: PhaseContext, job_name: str) -> CopiedRecords | None:
 
 
 def _copied(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> CopiedRecords | None:
-    """Totals of all partitions; None if one of them is not known, or the last driver was killed before its end."""
+    """Totals of all partitions; None if one is unknown, or if the last driver was killed before its end."""
     if not progress.get("finished"):
         return None
     told = {(item["topic"], item["partition"]): item for item in progress.get("partitions", [])}

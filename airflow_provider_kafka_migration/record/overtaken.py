@@ -1,4 +1,4 @@
-"""Stretches of compacted partitions that were read so late that tombstones may have gone before, for people."""
+"""Ranges of compacted partitions that were read so late that tombstones may have been removed, for people."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from airflow_provider_kafka_migration.record.facts import partition_name
 
 log = logging.getLogger(__name__)
 
-#: Journal step of target topics that were deleted and are made again, to be copied from the source's log start.
+#: Journal step of target topics that were deleted and are created again, to be copied from the source's log start.
 MADE_AGAIN: Final = "topics_made_again"
-_COPIED_AGAIN = "; the topic was deleted on the target since, and copied again from the source's log start"
+_COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
 
 
 def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
-    """All of them so far, by topic, partition and offset, with their figures."""
-    # Backup lanes know no other store than the archive.
+    """All such ranges so far, by topic, partition and offset, with their figures."""
+    # Backup lanes can reach only the archive.
     stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
     made_again = _made_again(context)
     return [
@@ -43,7 +43,7 @@ def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
 
 
 def _made_again(context: PhaseContext) -> dict[str, str]:
-    """When target topics were last made again, by source topic."""
+    """When target topics were last created again, by source topic."""
     entries = context.journal.steps(MADE_AGAIN)
     names = {topic.target_name: topic.name for topic in context.load_plan().topics} if entries else {}
     return {names[name]: entry.at for entry in entries for name in entry.details["topics"] if name in names}
@@ -54,8 +54,11 @@ def _is_before(read_at: str, made_at: str | None) -> bool:
 
 
 def with_overtaken(context: PhaseContext, check: CheckResult) -> CheckResult:
-    """The content check with what it had to look at again. It passes or fails by what it has seen: a comparison that
-    began before such a stretch was copied is not trusted, so all of these partitions were compared since."""
+    """Add to the content check what it had to compare again.
+
+    The outcome stays: a comparison that began before such a range was copied is not trusted, so all of these partitions
+    were compared since.
+    """
     findings = [
         f"{partition_name((item['topic'], item['partition']))} was compared as a whole after this: {item['what']}"
         for item in overtaken_tombstones(context)
@@ -64,12 +67,12 @@ def with_overtaken(context: PhaseContext, check: CheckResult) -> CheckResult:
 
 
 def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSettings | None = None) -> TombstoneSettings:
-    """What copiers need to know: the policy, and ``delete.retention.ms`` in force of each compacted topic.
+    """Return what copiers need: the policy, and the effective ``delete.retention.ms`` of each compacted topic.
 
-    A copy goes on without a source that answers. Of a topic whose value is not told now the one that was known last is
-    taken, else that of the plan, else Kafka's default; the precheck warns of values that the source does not tell.
+    A copy continues while the source does not answer. If a topic's value cannot be read now, the last known one counts,
+    else the plan's, else Kafka's default; the precheck warns about values that the source does not report.
 
-    :param former: of the job before this one.
+    :param former: the settings of the previous job.
     """
     compacted = {topic.name: topic for topic in plan.topics if is_compacted(topic)}
     try:
@@ -84,6 +87,6 @@ def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSetti
     for name, topic in sorted(compacted.items()):
         planned = topic.source_configs.get("delete.retention.ms", default)
         values[name] = int(told[name]) if told.get(name) else known.get(name, int(planned))
-    # Copiers stop the partition in either case: topics are deleted between two runs of them.
+    # Copiers stop the partition in both cases: topics are deleted only between two runs of the copiers.
     policy: Literal["fail", "warn"] = "warn" if context.spec.offsets.on_overtaken_tombstones == "warn" else "fail"
     return TombstoneSettings(on_overtaken=policy, retention_ms=values)

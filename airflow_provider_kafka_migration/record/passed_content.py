@@ -1,8 +1,8 @@
-"""A comparison of all content that has passed: journaled with its ranges, before anything may be deleted.
+"""A passed comparison of all content: journaled with its ranges before anything may be deleted.
 
-Once it has passed, configs that delete data go back to the target, and applications delete what is theirs (Kafka
-Streams deletes what it has read of its repartition topics). So a later run of the validation must not compare again:
-what is gone by then is not missing.
+Once it has passed, configs that delete data return to the target, and applications delete their own data (Kafka Streams
+deletes what it has read from its repartition topics). So a later run of the validation must not compare again: records
+that were deleted by then are not missing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from airflow_provider_kafka_migration.record.facts import by_name, get_result, p
 
 # -- content ranges ---------------------------------------------------------------------------------------------------
 #
-# What is compared of each partition, from the offset map of the finished copy.
+# The range to compare in each partition, from the offset map of the finished copy.
 
 
 def content_ranges(document: OffsetMapDocument) -> list[ContentRange]:
-    """What is compared: each partition from its first to its last copied offset."""
+    """Return what is compared: each partition from its first to its last copied offset."""
     return [
         ContentRange(
             topic=item.topic,
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 def load_passed(context: PhaseContext, ranges: Sequence[ContentRange]) -> PassedContent | None:
-    """The comparison that has passed, if it was of these very ranges and is what was journaled."""
+    """Return the passed comparison if it covers exactly these ranges and is the journaled one."""
     entry = context.journal.find_step(STEP)
     data = get_result(context, RESULT)
     if entry is None or data is None:
@@ -61,7 +61,7 @@ def load_passed(context: PhaseContext, ranges: Sequence[ContentRange]) -> Passed
     try:
         found = PassedContent.parse(data)
     except ValidationError as error:
-        log.warning("results/%s.json cannot be read, everything is compared again: %s", RESULT, error)
+        log.warning("results/%s.json cannot be read; everything is compared again: %s", RESULT, error)
         return None
     wanted = sorted(ranges, key=lambda item: item.key)
     if entry.details.get("digest") != found.digest() or found.ranges != wanted:
@@ -72,16 +72,16 @@ def load_passed(context: PhaseContext, ranges: Sequence[ContentRange]) -> Passed
 
 
 def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
-    """Whether the target has another log of some partition than the one that passed.
+    """Whether some partition on the target has another log than the one that passed.
 
-    Looked at as long as retention is not known to be back, that is, where comparing again can still do some good.
+    Checked as long as retention is not known to be restored, that is, as long as comparing again is still useful.
 
-    :raises MigrationError: the target cannot be asked.
+    :raises MigrationError: the target cannot be queried.
     """
     for item in ranges:
         found = load_proven(context.journal_store, context.migration_id, item).proven
         if found is not None and is_another_log(context.target.wire, found, item.target_topic, item.partition):
-            log.warning("%s-%d: the target's log was written again, so everything is compared again", *item.key)
+            log.warning("%s-%d: the target's log was written again; everything is compared again", *item.key)
             return True
     return False
 
@@ -89,9 +89,9 @@ def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool
 def compared_log_starts(
     context: PhaseContext, ranges: Sequence[ContentRange], passed: PassedContent | None
 ) -> dict[TopicPartition, int]:
-    """By source partition: the target's log start as it was seen after the comparison; only those that are known.
+    """By source partition: the target's log start as read after the comparison; only known ones.
 
-    The lowest that was seen: all that lay above it was there for the whole comparison.
+    The lowest value that was read: everything above it existed during the whole comparison.
     """
     known: dict[TopicPartition, int] = {}
     for item in ranges:
@@ -112,7 +112,7 @@ def save_passed(
     sentinels: CheckResult,
     target_log_starts: Mapping[TopicPartition, int],
 ) -> PassedContent:
-    """Store and journal a comparison that has passed. To be called before configs that delete data are put back."""
+    """Store and journal a passed comparison. Call it before configs that delete data are restored."""
     passed = PassedContent(
         migration_id=context.migration_id,
         passed_at=iso(context.now()),

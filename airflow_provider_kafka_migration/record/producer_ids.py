@@ -1,10 +1,10 @@
-"""The producer ids of the migration, and the transactional id that fences the one for data where markers are refused.
+"""The producer ids of the migration, and the transactional id that fences the data id where markers are refused.
 
-A producer id can be fenced by its own transactional id only (``freeze.fence``), so the data id has to
-be taken with one from the start. That is done only where markers are refused: with the right to write them a fence
-needs no coordinator. The name is journaled before the producer ids are, so a process that dies in between takes the
-same id again, in its next epoch. The producer ids are journaled together with the name that they were taken with: by
-the second attempt the name may be refused, and the id that is used then has none.
+A producer id can be fenced by its own transactional id only (``freeze.fence``), so the data id has to be allocated with
+one from the start. That happens only where markers are refused: with the right to write them a fence needs no
+coordinator. The name is journaled before the producer ids are, so after a crash in between the next process gets the
+same id, in its next epoch. The producer ids are journaled together with the name that they were allocated with: at the
+second attempt the name may be refused, and then the id in use has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.errors import MigrationError, Terminal
 from airflow_provider_kafka_migration.record.context import PhaseContext
 
 STEP = "data_transactional_id"
-#: Journal step of the producer ids, and what in its details names the transactional id of the data id (or "").
+#: Journal step of the producer ids, and the key in its details that holds the data id's transactional id (or "").
 PRODUCER_IDS = "producer_ids"
 NAME_DETAIL = "transactional_id"
 #: Coordinators forget an id that was not used for transactional.id.expiration.ms (7 days by default).
@@ -29,11 +29,11 @@ log = logging.getLogger(__name__)
 
 
 def transactional_id(context: PhaseContext) -> str:
-    """The transactional id of the data id; empty if it was taken without one."""
+    """Return the transactional id of the data id; empty if it was allocated without one."""
     taken = context.journal.find_step(PRODUCER_IDS)
     if taken is not None and NAME_DETAIL in taken.details:
         return str(taken.details[NAME_DETAIL])
-    # Journals of older releases have the name in a step of its own only.
+    # Journals of older releases have the name only in a separate step.
     return _begun_name(context)
 
 
@@ -43,17 +43,18 @@ def _begun_name(context: PhaseContext) -> str:
 
 
 def take_data_id(context: PhaseContext) -> tuple[str, tuple[int, int]]:
-    """(producer id, epoch) for all records of the migration, fenceable whatever its principal may do; before it the
-    transactional id that it was taken with, or an empty one. To be journaled together.
+    """Allocate the producer id for all records of the migration, fenceable whatever rights its principal has.
 
-    :raises Transient: nobody of the target answers, or its coordinator does not.
+    Returns (transactional id or "", (producer id, epoch)), to be journaled together.
+
+    :raises Transient: no broker of the target answers, or its coordinator does not.
     """
     wire = context.target.wire
     name = _begun_name(context)
     if not name:
         if not (context.spec.cutover.fence_copiers and markers_are_refused(wire)):
             return "", wire.init_producer_id()
-        # Never the id of an earlier migration of this name: its records would look like ours.
+        # Never the id of an earlier migration with this name: its records would look like ours.
         name = f"kafka-migration.{context.migration_id}.data.{uuid.uuid4().hex[:12]}"
     try:
         taken = wire.init_producer_id(name)
@@ -65,10 +66,10 @@ def take_data_id(context: PhaseContext) -> tuple[str, tuple[int, int]]:
 
 
 class Renewal:
-    """Keeps the target from forgetting the transactional id, for as long as the block runs.
+    """Keeps the target from forgetting the transactional id, until the ``with`` block ends.
 
-    InitProducerId raises the coordinator's epoch and nothing else: the partitions' leaders never hear of it, so the
-    copiers go on under theirs.
+    InitProducerId only raises the coordinator's epoch: the partitions' leaders do not learn of it, so the copiers
+    continue under theirs.
     """
 
     def __init__(self, context: PhaseContext) -> None:
@@ -95,7 +96,7 @@ class Renewal:
                 try:
                     target.wire.init_producer_id(name)
                 except MigrationError as error:
-                    log.warning("the id that fences the copiers was not renewed, it is tried again later: %s", error)
+                    log.warning("the id that fences the copiers was not renewed; this is retried later: %s", error)
                 if self._stop.wait(RENEW_SECONDS):
                     return
         finally:
@@ -103,14 +104,14 @@ class Renewal:
 
 
 def load_producer_ids(context: PhaseContext) -> ProducerIds:
-    """The producer ids that topology_copy took on the target.
+    """Load the producer ids that topology_copy allocated on the target.
 
-    :raises Terminal: it has not run yet.
+    :raises Terminal: topology_copy has not run yet.
     """
     entry = context.journal.find_step(PRODUCER_IDS)
     if entry is None:
         raise Terminal(
-            "the producer ids of the migration are not taken yet",
+            "the producer ids of the migration are not allocated yet",
             where=context.where("seed"),
             next_step="run topology_copy first",
         )
@@ -118,12 +119,12 @@ def load_producer_ids(context: PhaseContext) -> ProducerIds:
 
 
 def has_producer_ids(context: PhaseContext) -> bool:
-    """Whether topology_copy has taken the producer ids."""
+    """Whether topology_copy has allocated the producer ids."""
     return context.journal.find_step(PRODUCER_IDS) is not None
 
 
 def take_producer_ids(context: PhaseContext) -> ProducerIds:
-    """The two producer ids of the migration, taken once on the target; their epochs are never bumped."""
+    """Allocate the two producer ids of the migration, once, on the target; their epochs are never bumped."""
     entry = context.journal.find_step(PRODUCER_IDS)
     if entry is None:
         context.journal.check_holds()

@@ -1,4 +1,4 @@
-"""How much of the copy is proven equal before clients move: for the approvals, and what is left of it."""
+"""How much of the copy is proven equal before clients move, for the approvals; and the proof of the rest."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Journal step: what the comparisons before the client switch have proven. Keyed by when it was looked at.
+#: Journal step: what the comparisons before the client switch have proven. Its key is the occasion of the check.
 STEP = "content_proven"
-#: For so long the approval of the client switch compares what is left: producers are stopped meanwhile.
+#: How long the approval of the client switch compares what is left, since producers are stopped meanwhile.
 REST_SECONDS = 20.0
 #: A partition with more left than this is left to the validation.
 REST_OFFSETS = 200_000
@@ -45,15 +45,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProofStatus:
-    """What is proven of all partitions, in source offsets (holes count).
+    """What is proven over all partitions, in source offsets (holes count).
 
     :param copied: offsets that are on the target.
-    :param proven: of these, those that were compared and are equal or explained; not those that the source had deleted.
-    :param partitions: all; ``complete`` those of which everything copied is proven.
-    :param uncompared_records: records of the target that the source had deleted before anybody compared them.
-    :param differing: name of each partition that differs, with what was seen.
-    :param waiting: of partitions that are not complete, why, where that is known.
-    :param unchecked: partitions whose target log could not be looked at since they were proven.
+    :param proven: of these, those that were compared and are equal or explained, without those the source had deleted.
+    :param partitions: all partitions; ``complete`` counts those whose whole copy is proven.
+    :param uncompared_records: records of the target that the source deleted before they were compared.
+    :param differing: name of each partition that differs, with the difference.
+    :param waiting: for partitions that are not complete, the reason, where it is known.
+    :param unchecked: partitions whose target log could not be checked since they were proven.
     """
 
     copied: int
@@ -69,7 +69,7 @@ class ProofStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Everything is proven, and of nothing it is unknown whether it is equal."""
+        """Everything is proven, and nothing is left whose equality is unknown."""
         is_known = not self.uncompared_records and not self.unchecked
         return self.complete == self.partitions and not self.differing and is_known
 
@@ -92,7 +92,7 @@ class ProofStatus:
 
 
 def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], *, unchecked: int = 0) -> ProofStatus:
-    """What is proven, by the stored documents. Asks no cluster.
+    """Read from the stored documents what is proven. Queries no cluster.
 
     :param positions: exclusive source offset up to which each partition is copied.
     :param unchecked: see :class:`ProofStatus`.
@@ -127,13 +127,13 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], 
 
 
 def _trusted(document: ProvenPartition | None) -> ProvenRange | None:
-    """The range that is proven; none if it does not say of which topic: whoever compares begins again then."""
+    """Return the proven range; none if its document does not name the topic's id: then the comparison begins again."""
     found = None if document is None else document.proven
     return found if found is not None and found.target_topic_id else None
 
 
 def _not_proven(content: PartitionContent) -> str:
-    """Why a comparison that found no difference is no proof of the whole range, for people; empty if it is one."""
+    """Why a comparison without differences does not prove the whole range, for people; empty if it does."""
     if content.is_proven:
         return ""
     if content.uncompared:
@@ -144,16 +144,16 @@ def _not_proven(content: PartitionContent) -> str:
 
 
 def _unproven_offsets(content: PartitionContent, start: int, until: int) -> int:
-    """Of the source offsets of a range: those that nobody has compared."""
+    """Number of source offsets in a range that were not compared."""
     if not content.uncompared and not content.is_proven:
         return until - start
     return sum(max(0, min(last, until) - max(first, start)) for first, last in content.uncompared)
 
 
 def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
-    """Why not all of a partition is proven, for people."""
+    """Why a partition is not fully proven, for people."""
     if context.spec.seed.via == "split":
-        return "the copiers of a split migration know one cluster each: validate compares it"
+        return "the copiers of a split migration can reach only one cluster each: validate compares it"
     if partition.verdict is Verdict.TRANSACTIONAL:
         return "copied in transactions: validate compares it"
     return (document.postponed if document is not None else "") or "not compared yet"
@@ -189,12 +189,12 @@ def _document(store: ObjectStore, key: str) -> ProvenPartition | None:
     try:
         return None if data is None else ProvenPartition.parse(data)
     except ValidationError as error:
-        log.warning("%s cannot be read, so it proves nothing: %s", key, error)
+        log.warning("%s cannot be read and therefore proves nothing: %s", key, error)
         return None
 
 
 def journal_status(context: PhaseContext, when: str, status: ProofStatus) -> None:
-    """What is proven at a moment, in the journal."""
+    """Journal what is proven at a moment."""
     details = status.as_dict()
     reason = f"{status.proven} of {status.copied} copied offsets are proven equal"
     context.journal.step(STEP, key=when, details=details, reason=reason)
@@ -211,23 +211,23 @@ class _ReadingClients(Clients):
         self._context = context
 
     def wire(self, name: str, *, timeout_seconds: float = 10.0, read_only: bool = True) -> Wire:
-        """A new wire that cannot write, whoever asks for it."""
+        """Open a new wire client that cannot write, whatever the caller requests."""
         cluster = self._context.source if name == "source" else self._context.target
         wire = Wire(replace(cluster.config, read_only=True), timeout_seconds=timeout_seconds)
         self._opened.append(wire)
         return wire
 
     def store(self, location: str) -> ObjectStore:
-        """The store of a location of this migration."""
+        """Return the store of a location of this migration."""
         is_journal = location == self._context.spec.storage.journal
         return self._context.journal_store if is_journal else self._context.archive_store
 
 
 class Rest(NamedTuple):
-    """What became of the attempt to prove what is left.
+    """The outcome of the attempt to prove what is left.
 
-    :param why: something is left, for people; empty if nothing stood in the way.
-    :param unchecked: partitions whose target log could not be looked at.
+    :param why: why something is left, for people; empty if nothing prevented the proof.
+    :param unchecked: partitions whose target log could not be checked.
     """
 
     why: str = ""
@@ -235,10 +235,10 @@ class Rest(NamedTuple):
 
 
 def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> Rest:
-    """Look again at what is proven, and compare what is left of it up to the boundary, for a bounded time.
+    """Check again what is proven, and compare the rest up to the boundary, for a limited time.
 
-    A range whose log was written again on the target is taken back. What is not compared in time is compared by the
-    validation; so is what cannot be read now.
+    A range whose log was written again on the target is withdrawn. What is not compared in time, or cannot be read now,
+    is left to the validation.
     """
     until = time.monotonic() + REST_SECONDS
     documents = _documents(context)
@@ -253,7 +253,7 @@ def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> Rest:
 def _look_again(
     context: PhaseContext, clients: Clients, proven: list[tuple[ContentRange, ProvenRange]], until: float
 ) -> int:
-    """Take back what does not hold any more; of how many partitions that could not be found out."""
+    """Withdraw proofs that no longer hold, and return the number of partitions that could not be checked."""
 
     def look(part: list[tuple[ContentRange, ProvenRange]]) -> int:
         done = 0
@@ -263,11 +263,11 @@ def _look_again(
                 if time.monotonic() >= until:
                     break
                 if not still_holds(wire, found, item.target_topic, item.partition):
-                    log.warning("%s-%d: the target's log was written again: nothing of it is proven", *item.key)
+                    log.warning("%s-%d: the target's log was written again; nothing of it is proven", *item.key)
                     forget_proven(context.journal_store, context.migration_id, *item.key)
                 done += 1
         except MigrationError as error:
-            log.warning("What is proven could not be looked at again before the client switch: %s", error)
+            log.warning("The proofs could not be checked again before the client switch: %s", error)
         return len(part) - done
 
     if not proven:
@@ -277,7 +277,7 @@ def _look_again(
 
 
 def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange], until: float) -> str:
-    """Compare ranges until a moment; why something is left."""
+    """Compare ranges until a deadline; returns why something is left."""
     spec, plan = context.spec, context.load_plan()
     try:
         job = content_job(
@@ -286,7 +286,7 @@ def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange]
             delete_retention_ms=delete_retention_of(context, plan),
             journal_location=spec.storage.journal,
             timestamps=spec.offsets.timestamps,
-            # Not one of the validation's attempts: its results are not the validation's.
+            # Attempt 0 is none of the validation's attempts: its results are not the validation's.
             attempt=0,
             archive_of_deleted=None if spec.seed.via == "direct" else spec.storage.archive_location,
         )
@@ -294,7 +294,7 @@ def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange]
     except Interrupted:
         return f"it was not compared within {REST_SECONDS:.0f} s"
     except MigrationError as error:
-        log.warning("What is left could not be compared before the client switch: %s", error)
+        log.warning("The rest could not be compared before the client switch: %s", error)
         return error.what
     bad = [item for item in found if not item.is_equal]
     if not bad:

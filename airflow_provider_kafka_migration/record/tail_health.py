@@ -1,9 +1,9 @@
-"""How the tail is, as it says itself: which partitions it does not copy, and whether it says anything at all.
+"""The health of the tail as it reports it: which partitions it does not copy, and whether it reports anything.
 
-The lags of the brokers tell how far the copy is, not why it stands still, and on a quiet source not even whether
-anybody copies: that is in ``progress/tail.json``, which the tail's driver writes again every few seconds. A document
-may be of a driver that has ended, so nothing is believed of one that does not change while somebody looks. The clocks
-of reader and writer may differ: only the reader's own one measures for how long it has been the same.
+The lags of the brokers show how far the copy is, not why it has stopped, and on a quiet source not even whether the
+tail copies at all: that is in ``progress/tail.json``, which the tail's driver rewrites every few seconds. A document
+may belong to a driver that has ended, so a document that does not change while it is watched proves nothing. The clocks
+of reader and writer may differ: only the reader's own clock measures how long the document has been the same.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from airflow_provider_kafka_migration.record.facts import migrated_partitions
 from airflow_provider_kafka_migration.state import State
 
 PHASE: Final = "tail"
-#: A driver that has ended does not write any more; a new one may need so long until it writes for the first time.
+#: A driver that has ended no longer writes; a new one may need this long until it writes for the first time.
 STALE_SECONDS = 180.0
-#: Beside the length of a slice: a driver writes every two seconds, later on a busy machine and while storage is slow.
+#: Added to the length of a slice: a driver writes every two seconds, later on a busy machine or with slow storage.
 SILENT_SECONDS = 30.0
-#: No words about a silence that is shorter: a look may come right before the next document.
+#: A shorter silence is not reported: a check may come right before the next document.
 _QUIET_SECONDS = 5.0
-#: Within this time a tail that runs has written again.
+#: Within this time a running tail has written again.
 _LOOK_AGAIN_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class TailHealth:
-    """One look at the tail.
+    """The result of one check of the tail.
 
     :param text: for people; empty if all is well.
     :param failed: partitions that wait for a person.
-    :param stuck: partitions that are tried again.
+    :param stuck: partitions that are retried.
     :param is_certain: the failed partitions are those of a running tail, or of the last tail that ran.
-    :param is_heard: the present owner's tail has written a moment ago; without that nothing is known of it.
-    :param is_silent: it has not for longer than it may take.
+    :param is_heard: the present owner's tail wrote a moment ago; without that nothing is known about it.
+    :param is_silent: it has not written for longer than it may take.
     :param is_of_another: there is no document, or only an earlier owner's.
     """
 
@@ -56,19 +56,19 @@ class TailHealth:
 
     @property
     def copies_all(self) -> bool:
-        """As far as the tail says, every partition is copied."""
+        """Every partition is copied, as far as the tail reports."""
         return not self.failed and not self.stuck
 
     @property
     def is_well(self) -> bool:
-        """The tail runs and says that every partition is copied."""
+        """The tail runs and reports that every partition is copied."""
         return self.is_heard and self.copies_all
 
 
 class Heartbeats:
-    """When the documents of one tail have changed, as somebody who looks now and then has seen it.
+    """When the documents of one tail changed, as seen by occasional checks.
 
-    A change between two looks says that the tail lived at the time of the first one.
+    A change between two checks proves that the tail was alive at the time of the first one.
     """
 
     def __init__(self, now: float) -> None:
@@ -78,30 +78,30 @@ class Heartbeats:
         self._lock = threading.Lock()
 
     def hear(self, mark: tuple[object, ...] | None, now: float) -> tuple[float, bool]:
-        """Take in what is there now.
+        """Take in the current document.
 
-        :param mark: tells documents from each other; None: there is none of the present owner.
+        :param mark: distinguishes documents; None: there is none of the present owner.
         :returns: for how many seconds nothing has been heard, and whether anything ever was.
         """
         with self._lock:
             if mark is None:
                 self._heard_at = None
             elif self._mark is not None and mark != self._mark:
-                # After a look long ago the change may be as old.
+                # If the last check was long ago, the change may be as old.
                 is_new = now - self._looked_at < SILENT_SECONDS
                 self._heard_at = self._looked_at if is_new else None
             self._mark, self._looked_at = mark, now
             return now - (self._since if self._heard_at is None else self._heard_at), self._heard_at is not None
 
 
-#: By location and migration. What one task has seen needs not be waited for by the next one of the same process.
+#: By location and migration. What one task has seen, the next one of the same process need not wait for.
 _KNOWN: dict[tuple[str, str], Heartbeats] = {}
 
 
 class HealthWatch:
-    """Looks again and again; what it remembers is only how long the document has been the same.
+    """Checks the tail repeatedly; it only remembers how long the document has been the same.
 
-    :param clock: seconds; goes on while the machine sleeps. With one of their own, watches do not share what they saw.
+    :param clock: seconds; continues while the machine sleeps. Watches with their own clock share no observations.
     """
 
     def __init__(self, *, clock: Callable[[], float] = elapsed_seconds) -> None:
@@ -112,14 +112,14 @@ class HealthWatch:
         self._was_rewritten = False
 
     def check(self, context: PhaseContext) -> TailHealth:
-        """How the tail is now. A document of an earlier owner of the migration says nothing of the present tail."""
+        """Check the tail now. A document of an earlier owner of the migration tells nothing about the present tail."""
         document = jobs.progress_document(context, PHASE)
         claim = context.journal.current_claim
         now = self._clock()
         is_present = bool(document) and (claim is None or document.get("generation") == claim.generation)
         mark = (document.get("run"), document.get("seconds"), document.get("at")) if is_present else None
         silent, is_known = self._heartbeats(context, now).hear(mark, now)
-        # What was seen before this watch began says when the tail lived, not that somebody waits for it since then.
+        # What was seen before this watch began shows when the tail was alive, not that this watch has waited since.
         silent = silent if is_known else now - self._began
         limit = SILENT_SECONDS + context.spec.tail.slice_seconds
         is_heard, is_silent = is_known and silent < limit, silent >= limit
@@ -164,10 +164,10 @@ def _never_heard(document: dict[str, Any]) -> str:
 
 
 def silence(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> str:
-    """That nothing is heard from the tail, for people who look once; empty while it runs, or need not run.
+    """Report that the tail is silent, for people who check once; empty while it runs, or need not run.
 
-    A time that is recent by this machine's clock is believed. Any other one may be a wrong clock's, so this waits for
-    the next document before it says so.
+    A time that is recent by this machine's clock is believed. Any other may come from a wrong clock, so this waits for
+    the next document before it reports a silence.
     """
     if context.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or has_ended(context):
         return ""
@@ -196,19 +196,19 @@ def _any_migrated(context: PhaseContext, troubles: Sequence[Mapping[str, Any]]) 
 
 
 def check_none_failed(context: PhaseContext, health: TailHealth) -> None:
-    """Raise for partitions that nobody copies until a person has done something.
+    """Raise for partitions that the tail does not copy until a person has acted.
 
-    :raises CopyFailed: with those of them that the tail has named.
+    :raises CopyFailed: with the failed partitions that the tail has named.
     """
     if not health.failed or not health.is_certain:
         return
     failed = [item for item in health.troubles if item["state"] == "failed"]
     if len(failed) == health.failed and not _any_migrated(context, failed):
-        # Dropped by policy a moment ago: the tail leaves them out when it reads its job again.
+        # Dropped by policy a moment ago: the tail omits them once it reads its job again.
         return
     first = failed[0] if failed else {}
     raise CopyFailed(
-        f"the tail does not copy all partitions any more: {health.text}",
+        f"the tail does not copy all partitions: {health.text}",
         where=context.where("drain_ready", topic=first.get("topic"), partition=first.get("partition")),
         next_step=f"{first.get('next_step') or 'see progress/tail.json for the reasons'}; then clear tail and "
         "drain_ready (or kafka-migration resume FILE): the tail tries these partitions again",
@@ -220,6 +220,6 @@ TAIL_DONE = "tail_done"
 
 
 def has_ended(context: PhaseContext) -> bool:
-    """The tail has journaled its end since the last freeze was asked for. A freeze that was lifted takes it back."""
+    """Whether the tail has journaled its end since the last freeze request. A lifted freeze makes that end void."""
     done, asked = context.journal.find_step(TAIL_DONE), context.journal.find_step(freeze_attempt.REQUESTED)
     return done is not None and (asked is None or done.seq > asked.seq)

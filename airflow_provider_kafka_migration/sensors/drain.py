@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
-#: A deferral without any time left would be one without a limit; Airflow ends this one when it looks next.
+#: A deferral with no time left would have no limit; with this one Airflow ends it at its next check.
 _LEAST_WAIT = timedelta(seconds=1)
 
 
 class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
     """Waits until every partition's lag is at or below the limit for the whole stable window.
 
-    It gives its slot back while it waits: the triggerer looks at the lags, which costs two requests per broker. It may
+    It releases its slot while it waits: the triggerer checks the lags, with two requests per broker. The triggerer may
     restart at any time; then the window begins again.
 
     :param spec: the migration; None takes it from the Params of the run.
     :param takeover: take the migration over from another owner.
     :param deferrable: False waits in the worker, for an Airflow without a triggerer.
-    :param poll_seconds: time between two looks.
-    :param on_trouble: called with the task's context when nothing has been heard from the tail for a minute or two.
+    :param poll_seconds: time between two checks.
+    :param on_trouble: called with the task's context when the tail has shown no sign of life for a minute or two.
 
     .. seealso:: docs/operators.md
     """
 
     phase = "drain_ready"
-    #: It waits for days, across upgrades, and only reads.
+    #: Because it waits for days, across upgrades, and only reads.
     takes_recorded = True
     template_fields: Sequence[str] = ("spec",)
     operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
@@ -65,7 +65,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         self.on_trouble = as_callbacks(on_trouble)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Answer at once if the journal has gone on; else wait."""
+        """Finish immediately if the migration has moved on; else wait."""
         spec = self.migration_spec(context)
         with self.open_migration(context) as migration:
             if not self.deferrable or _gone_on(migration.context):
@@ -73,7 +73,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         return self._wait(spec)
 
     def _wait(self, spec: MigrationSpec, *, deadline: str | None = None, silence_is_told: bool = False) -> NoReturn:
-        """Defer for what is left until the deadline; without one the wait begins here."""
+        """Defer for the time left until the deadline; without a deadline the wait begins here."""
         trigger = DrainTrigger(
             spec=plain_spec(spec) or {}, poll_seconds=self.poll_seconds, silence_is_told=silence_is_told
         )
@@ -83,16 +83,16 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
             trigger=trigger,
             method_name="execute_complete",
             kwargs={"deadline": ends.isoformat()},
-            # A clock that was set back, or another worker's, never makes the wait longer than a new one.
+            # If a clock was set back, or another worker's differs, the wait is never longer than a new one.
             timeout=min(max(ends - now, _LEAST_WAIT), longest),
         )
         raise AssertionError("defer never returns")
 
     def execute_complete(self, context: Context, event: dict[str, Any], deadline: str | None = None) -> dict[str, Any]:
-        """Look once more, since the event may be old, and journal it; tell of a tail that is silent, and wait on.
+        """Check once more, because the event may be old, and journal the result; report a silent tail and keep waiting.
 
-        :param deadline: when the wait ends that the event interrupts; None: a version before this one has begun it.
-        :raises MigrationError: what the trigger met.
+        :param deadline: end of the wait that the event interrupts; None: an earlier version began the wait.
+        :raises MigrationError: the trigger's error.
         """
         if event.get("status") == TROUBLE_EVENT:
             self.log.warning("%s", event["summary"])
@@ -111,7 +111,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
 
 
 def _gone_on(core: PhaseContext) -> bool:
-    """Nothing is left to wait for: the cutover has begun, or the migration has ended."""
+    """Return whether there is nothing left to wait for: the cutover has begun, or the migration has ended."""
     from airflow_provider_kafka_migration.state import State
 
     core.journal.refresh()

@@ -1,7 +1,7 @@
-"""The content check on Spark: a task per group of partitions, many small ones, so that they balance and retry.
+"""The content check on Spark: a task per group of partitions. Many small tasks balance well and can be retried.
 
-Results are stored one by one as they are found, so a task that is tried again, or a driver that is started again,
-compares nothing twice that it has found equal. What differs is data; the phase that asked judges it.
+Each result is stored as soon as it is found, so a retried task or a restarted driver does not compare again what was
+found equal. Differences are data; the phase that started the job judges them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMPARED_ARROW = pa.schema(
 
 
 def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> ArrowFunction:
-    """The function for ``mapInArrow``: numbers of groups in, a row per compared partition out."""
+    """Return the function for ``mapInArrow``: numbers of groups in, a row per compared partition out."""
 
     def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -49,7 +49,7 @@ def make_compare(pointer: JobPointer, groups: list[list[tuple[str, int]]]) -> Ar
 
 
 def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[pa.RecordBatch]:
-    """Compare some partitions in this process, one after the other."""
+    """Compare some partitions in this process, one after another."""
     die_with_parent()
     secrets = pointer.references.resolve()
     store = pointer.store(secrets)
@@ -69,7 +69,7 @@ def compare_group(pointer: JobPointer, keys: list[tuple[str, int]]) -> Iterator[
 
 
 def verify(session: SparkSession, job: ContentJob, pointer: JobPointer) -> None:
-    """Compare all ranges of a job; results are in the store afterwards.
+    """Compare all ranges of a job and store the results.
 
     :raises SparkJobFailed: Spark gave up a task.
     """
@@ -97,7 +97,7 @@ def verify(session: SparkSession, job: ContentJob, pointer: JobPointer) -> None:
 
 
 def run_job(arguments: JobArguments) -> None:
-    """The content check as its Spark main runs it.
+    """Run the content check: the function of its Spark main.
 
     Differences are results, not a failure of this job.
 
@@ -118,5 +118,5 @@ def _worst(errors: list[MigrationError]) -> MigrationError:
 
 
 def main() -> int:
-    """``spark_jobs/verify.py``."""
+    """Run ``spark_jobs/verify.py``."""
     return run_main(run_job, "Compares the content of the partitions of a job on both clusters.")

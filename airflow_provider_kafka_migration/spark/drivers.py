@@ -1,4 +1,4 @@
-"""Lines for the task log: what the slices that just ended have brought, and how far the job is."""
+"""Lines for the task log: the results of the slices that just ended, and the progress of the job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.spark.source import SliceOutcome
 
 
 class ProgressLines:
-    """Sums results of slices. Offsets count as work where an end is known; bytes and records as throughput."""
+    """Sums results of slices. Offsets measure work where an end is known; bytes and records measure throughput."""
 
     def __init__(self, job: CopyJob, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
@@ -26,7 +26,7 @@ class ProgressLines:
         self._bytes = 0
 
     def add(self, results: Iterable[PartitionResult]) -> str:
-        """Take in results; one line about the job as a whole."""
+        """Add results; return one line about the job as a whole."""
         for result in results:
             self._latest[(result.topic, result.partition)] = result
             self._records += result.records
@@ -65,7 +65,7 @@ class ProgressLines:
 
 # -- pauses -----------------------------------------------------------------------------------------------------------
 #
-# How long to wait before a lane is tried again: the same on Spark as in one process.
+# How long to wait before a lane is retried: the same on Spark as in one process.
 
 
 Pauses = LanePauses
@@ -73,14 +73,14 @@ Pauses = LanePauses
 
 # -- merging ----------------------------------------------------------------------------------------------------------
 #
-# Takes in what a slice has brought: results to the coordinator, lines to the log, a pause when nothing worked.
+# Merges the outcome of a slice: results go to the coordinator, lines to the log; it pauses when nothing worked.
 
 
 log = logging.getLogger(__name__)
 
 
 class Merger:
-    """One per driver; used by one thread at a time."""
+    """Merges the outcomes of slices. One per driver; used by one thread at a time."""
 
     def __init__(self, coordinator: JobProgress) -> None:
         self.coordinator = coordinator
@@ -90,15 +90,15 @@ class Merger:
     def merge(self, outcome: SliceOutcome) -> float:
         """Record an outcome.
 
-        :returns: seconds to wait before the next slice: more than 0 only if every lane of this one failed as a whole.
+        :returns: seconds to wait before the next slice; more than 0 only if every lane of this slice failed completely.
         """
         open_lanes = {lane.lane: lane for lane in self.coordinator.remaining_lanes()}
         results = list(outcome.results)
         for number, error in sorted(outcome.lane_errors.items()):
-            log.info("Lane %d could not be driven: %s", number, error)
+            log.info("Lane %d could not run: %s", number, error)
             if number in open_lanes:
                 results += lane_failed(open_lanes[number], error)
-        # The coordinator says which partitions are stuck or have failed.
+        # The coordinator logs which partitions are stuck or have failed.
         self.coordinator.record(results)
         log.info(self._lines.add(outcome.results))
         lanes = {result.lane for result in results}

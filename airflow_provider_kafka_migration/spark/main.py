@@ -1,10 +1,10 @@
-"""What the mains of ``spark_jobs/`` share: arguments, logging, signals, and how a job ends.
+"""The shared part of the mains of ``spark_jobs/``: arguments, logging, signals, and how a job ends.
 
-``seed.py --job-location URI --job-key KEY --references FILE``. No argument holds a secret: the references file (mode
-0600) holds connections, or references to them.
+``seed.py --job-location URI --job-key KEY --references FILE``. No argument contains a secret: the references file (mode
+0600) contains connections, or references to them.
 
-Exit status: 0 the job is done; 1 a person has to look (Terminal); 75 trying again may help (Transient, and anything
-unforeseen); 143 terminated. The last line on stderr is the error in one line.
+Exit status: 0: the job is done; 1: a person must act (Terminal); 75: trying again may help (Transient, and any
+unexpected error); 143: terminated. The last line on stderr is the error in one line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JobArguments:
 
 
 def parse_arguments(argv: Sequence[str], description: str) -> JobArguments:
-    """Read the arguments, and the references once, so that a mistake is seen before Spark starts anything.
+    """Read the arguments, and the references once, so that a mistake is found before Spark starts anything.
 
     :raises ConnectionInvalid: the references file cannot be used.
     """
@@ -100,13 +100,13 @@ def _one_line(text: str) -> str:
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    # Once only: the way out must not be interrupted. Leaving the session ends tasks and their workers.
+    # Only once: nothing may interrupt the shutdown. Leaving the session ends tasks and their workers.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise SystemExit(EXIT_TERMINATED)
 
 
 def _end_with_spark_submit() -> None:
-    """spark-submit's JVM is this process' parent and Spark itself: without it there is nothing left to drive."""
+    """End this process when its parent, spark-submit's JVM, ends: the JVM is Spark, so nothing is left to drive."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return
     watch = ParentWatch()
@@ -122,7 +122,7 @@ def _end_with_spark_submit() -> None:
 
 # -- job errors -------------------------------------------------------------------------------------------------------
 #
-# Failures of Spark itself as errors of ours, with the line that matters instead of two stack traces.
+# Translates failures of Spark itself to our errors, with the relevant line instead of two stack traces.
 
 
 _MARKS = (
@@ -135,13 +135,13 @@ _MARKS = (
 )
 _LONGEST = 600
 
-#: Spark jobs in a row that may fail, each with all attempts of its tasks, before the driver gives up.
+#: Number of consecutive failed Spark jobs, each with all attempts of its tasks, at which the driver gives up.
 MAX_SPARK_FAILURES = 2
 
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Turn Spark's exceptions into :class:`SparkJobFailed`; ours pass as they are.
+    """Turn Spark's exceptions into :class:`SparkJobFailed`; our errors pass unchanged.
 
     :param what: the job, for the message.
     """
@@ -152,13 +152,13 @@ def spark_errors(what: str) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         raise SparkJobFailed(
             f"Spark could not finish a job ({what}): {root_cause(str(error))}",
-            next_step="look at the failed stage in the Spark UI or its log, then clear the task: the copy goes on from "
-            "where the target ends",
+            next_step="check the failed stage in the Spark UI or its log, then clear the task: the copy continues from "
+            "the target's log ends",
         ) from error
 
 
 def root_cause(text: str) -> str:
-    """The most telling line of a Spark error: the last Python error if there is one, else the first known mark."""
+    """Return the most informative line of a Spark error: the last Python error, else the first known mark."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     python = [line for line in lines if _looks_like_python_error(line)]
     if python:

@@ -1,8 +1,8 @@
-"""The seed's driver: slice after slice of each unfinished lane, until the coordinator says that all is copied.
+"""The seed's driver: it runs slice after slice of each unfinished lane until the coordinator has finished.
 
-Each lane has its own small Spark job per slice, from a driver thread of its own, so a finished lane never waits for a
-slow one, and Spark's scheduler spreads what is open over the slots. The target is the checkpoint: a driver that is
-killed leaves nothing to clean up, and the next one goes on from where the target's logs end.
+Each lane has its own small Spark job per slice, from its own driver thread, so a finished lane never waits for a slow
+one, and Spark's scheduler distributes the open lanes over the slots. The target is the checkpoint: a killed driver
+leaves nothing to clean up, and the next one continues from the target's log ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class SeedDriver:
     """Runs a copy job of batch reads.
 
-    :param run: what a task does with a lane; tests put their own here.
+    :param run: what a task does with a lane; tests pass their own function.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class SeedDriver:
     def run(self) -> None:
         """Return when the coordinator has finished.
 
-        :raises CopyFailed: partitions that could not be copied, all of them.
-        :raises MigrationError: what stopped a lane as a whole.
+        :raises CopyFailed: some partitions could not be copied; the error lists all of them.
+        :raises MigrationError: an error stopped a whole lane.
         :raises SparkJobFailed: Spark gave up a task.
         """
         lanes = self._coordinator.remaining_lanes()
@@ -61,7 +61,7 @@ class SeedDriver:
         if not lanes:
             self._coordinator.check()
             return
-        # A lane more than there are slots waits in Spark's queue, so that a free slot never waits for the driver.
+        # One lane more than there are slots waits in Spark's queue, so that a free slot never waits for the driver.
         width = min(len(lanes), slots(self._session.sparkContext) + 1)
         with ThreadPoolExecutor(width, thread_name_prefix="seed") as pool:
             try:
@@ -87,7 +87,7 @@ class SeedDriver:
                     open_slices[pool.submit(self._slice, left[lane], number + 1, pause)] = (lane, number + 1)
 
     def _outcome(self, lane: int, future: Future[SliceOutcome]) -> SliceOutcome:
-        """What a slice has brought; the first failed job of Spark in a row counts as an error of its lane."""
+        """Return the outcome of a slice; the first of consecutive failed Spark jobs counts as an error of its lane."""
         try:
             outcome = future.result()
         except SparkJobFailed as error:
@@ -118,11 +118,11 @@ class SeedDriver:
 
 
 def run_job(arguments: JobArguments) -> None:
-    """The seed as its Spark main runs it; any copy job that ends by itself (seed, backup, restore)."""
+    """Run the seed, or another copy job that ends by itself (backup, restore): the function of its Spark main."""
     with copy_job(arguments) as (session, job, coordinator):
         SeedDriver(session, job, arguments.pointer, coordinator).run()
 
 
 def main() -> int:
-    """``spark_jobs/seed.py``."""
+    """Run ``spark_jobs/seed.py``."""
     return run_main(run_job, "Copies the partitions of a job up to their end offsets.")

@@ -1,4 +1,4 @@
-"""Spark sessions for the data plane: settings that a copy needs, and refusal of those under which it is not safe."""
+"""Spark sessions for the data plane: they set what a copy needs and refuse settings under which it is not safe."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from airflow_provider_kafka_migration.spark.source import KafkaLanes
 
 log = logging.getLogger(__name__)
 
-#: Python packages (import names) that must be there on every executor; all else of ours is shipped.
+#: Python packages (import names) that must be installed on every executor; our own code is shipped.
 EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785", "urllib3")
 
-#: What we set where the user has not. None of it touches how other parts of Spark work.
+#: Settings that apply where the user has set nothing. None of them affects how other parts of Spark work.
 DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
-    # Executors give a Python worker back to the pool after a task: no start-up cost at the seam of two slices.
+    # Executors return a Python worker to the pool after a task: no startup cost between two slices.
     "spark.python.worker.reuse": "true",
-    # Tasks are waits on sockets; no shuffle and no broadcast join is ever planned.
+    # Tasks wait on sockets; Spark never plans a shuffle or a broadcast join.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "true",
 }
@@ -42,36 +42,36 @@ _LOCAL = re.compile(r"^local(?:\[\s*(?P<slots>\d+|\*)\s*(?:,\s*(?P<failures>\d+)
 
 
 def check_settings(conf: Mapping[str, str]) -> None:
-    """Refuse settings under which two copies of a task may run, or a lost task is not tried again.
+    """Refuse settings under which two copies of a task may run, or a lost task is not retried.
 
-    :param conf: Spark's settings, ``spark.master`` included.
-    :raises SparkSettingsRefused: with all problems at once.
+    :param conf: Spark's settings, including ``spark.master``.
+    :raises SparkSettingsRefused: the settings are not safe; the error lists all problems.
     """
     problems = []
     if conf.get("spark.speculation", "false").strip().lower() == "true":
-        problems.append("spark.speculation is true: a lane has one owner; set spark.speculation=false")
+        problems.append("spark.speculation is true, but a lane must have one owner; set spark.speculation=false")
     master = conf.get("spark.master", "").strip()
     local = _LOCAL.match(master)
     if local:
         slots = local["slots"] or "1"
         if int(local["failures"] or "1") < 2:
-            problems.append(f"the master {master} never tries a task again; write local[{slots},4]")
+            problems.append(f"the master {master} never retries a task; write local[{slots},4]")
     elif int(conf.get("spark.task.maxFailures", "4")) < 2:
         problems.append("spark.task.maxFailures is 1: a lost worker would end the job; leave it at 4")
     if conf.get("spark.python.use.daemon", "true").strip().lower() == "false":
         problems.append("spark.python.use.daemon is false: workers could outlive their executor; leave it at true")
     if problems:
         raise SparkSettingsRefused(
-            "Spark's settings do not suit a copy: " + "; ".join(problems),
+            "Spark's settings are not safe for a copy: " + "; ".join(problems),
             next_step="correct the spark connection, spark.conf of the spec, or the arguments of spark-submit",
             details={"problems": problems},
         )
 
 
 def build_session(name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A session with our defaults and data source, checked.
+    """Build a session with our defaults and data source, and check it.
 
-    :param name: application name, as the Spark UI shows it.
+    :param name: application name, as shown in the Spark UI.
     :param master: only without spark-submit (tests, ``python seed.py``); spark-submit's master wins.
     :param conf: more settings, only without spark-submit.
     :raises SparkSettingsRefused: see :func:`check_settings`.
@@ -95,13 +95,13 @@ def build_session(name: str, *, master: str | None = None, conf: Mapping[str, st
 
 
 def _set_python() -> None:
-    """Executors run the driver's Python unless somebody said otherwise; without this they take the system's."""
+    """Make executors run the driver's Python unless another one is set; otherwise they use the system's Python."""
     if not os.environ.get("PYSPARK_PYTHON"):
         os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 def _given_settings() -> set[str]:
-    """Settings of spark-submit, spark-defaults.conf included. Empty without a JVM, that is without spark-submit."""
+    """Return the settings of spark-submit, including spark-defaults.conf; empty without a JVM (no spark-submit)."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return set()
     from pyspark import SparkConf
@@ -111,14 +111,14 @@ def _given_settings() -> set[str]:
 
 
 def check_executors(context: SparkContext) -> None:
-    """Ask an executor whether it has what a copier imports. It also warms the pool of Python workers.
+    """Check that an executor has what a copier imports. This also warms up the pool of Python workers.
 
-    :raises ExecutorUnfit: names the missing packages, or our own package if it was not shipped.
+    :raises ExecutorUnfit: packages are missing, or our own package was not shipped; the error names them.
     """
     context.setJobGroup("check", "check the executors' Python packages")
     next_step = (
-        "install the packages in the executors' Python and name it by spark.pyspark.python (or PYSPARK_PYTHON); "
-        "ship this package with --py-files, as docs/spark.md says"
+        "install the packages in the executors' Python and set spark.pyspark.python (or PYSPARK_PYTHON) to it; "
+        "ship this package with --py-files, as described in docs/spark.md"
     )
     try:
         missing = context.parallelize([EXECUTOR_PACKAGES], 1).flatMap(_missing_packages).collect()
@@ -148,7 +148,7 @@ def _root_line(text: str) -> str:
 
 @contextmanager
 def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
-    """Name the jobs of this thread in the Spark UI; cancelling the group interrupts its tasks."""
+    """Group and name this thread's jobs in the Spark UI; cancelling the group interrupts its tasks."""
     context.setJobGroup(group, description, interruptOnCancel=True)
     try:
         yield
@@ -157,24 +157,24 @@ def job_group(context: SparkContext, group: str, description: str) -> Iterator[N
 
 
 def clear_job_group(context: SparkContext) -> None:
-    """Later jobs of this thread belong to no group."""
+    """Remove this thread's later jobs from any group."""
     for key in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
         context.setLocalProperty(key, None)
 
 
 def slots(context: SparkContext) -> int:
-    """How many tasks run at once, as far as Spark knows now; at least 1."""
+    """Return how many tasks run in parallel, as far as Spark knows now; at least 1."""
     return max(1, int(context.defaultParallelism))
 
 
 # -- open job ---------------------------------------------------------------------------------------------------------
 #
-# Opens what a driver needs: the job document, its store, the coordinator, and a named Spark session.
+# Opens what a driver needs: the job document, its store, the coordinator and a named Spark session.
 
 
 @contextmanager
 def session_for(name: str, arguments: JobArguments) -> Iterator[SparkSession]:
-    """A session that ends with the block."""
+    """Open a session that ends with the block."""
     session = build_session(f"kafka-migration {name}", master=arguments.master)
     try:
         yield session
@@ -184,7 +184,7 @@ def session_for(name: str, arguments: JobArguments) -> Iterator[SparkSession]:
 
 @contextmanager
 def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, JobProgress]]:
-    """The copy job of some arguments, read before Spark starts."""
+    """Open the copy job that the arguments name; it is read before Spark starts."""
     store = arguments.pointer.store(arguments.secrets)
     job = arguments.pointer.read(CopyJob, store)
     with session_for(f"{job.migration_id} {job.name}", arguments) as session:
@@ -194,18 +194,18 @@ def copy_job(arguments: JobArguments) -> Iterator[tuple[SparkSession, CopyJob, J
 
 # -- package ----------------------------------------------------------------------------------------------------------
 #
-# This package as a zip for ``--py-files``: what executors need of ours when it is not installed there.
+# Builds this package as a zip for ``--py-files``, for executors on which it is not installed.
 
 
 #: Folders that only Airflow uses; executors never import them.
 _AIRFLOW_ONLY = frozenset({"hooks", "operators", "sensors", "triggers", "links", "plugins", "notifications"})
 _NOT_CODE = frozenset({"__pycache__", "spark_jobs", "example_dags"})
-#: The same bytes for the same files: zip entries carry a time.
+#: A fixed time: zip entries carry one, and the same files must give the same bytes.
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build_py_files(folder: Path | str) -> Path:
-    """Write ``airflow_provider_kafka_migration-<digest>.zip`` into a folder; the same code gives the same file.
+    """Write ``airflow_provider_kafka_migration-<digest>.zip`` to a folder; the same code gives the same file.
 
     ``spark-submit --py-files FILE`` ships it to driver and executors. The Python packages that it imports (see
     ``session.EXECUTOR_PACKAGES``) must be installed there.

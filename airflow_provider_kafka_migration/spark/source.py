@@ -1,8 +1,8 @@
-"""The Spark data source ``kafka_lanes``: rows that say which lane to drive, never records.
+"""The Spark data source ``kafka_lanes``: its rows name the lanes to drive; they never contain records.
 
-* batch: a partition (and so a task) per lane;
+* batch: one partition (and therefore one task) per lane;
 * streaming: the offset is the number of slices, so a micro-batch is exactly one slice, with one partition per slot.
-  A slot may get several lanes, which it drives at once.
+  A slot may get several lanes, which it drives in parallel.
 
 Options: ``lanes`` (JSON, a list of lists of lane numbers: one inner list per Spark partition), ``slice`` (batch: number
 of the slice, for people), ``finished_file`` (streaming: a local path of the driver; once it exists there are no more
@@ -27,16 +27,16 @@ from airflow_provider_kafka_migration.errors import MigrationError, error_from_d
 
 # -- rows -------------------------------------------------------------------------------------------------------------
 #
-# Rows between tasks and driver: small, typed exactly as Arrow has them (int64 is bigint, int32 is int).
+# Rows between tasks and driver: small, with exactly Arrow's types (int64 is bigint, int32 is int).
 #
-# A work row says which lane to drive in which slice. A result row is one :class:`PartitionResult`, or the error that
-# stopped a whole lane before it could say anything of its partitions.
+# A work row names the lane to drive and the slice. A result row is one :class:`PartitionResult`, or the error that
+# stopped a whole lane before it had results for its partitions.
 
 
-#: A lane and the number of the slice, which only people read.
+#: A lane and the number of the slice, which is only for people.
 WORK_SCHEMA = "lane bigint, slice bigint"
 
-#: The numbers are there for Spark's metrics; ``result`` and ``error`` are the content.
+#: The numbers are for Spark's metrics; ``result`` and ``error`` are the content.
 RESULT_SCHEMA = (
     "lane bigint, records bigint, copied_bytes bigint, source_bytes bigint, holes bigint, lag bigint, "
     "failed bigint, stuck bigint, "
@@ -59,7 +59,7 @@ RESULT_ARROW = pa.schema(
 
 
 class ResultRow(Protocol):
-    """What the driver gets back: a :class:`pyspark.sql.Row` with these columns."""
+    """A row that the driver gets back: a :class:`pyspark.sql.Row` with these columns."""
 
     lane: int
     result: str | None
@@ -68,14 +68,14 @@ class ResultRow(Protocol):
 
 @dataclass
 class SliceOutcome:
-    """What a slice of one or more lanes has brought."""
+    """The outcome of a slice of one or more lanes."""
 
     results: list[PartitionResult] = field(default_factory=list)
     lane_errors: dict[int, MigrationError] = field(default_factory=dict)
 
 
 def result_batch(results: Iterable[PartitionResult]) -> pa.RecordBatch:
-    """Results of a lane as one Arrow batch of :data:`RESULT_ARROW`."""
+    """Encode the results of a lane as one Arrow batch of :data:`RESULT_ARROW`."""
     rows = [
         {
             "lane": result.lane,
@@ -94,20 +94,20 @@ def result_batch(results: Iterable[PartitionResult]) -> pa.RecordBatch:
 
 
 def _troubles(error: dict[str, object] | None) -> dict[str, int]:
-    """What a partition, or a lane of which nothing can be said, adds to the metrics."""
+    """Return what a partition, or a lane without results, adds to the metrics."""
     is_final = error is not None and error.get("kind") == "terminal"
     return {"failed": int(is_final), "stuck": int(error is not None and not is_final)}
 
 
 def error_batch(lane: int, error: MigrationError) -> pa.RecordBatch:
-    """The error of a lane as a batch of one row."""
+    """Encode the error of a lane as a batch of one row."""
     row: dict[str, Any] = dict.fromkeys(RESULT_ARROW.names, 0)
     row.update(lane=lane, **_troubles(error.as_dict()), result=None, error=json.dumps(error.as_dict()))
     return pa.RecordBatch.from_pylist([row], schema=RESULT_ARROW)
 
 
 def read_rows(rows: Iterable[ResultRow]) -> SliceOutcome:
-    """What the driver collected, as values again."""
+    """Decode the rows that the driver collected."""
     outcome = SliceOutcome()
     for row in rows:
         if row.result is not None:
@@ -141,7 +141,7 @@ class LaneReader(DataSourceReader):  # type: ignore[misc]
         self._slice_number = int(options.get("slice", "0"))
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One per group of lanes."""
+        """Return one partition per group of lanes."""
         return [LanePartition(group, self._slice_number) for group in self._groups]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -150,24 +150,24 @@ class LaneReader(DataSourceReader):  # type: ignore[misc]
 
 
 class LaneStreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """One slice after the other, until the driver says that there are no more."""
+    """Offers one slice after another until the driver has finished."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._groups = _groups(options)
         self._finished_file = Path(options["finished_file"])
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """No slice yet."""
+        """Return the offset before the first slice."""
         return {"slice": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        """The slice after ``start``; ``start`` itself when the driver has finished, which makes no micro-batch."""
+        """Return the slice after ``start``, or ``start`` itself (no micro-batch) once the driver has finished."""
         if self._finished_file.exists():
             return start
         return {"slice": start["slice"] + 1}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """One per slot. A restarted query may ask for several slices at once: they become one."""
+        """Return one partition per slot. A restarted query may request several slices at once: they become one."""
         if start["slice"] >= end["slice"]:
             return []
         return [LanePartition(group, end["slice"]) for group in self._groups]
@@ -178,7 +178,7 @@ class LaneStreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
 
 class KafkaLanes(DataSource):  # type: ignore[misc]
-    """Registered by :func:`~.session.build_session`."""
+    """The data source, registered by :func:`~.session.build_session`."""
 
     @classmethod
     def name(cls) -> str:
@@ -186,15 +186,15 @@ class KafkaLanes(DataSource):  # type: ignore[misc]
         return NAME
 
     def schema(self) -> StructType | str:
-        """(lane, slice)."""
+        """Return the schema (lane, slice)."""
         return WORK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For batch reads: the seed and the content check."""
+        """Return the reader for batch reads: the seed and the content check."""
         return LaneReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """For Structured Streaming: the tail."""
+        """Return the reader for Structured Streaming: the tail."""
         return LaneStreamReader(self.options)
 
 
@@ -208,14 +208,14 @@ def _rows(partition: InputPartition) -> Iterator[tuple[Any, ...]]:
 
 
 def lanes_option(groups: Sequence[Sequence[int]]) -> str:
-    """The value of the option ``lanes``."""
+    """Return the value of the option ``lanes``."""
     return json.dumps([sorted(group) for group in groups])
 
 
 def group_lanes(weights: Mapping[int, int], slots: int) -> list[list[int]]:
-    """Spread lanes over at most ``slots`` groups so that the heaviest group is light (largest first, then lane number).
+    """Spread lanes over at most ``slots`` groups of similar weight (largest lane first, then by lane number).
 
-    :param weights: lane to its bytes; lanes of unknown or no size count a little, so that they spread too.
+    :param weights: lane -> its bytes; lanes of unknown or zero size count a little, so that they are spread too.
     """
     groups: list[list[int]] = [[] for _ in range(max(1, min(slots, len(weights))))]
     loads = [0] * len(groups)

@@ -1,8 +1,9 @@
 """The tail's driver: a Structured Streaming query whose micro-batches are slices.
 
-In a slice each slot drives its lanes without pause, so latency is the wire's; the seam between two slices is what the
-slowest records pay. Results are merged after each slice. The query ends by itself once the coordinator says that every
-partition has reached its stop offset. Spark's checkpoint folder is disposable: the target is the checkpoint.
+In a slice each slot drives its lanes without pause, so the latency is that of the wire; only the slowest records also
+wait for the gap between two slices. Results are merged after each slice. The query ends by itself once the coordinator
+has finished: every partition has then reached its stop offset. Spark's checkpoint folder is disposable: the target is
+the checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _POLL_SECONDS = 0.5
 class TailDriver:
     """Runs a copy job as a stream of slices.
 
-    :param run: what a task does with a lane; tests put their own here.
+    :param run: what a task does with a lane; tests pass their own function.
     """
 
     def __init__(
@@ -51,16 +52,16 @@ class TailDriver:
         self._function: ArrowFunction = make_copy_slice(pointer, run)
         self._merger = Merger(coordinator)
         self._failure: BaseException | None = None
-        #: slices that were taken in
+        #: number of merged slices
         self._merged = 0
-        #: when the slice that runs has begun, for all lanes (monotonic clock)
+        #: when the current slice of all lanes began (monotonic clock)
         self._slice_began = time.monotonic()
 
     def run(self) -> None:
         """Return when the coordinator has finished.
 
         :raises CopyFailed: only failed partitions are left; ``details["partitions"]`` lists all of them.
-        :raises MigrationError: what stopped a lane as a whole.
+        :raises MigrationError: an error stopped a whole lane.
         :raises SparkJobFailed: Spark gave up a task, or the query.
         """
         failures = 0
@@ -70,15 +71,15 @@ class TailDriver:
             try:
                 self._query()
             except SparkJobFailed as error:
-                # A lost process beside the tasks (the query's own Python planner) ends the query: start another one.
+                # Losing a process other than the tasks (the query's own Python planner) ends the query: restart it.
                 failures = 1 if self._merged > merged else failures + 1
                 if failures >= MAX_SPARK_FAILURES:
                     raise
-                log.warning("The streaming query is started again: %s", error)
+                log.warning("The streaming query is restarted: %s", error)
         self._coordinator.check()
 
     def _query(self) -> None:
-        """One streaming query, until it is finished or fails."""
+        """Run one streaming query until it is finished or fails."""
         folder = Path(tempfile.mkdtemp(prefix="kafka-migration-tail-"))
         finished_file = folder / "finished"
         self._failure = None
@@ -95,7 +96,7 @@ class TailDriver:
             raise SparkJobFailed(
                 "the streaming query was stopped before every partition had reached its stop offset",
                 where=Where(migration_id=self._job.migration_id, phase=self._job.name),
-                next_step="clear the task: the tail goes on from where the target ends",
+                next_step="clear the task: the tail continues from the target's log ends",
             )
 
     def _start(self, folder: Path, finished_file: Path) -> StreamingQuery:
@@ -127,7 +128,7 @@ class TailDriver:
         )
 
     def _merge(self, frame: DataFrame, number: int, finished_file: Path) -> None:
-        """Runs the slice of a micro-batch and takes in what it brought. Spark calls it in a thread of its own."""
+        """Run the slice of a micro-batch and merge its outcome. Spark calls this in its own thread."""
         try:
             with spark_errors(f"slice {number + 1} of the tail of {self._job.migration_id}"):
                 outcome = read_rows(frame.collect())
@@ -139,7 +140,7 @@ class TailDriver:
             elif pause:
                 time.sleep(pause)
         except BaseException as error:
-            # Spark wraps what it gets into text; the driver wants the error itself.
+            # Spark turns exceptions into text; the driver needs the error itself.
             self._failure = error
             raise
 
@@ -154,11 +155,11 @@ class TailDriver:
 
 
 def run_job(arguments: JobArguments) -> None:
-    """The tail as its Spark main runs it."""
+    """Run the tail: the function of its Spark main."""
     with copy_job(arguments) as (session, job, coordinator):
         TailDriver(session, job, arguments.pointer, coordinator).run()
 
 
 def main() -> int:
-    """``spark_jobs/tail.py``."""
-    return run_main(run_job, "Copies the partitions of a job until it is told where to stop, and that is reached.")
+    """Run ``spark_jobs/tail.py``."""
+    return run_main(run_job, "Copies the partitions of a job until stop offsets are set and all of them are reached.")

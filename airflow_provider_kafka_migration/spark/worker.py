@@ -1,4 +1,4 @@
-"""What a Spark task is told: where the job document lies and how to get at the secrets. Small, and without secrets."""
+"""What a Spark task gets (where the job document is and how to resolve secrets, but no secrets) and what it runs."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ from airflow_provider_kafka_migration.storage.s3 import S3Config
 
 # -- worker process ---------------------------------------------------------------------------------------------------
 #
-# A Python worker must not outlive its parent: a copier without a driver would be nobody's.
+# A Python worker must not outlive its parent: no driver would control the copier.
 #
-# Three nets: Linux' parent-death signal, a look at the parent before each step of the slice, and the slice's deadline.
+# Three safeguards: Linux's parent-death signal, a check of the parent before each step of the slice, and the slice's
+# deadline.
 
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> bool:
-    """Ask the kernel for SIGKILL when the process dies that forked this one. Linux only.
+    """Ask the kernel to send SIGKILL when the process that forked this one dies. Linux only.
 
-    The signal is sent when the *thread* that forked ends. PySpark's daemon forks in its only thread; without the
-    daemon the parent is a pooled thread of the JVM, which may end while its process lives, so then nothing is asked.
+    The kernel sends the signal when the *thread* that forked ends. PySpark's daemon forks in its only thread. Without
+    the daemon the parent is a pooled thread of the JVM, which may end while its process lives; the signal is then not
+    set.
 
     :returns: whether the signal is set.
     """
@@ -58,7 +60,7 @@ def die_with_parent() -> bool:
         return False
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         return False
-    if os.getppid() != parent:  # it died between the two calls, and no signal will come
+    if os.getppid() != parent:  # the parent died between the two calls, so no signal will come
         os.kill(os.getpid(), signal.SIGKILL)
     return True
 
@@ -71,13 +73,13 @@ def _is_single_threaded_python(pid: int) -> bool:
 
 
 class ParentWatch:
-    """Tells whether the parent of this process has died since the watch began. One cheap system call per look."""
+    """Detects whether this process's parent has died since the watch began. One cheap system call per check."""
 
     def __init__(self) -> None:
         self._parent = os.getppid()
 
     def orphaned(self) -> bool:
-        """True once another process has taken this one over."""
+        """Return True once another process has become the parent of this one."""
         return os.getppid() != self._parent
 
 
@@ -86,7 +88,7 @@ class ParentWatch:
 
 _D = TypeVar("_D", bound=Document)
 
-#: What the references file may hold: librdkafka keys of the clusters, and S3 settings.
+#: What the references file may contain: librdkafka keys of the clusters, and S3 settings.
 ROLES = ("source", "target", "storage")
 
 #: Schemes that a process without Airflow can resolve.
@@ -95,9 +97,9 @@ _SCHEMES = ("env", "file")
 
 @dataclass(frozen=True)
 class JobReferences:
-    """How executors get connections. Never holds a secret, so Spark may ship, log and show it.
+    """How executors get connections. Never contains a secret, so Spark may ship, log and show it.
 
-    The document behind it is JSON, ``{"source": ..., "target": ..., "storage": ...}``; each value is an object
+    The referenced document is JSON, ``{"source": ..., "target": ..., "storage": ...}``; each value is an object
     (librdkafka keys, S3 settings), a reference to one (``env:NAME``, ``file:PATH``), or null.
 
     :param document: reference to the document: ``file:PATH`` (mode 0600) or ``env:NAME``.
@@ -110,10 +112,10 @@ class JobReferences:
 
     @classmethod
     def open(cls, reference: str, resolver: Resolver | None = None) -> JobReferences:
-        """Read the document once, on the driver, so that a mistake is seen before any task starts.
+        """Read the document once, on the driver, so that a mistake is found before any task starts.
 
         :param reference: ``env:NAME``, ``file:PATH``, or the path of the file.
-        :raises ConnectionInvalid: unreadable, readable by other users, or of a wrong shape.
+        :raises ConnectionInvalid: the document is unreadable, readable by other users, or malformed.
         """
         document = reference if split_reference(reference)[0] in _SCHEMES else f"file:{reference}"
         values = _read(document, resolver or Resolver())
@@ -124,7 +126,7 @@ class JobReferences:
     def resolve(self, resolver: Resolver | None = None) -> dict[str, Any]:
         """``{"source": {...} | None, "target": {...} | None, "storage": {...} | None}``, with secrets.
 
-        :raises ConnectionInvalid: a reference that this machine cannot resolve.
+        :raises ConnectionInvalid: this machine cannot resolve a reference.
         """
         resolver = resolver or Resolver()
         values = json.loads(self.inline) if self.inline else _read(self.document, resolver)
@@ -141,7 +143,7 @@ def _read(document: str, resolver: Resolver) -> dict[str, Any]:
     if unknown or wrong:
         # Values are never quoted: they may be secrets.
         problems = [f"{key} is unknown" for key in unknown] + [
-            f"{role} is no object and no reference" for role in wrong
+            f"{role} is neither an object nor a reference" for role in wrong
         ]
         raise ConnectionInvalid(
             f"the references document has mistakes: {'; '.join(problems)}",
@@ -153,7 +155,7 @@ def _read(document: str, resolver: Resolver) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JobPointer:
-    """Where the job document lies, and the references it needs.
+    """Where the job document is, and the references it needs.
 
     :param location: ``s3://bucket/prefix`` or ``file:///folder``.
     :param key: key of the document below the location.
@@ -164,24 +166,24 @@ class JobPointer:
     references: JobReferences
 
     def store(self, secrets: Mapping[str, Any]) -> ObjectStore:
-        """The store that holds the document.
+        """Open the store that contains the document.
 
-        :param secrets: what :meth:`JobReferences.resolve` gave.
+        :param secrets: the result of :meth:`JobReferences.resolve`.
         """
         settings = secrets.get("storage")
         return open_store(self.location, S3Config.from_dict(settings) if settings else None)
 
     def read(self, kind: type[_D], store: ObjectStore) -> _D:
-        """The document.
+        """Read the document.
 
-        :raises JobMissing: it is not there.
+        :raises JobMissing: it does not exist.
         :raises DocumentUnreadable: it is not of this kind.
         """
         data = store.get(self.key)
         where = Where(path=f"{self.location}/{self.key}")
         if data is None:
             raise JobMissing(
-                "there is no job document",
+                "the job document does not exist",
                 where=where,
                 next_step="run the phase that writes it first, and check --job-location and --job-key",
             )
@@ -189,7 +191,7 @@ class JobPointer:
             return kind.parse(data)
         except ValidationError as error:
             raise DocumentUnreadable(
-                f"the job document has {error.error_count()} mistakes, the first: {error.errors()[0]['msg']}",
+                f"the job document has {error.error_count()} mistakes; the first is: {error.errors()[0]['msg']}",
                 where=where,
                 next_step="write it again by clearing the phase; driver and executors must run the same version",
             ) from None
@@ -197,10 +199,10 @@ class JobPointer:
 
 # -- slice function ---------------------------------------------------------------------------------------------------
 #
-# What a Spark task does: take the lanes of its rows, drive each for one slice, give their results back as rows.
+# What a Spark task does: take the lanes of its rows, drive each for one slice, and return their results as rows.
 #
-# The bytes go through sockets that the task opens itself. A lost task is tried again by Spark; it waits for the lease
-# of the former attempt and goes on from the target's end, so trying again is always safe.
+# The bytes go through sockets that the task opens itself. Spark retries a lost task; the new attempt waits for the
+# lease of the previous one and continues from the target's log end, so retrying is always safe.
 
 
 #: (job, lane, secrets, attempt, stop) -> a result per partition; blocks for one slice.
@@ -211,16 +213,16 @@ ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def run_lane(
     job: CopyJob, lane: CopyLane, secrets: dict[str, Any], attempt: int, stop: Callable[[], bool]
 ) -> list[PartitionResult]:
-    """One slice of a lane with clients of its own."""
+    """Run one slice of a lane with its own clients."""
     return run_slice(job, lane, clients=Clients(secrets), attempt=attempt, stop=stop)
 
 
 def make_copy_slice(
     pointer: JobPointer, run: RunLane = run_lane, left: Sequence[tuple[str, int]] | None = None
 ) -> ArrowFunction:
-    """The function for ``mapInArrow``: rows of ``WORK_SCHEMA`` in, rows of ``RESULT_SCHEMA`` out.
+    """Return the function for ``mapInArrow``: rows of ``WORK_SCHEMA`` in, rows of ``RESULT_SCHEMA`` out.
 
-    :param left: partitions that are not over yet; None: all of the lanes'.
+    :param left: partitions that are not finished yet; None: all partitions of the lanes.
     """
     wanted = None if left is None else frozenset(left)
 
@@ -234,9 +236,9 @@ def make_copy_slice(
 def drive_lanes(
     pointer: JobPointer, lanes: list[int], run: RunLane, wanted: frozenset[tuple[str, int]] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Drive some lanes at once, each in a thread; a batch of rows as soon as a lane has ended its slice.
+    """Drive some lanes in parallel, each in a thread; yield a batch of rows whenever a lane has ended its slice.
 
-    A :class:`MigrationError` of a lane is data: the driver decides. Anything else fails the task, and Spark retries.
+    A :class:`MigrationError` of a lane is data: the driver decides. Any other error fails the task, and Spark retries.
     """
     if not lanes:
         return
@@ -268,12 +270,12 @@ def drive_lanes(
             for future in as_completed(futures):
                 yield future.result()
         finally:
-            # A cancelled task closes this generator: the other lanes end their slices before the process goes on.
+            # A cancelled task closes this generator: the other lanes end their slices before the process continues.
             ended.set()
 
 
 def _open_job(pointer: JobPointer) -> tuple[dict[str, Any], CopyJob]:
-    """Secrets and job, read in each slice: a tail takes up partitions that appear while it runs."""
+    """Read secrets and job, in each slice: a tail takes up partitions that appear while it runs."""
     secrets = pointer.references.resolve()
     return secrets, pointer.read(CopyJob, pointer.store(secrets))
 

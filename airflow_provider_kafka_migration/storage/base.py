@@ -1,4 +1,4 @@
-"""What the product needs of an object store: create-only puts, ordered lists, locked objects, nothing else."""
+"""The object store interface that the product needs: create-only puts, ordered lists, locked objects, nothing else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 from airflow_provider_kafka_migration.errors import StorageRefused, Where
 
-#: Content to be stored; a bytearray must not change meanwhile.
+#: Content to be stored; a bytearray must not change while it is being stored.
 Bytes = bytes | bytearray
 
 
@@ -31,50 +31,50 @@ class ObjectStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """Where the store is, for people: ``s3://bucket/prefix`` or ``file:///folder``."""
+        """The location of the store, for people: ``s3://bucket/prefix`` or ``file:///folder``."""
 
     def put_new(self, key: str, data: Bytes, *, sha256: str | None = None) -> None:
-        """Create an object; raise :class:`~..errors.ObjectExists` if it is already there.
+        """Create an object; raise :class:`~..errors.ObjectExists` if it already exists.
 
-        :param sha256: of the content, in hex, if it is known: then no other checksum is computed.
+        :param sha256: SHA-256 of the content, in hex, if known: then no other checksum is computed.
         """
 
     def put(self, key: str, data: Bytes) -> None:
-        """Write an object, replacing what was there."""
+        """Write an object, replacing an existing one."""
 
     def put_locked(self, key: str, data: bytes, retain_until: datetime, *, new: bool = False) -> bool:
         """Write an object that nobody can delete before ``retain_until`` (S3 Object Lock, COMPLIANCE mode).
 
-        Where the store cannot lock objects, it is written without a lock.
+        Where the store cannot lock objects, the object is written without a lock.
 
         :param retain_until: a time with a time zone.
-        :param new: create-only, as :meth:`put_new`.
+        :param new: create-only, like :meth:`put_new`.
         :returns: whether the lock was applied.
         """
 
     def get(self, key: str) -> bytes | None:
-        """The content, or ``None`` if there is no such object."""
+        """Return the content, or ``None`` if the object does not exist."""
 
     def list(self, prefix: str = "", *, start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Objects whose key starts with ``prefix``, in ascending order of their keys (as UTF-8 bytes)."""
+        """List objects whose key starts with ``prefix``, in ascending order of their keys (as UTF-8 bytes)."""
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
 #
-# Rules for keys, the same in every store.
+# Rules for keys; they are the same in every store.
 
 
 #: S3's limit for a key, in bytes of UTF-8.
 MAX_KEY_BYTES = 1024
 
-#: Files of a local store that are being written; no object can have such a name.
+#: Prefix of files that a local store is writing; no object can have such a name.
 TEMPORARY_PREFIX = ".tmp-"
 
 
 def check_key(key: str) -> str:
-    """Return the key; raise :class:`StorageRefused` for one that would leave the store or not survive it.
+    """Return the key; raise :class:`StorageRefused` if it would leave the store or could not be stored unchanged.
 
-    Good keys are relative, use ``/``, have no empty, ``.`` or ``..`` parts and at most 1024 bytes.
+    Valid keys are relative, use ``/``, and have no empty, ``.`` or ``..`` parts and at most 1024 bytes.
     """
     parts = key.split("/")
     bad = any(part in ("", ".", "..") or part.startswith(TEMPORARY_PREFIX) or "\0" in part for part in parts)

@@ -1,4 +1,4 @@
-"""An object store in a folder: for trials, tests and the CLI. Durable and safe among processes of one machine."""
+"""An object store in a folder, for trials, tests and the CLI. Durable, and safe among processes of one machine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _REFUSED = {
     errno.EPERM: "check the owner and the mode of the folder; the file system must support hard links",
     errno.EROFS: "use a folder that is not mounted read-only",
     errno.ENAMETOOLONG: "use a shorter prefix",
-    errno.ENOTDIR: "an object and a folder want the same name; use another folder",
-    errno.EEXIST: "an object and a folder want the same name; use another folder",
-    errno.EISDIR: "an object and a folder want the same name; use another folder",
-    errno.ENOTSUP: "the file system has no hard links, so it cannot create an object exactly once; use another or S3",
+    errno.ENOTDIR: "an object and a folder need the same name; use another folder",
+    errno.EEXIST: "an object and a folder need the same name; use another folder",
+    errno.EISDIR: "an object and a folder need the same name; use another folder",
+    errno.ENOTSUP: "the file system lacks hard links and cannot create an object exactly once; use another one or S3",
 }
 
 
@@ -32,8 +32,8 @@ class LocalStore:
     """A folder as :class:`~.base.ObjectStore`.
 
     An object is written to a temporary file (``O_EXCL``), flushed to disk and then given its name: by a link, which
-    fails if the name is taken (:meth:`put_new`), or by an atomic replace (:meth:`put`). So a reader never sees half
-    an object, and of many creators of one key exactly one wins, whatever is killed.
+    fails if the name is taken (:meth:`put_new`), or by an atomic replace (:meth:`put`). A reader therefore never sees
+    half an object, and exactly one of many creators of one key wins, whatever is killed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -55,9 +55,9 @@ class LocalStore:
                 os.link(temporary, path)
             except FileExistsError:
                 raise ObjectExists(
-                    "the object is already there",
+                    "the object already exists",
                     where=Where(path=f"{self.uri}/{key}"),
-                    next_step="read it and decide",
+                    next_step="read the existing object and decide how to proceed",
                 ) from None
 
     def put(self, key: str, data: Bytes) -> None:
@@ -67,11 +67,11 @@ class LocalStore:
             os.replace(temporary, path)
 
     def put_locked(self, key: str, data: bytes, retain_until: datetime, *, new: bool = False) -> bool:
-        """Write without a lock: a folder has none. Always ``False``."""
+        """Write without a lock, which a folder does not support. Always returns ``False``."""
         if retain_until.tzinfo is None:
             raise ValueError("retain_until needs a time zone")
         (self.put_new if new else self.put)(key, data)
-        log.warning("%s/%s is not locked: a folder cannot keep objects from being deleted", self.uri, key)
+        log.warning("%s/%s is not locked: a folder cannot prevent the deletion of objects", self.uri, key)
         return False
 
     def get(self, key: str) -> bytes | None:
@@ -89,7 +89,7 @@ class LocalStore:
         start = self._path(folder) if folder else self.folder
         after = start_after.encode() if start_after is not None else b""
         with self._errors(prefix):
-            # Followers list again and again: a file is looked at only if its name is wanted.
+            # Followers list the folder repeatedly: a file's size is read only if its name matches.
             keys = (key for key in self._keys(start) if key.startswith(prefix) and key.encode() > after)
             found = [self._info(key) for key in sorted(keys, key=str.encode)]
         return iter([info for info in found if info is not None])
@@ -112,7 +112,7 @@ class LocalStore:
 
     @contextmanager
     def _temporary(self, path: Path, data: Bytes) -> Iterator[Path]:
-        """A flushed file beside ``path`` with the data; its name is gone afterwards, the folder flushed."""
+        """Write the data to a flushed temporary file next to ``path``; afterwards remove it and flush the folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.parent / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         try:
@@ -132,7 +132,7 @@ class LocalStore:
             yield
         except OSError as error:
             where = Where(path=f"{self.uri}/{key}")
-            what = f"the file system refused: {error.strerror}"
+            what = f"the file system refused the operation: {error.strerror}"
             if error.errno in _REFUSED:
                 raise StorageRefused(what, where=where, next_step=_REFUSED[error.errno]) from error
             raise StorageUnavailable(
@@ -141,13 +141,13 @@ class LocalStore:
 
 
 def _unless_absent(error: OSError) -> None:
-    """A folder that is not there holds nothing; one that cannot be read must not look empty."""
+    """Ignore a missing folder, which contains nothing; raise for an unreadable one, which must not look empty."""
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the names in a folder durable, too."""
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Locations: ``s3://bucket/prefix`` and ``file:///folder``."""
+"""Opens stores by location: ``s3://bucket/prefix`` or ``file:///folder``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
 
 
 def split_s3_uri(uri: str) -> tuple[str, str]:
-    """``s3://bucket/some/prefix/`` -> ``("bucket", "some/prefix")``.
+    """Split ``s3://bucket/some/prefix/`` into ``("bucket", "some/prefix")``.
 
-    :raises SpecInvalid: not such a URI.
+    :raises SpecInvalid: the text is not such a URI.
     """
     scheme, separator, rest = uri.partition("://")
     bucket, _, prefix = rest.partition("/")
     if scheme != "s3" or not separator or not bucket:
         raise _invalid("expected s3://bucket/prefix")
     if "@" in bucket or ":" in bucket:
-        raise _invalid("s3://bucket/prefix takes no credentials and no port")
+        raise _invalid("s3://bucket/prefix must not contain credentials or a port")
     return bucket, prefix.strip("/")
 
 
 def open_store(uri: str, s3_config: S3Config | None = None) -> ObjectStore:
-    """The store at a location. Nothing is read or written yet.
+    """Open the store at a location. Nothing is read or written yet.
 
-    :raises SpecInvalid: any other kind of location. It is not quoted: a wrong one may hold credentials.
+    :raises SpecInvalid: any other kind of location. The error does not quote it: a wrong one may contain credentials.
     """
     scheme = uri.partition("://")[0]
     if scheme == "s3":

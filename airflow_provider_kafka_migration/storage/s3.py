@@ -1,4 +1,4 @@
-"""S3 as object store, by boto3. Create-only puts are ``If-None-Match: *``, so that S3 itself is the judge of races."""
+"""An object store on S3, with boto3. Create-only puts use ``If-None-Match: *``, so that S3 itself decides races."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 # -- s3 errors --------------------------------------------------------------------------------------------------------
 #
-# S3's and botocore's errors as ours: which are worth another try, and what a person should do about the others.
+# Translates S3's and botocore's errors to ours: which are worth a retry, and what a person should do about the others.
 
 
-#: Answers that the same request may not get again a moment later.
+#: Answers that the same request may not get again a moment later, so that a retry may help.
 RETRIABLE_CODES = frozenset(
     {
         "ConditionalRequestConflict",
-        # Keys that are renewed while we wait: of a role, a profile or a file, or a token replaced in the connection.
+        # Keys may be renewed while we wait: those of a role, a profile or a file, or a token in the connection.
         "ExpiredToken",
         "ExpiredTokenException",
         "InternalError",
@@ -77,12 +77,12 @@ _CREDENTIALS = "check the credentials of the storage connection, or the machine'
 
 _EXPIRED = (
     "the session token has expired: give the storage connection a role, whose keys are renewed, or put a new token "
-    "into it; a running task takes it within a minute, a failed one is cleared"
+    "into it; a running task uses it within a minute; a failed task must be cleared"
 )
 
 _THROTTLED = (
     "ask less of the bucket: lower seed.lanes, seed.max_concurrent_partitions or max_bytes_per_second, raise "
-    "seed.segment_max_bytes; or ask its owner for more; then clear the task"
+    "seed.segment_max_bytes; or ask its owner for a higher limit; then clear the task"
 )
 
 _NEXT_STEPS = {
@@ -102,60 +102,60 @@ _NEXT_STEPS = {
     "ExpiredToken": _EXPIRED,
     "ExpiredTokenException": _EXPIRED,
     "TokenRefreshRequired": _EXPIRED,
-    "CredentialRetrievalError": "check that the role of the storage connection, or the machine's AWS identity, can "
-    "still be had (STS, metadata service); it is tried again, and the log has the reason",
-    "RequestTimeTooSkewed": "set this machine's clock: it differs from the object store's",
+    "CredentialRetrievalError": "check that the role of the storage connection, or the machine's AWS identity, is "
+    "still available (STS, metadata service); the request is retried, and the log has the reason",
+    "RequestTimeTooSkewed": "set this machine's clock: it differs from the object store's clock",
     "PermanentRedirect": "set region_name to the bucket's region",
     "AuthorizationHeaderMalformed": "set region_name to the bucket's region",
     "IllegalLocationConstraintException": "set region_name to the bucket's region",
     "ParamValidationError": "correct the bucket's name in the spec's storage section",
-    "SSLError": "check the certificate of endpoint_url; verify takes the path of a CA bundle",
+    "SSLError": "check the certificate of endpoint_url; set verify to the path of a CA bundle",
     "NotImplemented": "use an object store that supports If-None-Match on PutObject",
 }
 
-#: What a request may end with: botocore wraps its transport's errors, except those of reading the body of an answer.
+#: What a request may raise: botocore wraps transport errors, except those of reading the body of an answer.
 REQUEST_ERRORS = (BotoCoreError, ClientError, HTTPError)
 
-#: Transport errors: the request may or may not have been done.
+#: Transport errors: the request may or may not have been executed.
 _TRANSPORT = (ConnectionError, HTTPClientError, IncompleteReadError, ResponseStreamingError, HTTPError)
 
-#: Nothing was sent: whoever gives the keys (STS, a metadata service, a file) did not answer just now.
+#: Nothing was sent: the provider of the keys (STS, a metadata service, a file) did not answer.
 _NO_KEYS_NOW = (CredentialRetrievalError,)
 
 
 def code_of(error: BaseException) -> str:
-    """S3's error code, or the class name of an error that has none. ``str(error)`` is avoided: it may be long."""
+    """Return S3's error code, or the class name of an error without one. ``str(error)`` is avoided: it may be long."""
     if isinstance(error, ClientError):
         return str(error.response.get("Error", {}).get("Code") or "Unknown")
     return type(error).__name__
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status of S3's answer, 0 without one."""
+    """Return the HTTP status of S3's answer, 0 without one."""
     if isinstance(error, ClientError):
         return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
     return 0
 
 
 def is_retriable(error: BaseException) -> bool:
-    """Whether the same request may succeed a moment later."""
+    """Return whether the same request may succeed a moment later."""
     if isinstance(error, ClientError):
         return code_of(error) in RETRIABLE_CODES or status_of(error) in (429, 500, 502, 503, 504)
     return isinstance(error, (*_TRANSPORT, *_NO_KEYS_NOW))
 
 
 def is_precondition_failed(error: BaseException) -> bool:
-    """``If-None-Match: *`` met an existing object."""
+    """Return whether ``If-None-Match: *`` failed because the object exists."""
     return code_of(error) in ("PreconditionFailed", "412") or status_of(error) == 412
 
 
 def is_missing_key(error: BaseException) -> bool:
-    """There is no such object (but the bucket is there)."""
+    """Return whether the object does not exist (but the bucket does)."""
     return code_of(error) == "NoSuchKey"
 
 
 def is_lock_refused(error: BaseException) -> bool:
-    """The bucket, the service or the identity cannot lock objects; the same put without a lock may work."""
+    """Return whether the bucket, service or identity cannot lock objects; the same put without a lock may work."""
     code = code_of(error)
     if code in ("InvalidRequest", "InvalidArgument", "MalformedXML") and isinstance(error, ClientError):
         return "lock" in str(error.response.get("Error", {}).get("Message", "")).lower()
@@ -165,13 +165,13 @@ def is_lock_refused(error: BaseException) -> bool:
 def as_ours(
     error: BotoCoreError | ClientError | HTTPError, *, bucket: str, endpoint: str | None, path: str
 ) -> MigrationError:
-    """The error to raise for one of botocore's. Names the bucket, never credentials."""
+    """Return the error to raise for one of botocore's errors. It names the bucket, never credentials."""
     service = f" at {endpoint}" if endpoint else ""
     where = Where(path=path)
     code = code_of(error)
     if is_retriable(error):
         return StorageUnavailable(
-            f"S3{service} did not do what was asked of bucket {bucket}: {code}, also not when tried again",
+            f"a request to S3{service} for bucket {bucket} failed, also when retried: {code}",
             where=where,
             next_step=_NEXT_STEPS.get(code, "check the network and the object store's health, then clear the task"),
             details={"code": code, "bucket": bucket},
@@ -179,14 +179,14 @@ def as_ours(
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         what, next_step = f"no usable AWS credentials for bucket {bucket}", _CREDENTIALS
     else:
-        what = f"S3{service} refused for bucket {bucket}: {code}"
+        what = f"S3{service} refused a request for bucket {bucket}: {code}"
         next_step = _NEXT_STEPS.get(code, "check the storage connection and the bucket")
     return StorageRefused(what, where=where, next_step=next_step, details={"code": code, "bucket": bucket})
 
 
 # -- s3 config --------------------------------------------------------------------------------------------------------
 #
-# How S3 is reached. All fields are optional: without them boto3's own chain applies (environment, profile, role).
+# How to reach S3. All fields are optional: without them boto3's own chain applies (environment, profile, role).
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ class S3Config:
     :param endpoint_url: for services other than AWS; then path-style addressing is used.
     :param verify: ``False`` turns TLS verification off, a string is the path of a CA bundle.
     :param credentials_file: JSON with ``aws_access_key_id``, ``aws_secret_access_key`` and ``aws_session_token`` that
-        somebody replaces before the keys end; it is read again when it changes, and wins over the keys here.
-    :param read_keys: gives the keys that hold now, for credentials that this process renews itself. It wins over
-        both, belongs to this process, and is no part of the settings as data.
+        another program replaces before the keys expire; it is reread when it changes, and wins over the keys here.
+    :param read_keys: returns the current keys, for credentials that this process renews itself. It wins over both,
+        belongs to this process, and is not part of the settings as data.
     """
 
     endpoint_url: str | None = None
@@ -214,12 +214,12 @@ class S3Config:
         if bool(self.aws_access_key_id) != bool(self.aws_secret_access_key):
             raise ConnectionInvalid(
                 "the S3 settings have only one of aws_access_key_id and aws_secret_access_key",
-                next_step="give both, or neither to use the machine's own AWS identity",
+                next_step="set both, or neither to use the machine's own AWS identity",
             )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> S3Config:
-        """Settings from a mapping (a secret reference's JSON); empty values count as not given.
+        """Read settings from a mapping (a secret reference's JSON); empty values count as not given.
 
         :raises ConnectionInvalid: unknown keys or values of a wrong type. Values are never quoted: they are secrets.
         """
@@ -234,12 +234,12 @@ class S3Config:
             key for key, value in given.items() if not isinstance(value, (str, bool) if key == "verify" else str)
         )
         if wrong:
-            raise ConnectionInvalid(f"S3 settings that are not text: {', '.join(wrong)}", next_step="give text")
+            raise ConnectionInvalid(f"S3 settings that are not text: {', '.join(wrong)}", next_step="use text")
         return cls(**given)
 
     @classmethod
     def of(cls, resolver: Resolver, reference: str) -> S3Config:
-        """Settings behind a reference, with a way to renew credentials that end.
+        """Resolve the settings of a reference, with a way to renew credentials that expire.
 
         :raises ConnectionInvalid: the reference cannot be resolved, or its settings cannot be used.
         """
@@ -248,7 +248,7 @@ class S3Config:
         return replace(config, read_keys=renewal) if renewal else config
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields that are set, secrets included: for a secret reference's content, never for a log."""
+        """Return the fields that are set, including secrets: for a secret reference's content, never for a log."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "read_keys"}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -260,33 +260,33 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-#: Tries of one request; with the delays below about 10 seconds of waiting besides the requests themselves.
+#: Attempts of one request; the delays below add about 10 seconds of waiting to the requests themselves.
 MAX_ATTEMPTS = 8
-#: A request is not tried again after so long, however few tries there were: the service answers slowly or not at all.
+#: A request is not retried after this time, however few attempts there were: the service is slow or does not answer.
 MAX_SECONDS = 90.0
 FIRST_DELAY_SECONDS = 0.1
 MAX_DELAY_SECONDS = 3.0
 
-#: Metadata of a created object: tells its creator from others when the answer to the put was lost.
+#: Metadata of a created object: identifies its creator when the answer to the put was lost.
 _CREATOR = "kafka-migration-creator"
 
 _CLIENT_CONFIG = Config(
-    # Tries are ours alone: a hidden second try of a create-only put would meet its own object.
+    # We alone retry: a hidden second attempt of a create-only put would find its own object.
     retries={"mode": "standard", "total_max_attempts": 1},
     connect_timeout=5,
-    # Of silence: a large put is not silent while its body is being sent.
+    # Limits silence: a large put is not silent while its body is being sent.
     read_timeout=30,
     max_pool_connections=32,
-    # The newer checksum trailers are unknown to many S3 services; Content-MD5 is sent instead.
+    # Many S3 services do not know the newer checksum trailers; we send Content-MD5 instead.
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
 
 
 class S3Store:
-    """A bucket and prefix as :class:`~.base.ObjectStore`. May be used by many threads.
+    """A bucket and prefix as :class:`~.base.ObjectStore`. Thread-safe.
 
-    :param sleep: how to wait between tries (seconds); tests give another one.
+    :param sleep: how to wait between attempts (seconds); tests replace it.
     """
 
     def __init__(
@@ -303,7 +303,7 @@ class S3Store:
 
     @property
     def client(self) -> S3Client:
-        """The boto3 client behind it, for questions about the bucket itself."""
+        """The underlying boto3 client, for requests about the bucket itself."""
         return self._client
 
     @property
@@ -320,7 +320,7 @@ class S3Store:
         self._replace(key, data, {})
 
     def put_locked(self, key: str, data: bytes, retain_until: datetime, *, new: bool = False) -> bool:
-        """See :meth:`~.base.ObjectStore.put_locked`. Logs a warning where the lock was refused."""
+        """See :meth:`~.base.ObjectStore.put_locked`. Logs a warning if the lock is refused."""
         if retain_until.tzinfo is None:
             raise ValueError("retain_until needs a time zone")
         lock = {"ObjectLockMode": "COMPLIANCE", "ObjectLockRetainUntilDate": retain_until.astimezone(UTC)}
@@ -328,7 +328,7 @@ class S3Store:
         try:
             write(key, data, lock, refusable=True)
         except _LockRefusedError as refusal:
-            log.warning("%s/%s is written without Object Lock: %s", self.uri, key, refusal)
+            log.warning("%s/%s is written without Object Lock, which was refused: %s", self.uri, key, refusal)
         else:
             return True
         write(key, data, {})
@@ -370,8 +370,8 @@ class S3Store:
     ) -> None:
         """Put with ``If-None-Match: *``.
 
-        A put whose answer was lost may have been done; tried again, it meets its own object. So each creation
-        carries a random mark in the object's metadata, by which 412 is told from "it was me".
+        A put whose answer was lost may have been executed; its retry then finds its own object. Each creation therefore
+        carries a random mark in the object's metadata, which shows after a 412 whether the object is our own.
         """
         mark = secrets.token_hex(16)
         request = self._put_request(key, data, sha256) | extra | {"IfNoneMatch": "*", "Metadata": {_CREATOR: mark}}
@@ -385,9 +385,9 @@ class S3Store:
                 if number > 0 and self._is_mine(request["Key"], mark, data):
                     return
                 raise ObjectExists(
-                    "the object is already there",
+                    "the object already exists",
                     where=Where(path=f"{self.uri}/{key}"),
-                    next_step="read it and decide",
+                    next_step="read the existing object and decide how to proceed",
                 ) from None
 
         self._try(key, attempt)
@@ -407,10 +407,10 @@ class S3Store:
     def _put_request(self, key: str, data: Bytes, sha256: str | None = None) -> dict[str, Any]:
         request = {"Bucket": self.bucket, "Key": self._full_key(key), "Body": data}
         if sha256 is not None:
-            # Services that do not know this header check the body all the same: without Content-MD5 its SHA-256 is
-            # part of the request's signature. MD5 of large segments costs more than sending them.
+            # Services that do not know this header still check the body: without Content-MD5 its SHA-256 is part of
+            # the request's signature. MD5 of large segments costs more than sending them.
             return request | {"ChecksumSHA256": base64.b64encode(bytes.fromhex(sha256)).decode()}
-        # Content-MD5 is the one integrity check that every S3 service knows; Object Lock requires one.
+        # Content-MD5 is the only integrity check that every S3 service knows; Object Lock requires one.
         digest = base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
         return request | {"ContentMD5": digest}
 
@@ -436,28 +436,28 @@ class S3Store:
                     raise as_ours(
                         error, bucket=self.bucket, endpoint=self._endpoint, path=f"{self.uri}/{key}"
                     ) from error
-                log.info("%s/%s: %s, trying again", self.uri, key, code_of(error))
+                log.info("%s/%s: %s, retrying", self.uri, key, code_of(error))
             delay = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**number)
             self._sleep(delay * (0.5 + random.random() / 2))  # noqa: S311 - jitter, not a secret
         raise AssertionError("unreachable")
 
 
 class _LockRefusedError(Exception):
-    """The put was refused because of its lock."""
+    """S3 refused the put because of its lock."""
 
 
 @functools.lru_cache(maxsize=16)
 def _client(config: S3Config, pid: int) -> S3Client:
-    """One client for all stores of a configuration: it is costly to make, and its connections are shared.
+    """Return one client for all stores of a configuration: creating it is costly, and its connections are shared.
 
-    :param pid: this process: a forked child must not use its parent's connections.
+    :param pid: this process; a forked child must not use its parent's connections.
     """
     try:
         session = _session(config)
         return session.client(
             "s3",
             endpoint_url=config.endpoint_url,
-            # Other services than AWS need a region only to sign with.
+            # Services other than AWS need a region only for signing.
             region_name=config.region_name or session.region_name or "us-east-1",
             verify=config.verify,
             config=_CLIENT_CONFIG,
@@ -484,15 +484,15 @@ def _session(config: S3Config) -> boto3.session.Session:
 
 # -- s3 facts ---------------------------------------------------------------------------------------------------------
 #
-# What a bucket says of itself: Object Lock and the store's clock. For prechecks; asks, never writes.
+# Facts about a bucket, for prechecks: Object Lock and the store's clock. Only reads, never writes.
 
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """``None`` where the store does not tell, or is no S3.
+    """Facts about a store; ``None`` where the store does not report them, or is not S3.
 
-    :param is_s3: a bucket, not a folder.
-    :param object_lock: the bucket has Object Lock switched on.
+    :param is_s3: whether it is a bucket, not a folder.
+    :param object_lock: whether the bucket has Object Lock enabled.
     :param clock_skew_seconds: the store's clock minus ours; S3 refuses signatures beyond 15 minutes.
     """
 
@@ -502,7 +502,7 @@ class StoreFacts:
 
 
 def store_facts(store: ObjectStore) -> StoreFacts:
-    """Facts of a store; never raises for what a bucket does not tell."""
+    """Read the facts about a store; never raises for what a bucket does not report."""
     if not isinstance(store, S3Store):
         return StoreFacts(is_s3=False)
     return StoreFacts(True, _object_lock(store), _clock_skew(store))
@@ -524,7 +524,7 @@ def _clock_skew(store: S3Store) -> float | None:
     try:
         answer = store.client.head_bucket(Bucket=store.bucket)["ResponseMetadata"]
     except ClientError as error:
-        # A refusal has a date, too: beyond 15 minutes S3 refuses everything, and that is when it is asked for most.
+        # A refusal has a date too: beyond 15 minutes S3 refuses everything, and then the date is needed most.
         answer = error.response.get("ResponseMetadata", {})  # type: ignore[assignment]
     except REQUEST_ERRORS:
         return None
@@ -532,5 +532,5 @@ def _clock_skew(store: S3Store) -> float | None:
         theirs = parsedate_to_datetime(answer["HTTPHeaders"]["date"]).timestamp()
     except (KeyError, TypeError, ValueError):
         return None
-    # The header counts whole seconds: half a second is the middle of what it may mean.
+    # The header has whole seconds; adding half a second gives the middle of the interval that it may mean.
     return theirs + 0.5 - (before + time.time()) / 2

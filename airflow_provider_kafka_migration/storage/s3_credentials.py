@@ -1,6 +1,6 @@
-"""Credentials that change while a client uses them: of a role that was assumed, or from a file that is kept fresh.
+"""Credentials that change while a client uses them: of an assumed role, or from a file that is kept up to date.
 
-A client asks for its keys at every request, so it never signs with keys that have been replaced.
+A client reads its keys for every request, so it never signs with keys that have been replaced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid, Where
 
 log = logging.getLogger(__name__)
 
-#: How often keys in a file are looked at and replaced. Roles give new keys a quarter of an hour before the old end.
+#: How often keys in a file are checked and replaced. Roles issue new keys 15 minutes before the old ones expire.
 RENEW_SECONDS = 60.0
 
 
@@ -37,7 +37,7 @@ class S3Keys(NamedTuple):
 
     @classmethod
     def of_settings(cls, settings: Mapping[str, Any]) -> S3Keys:
-        """From S3 settings (``aws_access_key_id`` ...).
+        """Read the keys from S3 settings (``aws_access_key_id`` ...).
 
         :raises KeyError: the settings have no keys.
         """
@@ -48,14 +48,14 @@ class S3Keys(NamedTuple):
 
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
-#: Gives the keys that hold now. Called at every request, by many threads: it has to be cheap and safe for threads.
+#: Returns the current keys. Many threads call it, for every request: it must be cheap and thread-safe.
 ReadKeys = Callable[[], Any]
 
 
 class LiveCredentials(Credentials):
-    """Asks for its keys whenever a request is signed.
+    """Reads its keys whenever a request is signed.
 
-    :param read: gives an object with ``access_key``, ``secret_key`` and ``token``.
+    :param read: returns an object with ``access_key``, ``secret_key`` and ``token``.
     """
 
     def __init__(self, read: ReadKeys) -> None:
@@ -63,10 +63,10 @@ class LiveCredentials(Credentials):
         self._read = read
 
     def get_frozen_credentials(self) -> Any:
-        """The keys that hold now.
+        """Return the current keys.
 
-        :raises CredentialRetrievalError: there are none. Any other error becomes this one: whoever sends the request
-            knows it as a reason to try again, and its text may quote what is secret.
+        :raises CredentialRetrievalError: there are none. Any other error becomes this one, because callers treat it as
+            a reason to retry, and the text of the other one may quote secrets.
         """
         try:
             keys = self._read()
@@ -89,14 +89,14 @@ class _Live(CredentialProvider):
 
 
 def live_session(read: ReadKeys) -> Session:
-    """A botocore session that has no other credentials than these."""
+    """Create a botocore session that has no other credentials than these."""
     session = Session()
     session.register_component("credential_provider", CredentialResolver([_Live(read)]))
     return session
 
 
 class KeysFile:
-    """Keys in a file that somebody else replaces: S3 settings as JSON, mode 0600. Read again when the file changes."""
+    """Keys in a file that another program replaces: S3 settings as JSON, mode 0600. Reread when the file changes."""
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
@@ -105,9 +105,9 @@ class KeysFile:
         self._keys: S3Keys | None = None
 
     def __call__(self) -> S3Keys:
-        """The keys of the file; those that were read last when it is gone.
+        """Return the keys of the file; the last ones read if the file no longer exists.
 
-        :raises OSError: it was never there. :raises ValueError: it is not JSON. :raises KeyError: it has no keys.
+        :raises OSError: the file never existed. :raises ValueError: it is not JSON. :raises KeyError: it has no keys.
         """
         with self._lock:
             try:
@@ -123,9 +123,9 @@ class KeysFile:
             return self._keys
 
     def check(self) -> KeysFile:
-        """Look at the file before the first request: later its errors look like ones that pass.
+        """Check the file before the first request: later its errors look transient.
 
-        :raises ConnectionInvalid: it is not there, others may read it, or it has no keys. Nothing of it is quoted.
+        :raises ConnectionInvalid: it does not exist, other users may read it, or it has no keys. It is never quoted.
         """
         where = Where(path=str(self._path))
         try:
@@ -135,31 +135,31 @@ class KeysFile:
             raise ConnectionInvalid(
                 f"credentials_file cannot be read: {error.strerror}",
                 where=where,
-                next_step="correct credentials_file in the storage settings; the file must be there on every worker",
+                next_step="correct credentials_file in the storage settings; the file must exist on every worker",
             ) from None
         except (ValueError, KeyError, TypeError):
             raise ConnectionInvalid(
                 "credentials_file is not JSON with aws_access_key_id and aws_secret_access_key",
                 where=where,
-                next_step="write the keys as one JSON object; replace the file by a rename, so that nobody reads half",
+                next_step="write the keys as one JSON object; replace the file by a rename, so that it is read whole",
             ) from None
         if mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise ConnectionInvalid(
-                "credentials_file holds secrets and other users may read it",
+                "credentials_file contains secrets, but other users may read it",
                 where=where,
-                next_step=f"chmod 600 {self._path}, and let what writes it use that mode",
+                next_step=f"chmod 600 {self._path}, and make the program that writes it use that mode",
             )
         return self
 
 
 def write_keys(path: Path, keys: S3Keys) -> None:
-    """Replace a file of keys, so that no reader ever sees half of it. Only this user may read it."""
+    """Replace a file of keys so that no reader ever sees half of it. Only this user may read it."""
     settings = {
         "aws_access_key_id": keys.access_key,
         "aws_secret_access_key": keys.secret_key,
         "aws_session_token": keys.token,
     }
-    # mkstemp makes the file with mode 0600.
+    # mkstemp creates the file with mode 0600.
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(settings, file)
@@ -167,16 +167,16 @@ def write_keys(path: Path, keys: S3Keys) -> None:
 
 
 def with_keys_file(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """S3 settings whose keys are those of a file."""
+    """Return S3 settings whose keys come from a file."""
     own = {key: value for key, value in settings.items() if key not in _KEYS}
     return {**own, "credentials_file": str(path)}
 
 
 @contextmanager
 def keys_kept_in(path: Path, read: ReadKeys) -> Iterator[None]:
-    """Write keys to a file, and write them again whenever they change, until the block ends.
+    """Write keys to a file, and rewrite them whenever they change, until the block ends.
 
-    :raises Exception: the first keys cannot be had. Later failures are logged and tried again.
+    :raises Exception: the first keys cannot be read. Later failures are logged and retried.
     """
     present = S3Keys(*_three(read()))
     write_keys(path, present)
@@ -190,7 +190,7 @@ def keys_kept_in(path: Path, read: ReadKeys) -> Iterator[None]:
                 if now != last:
                     write_keys(path, now)
                     last = now
-            except Exception as error:  # the text may quote what is secret
+            except Exception as error:  # the text may quote secrets
                 log.warning("The storage credentials for Spark could not be renewed: %s", type(error).__name__)
 
     thread = threading.Thread(target=renew, name="storage-credentials", daemon=True)

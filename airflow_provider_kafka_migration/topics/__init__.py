@@ -1,1 +1,1 @@
-"""Topics on the target: created, configured, taken to the source's log starts, probed; the lag of each."""
+"""Topics on the target: create, configure, move to the source's log starts, probe; and measure each partition's lag."""

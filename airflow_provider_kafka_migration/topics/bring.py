@@ -1,15 +1,15 @@
-"""Topics on the target: created with copy-time settings, taken to the source's log starts, put back in two steps.
+"""Create the target's topics with copy-time settings and move them to the source's log starts.
 
-Idempotent: it looks at the target and the journal and does what is missing, so it may be killed anywhere and run
-again. It never shrinks, never deletes a topic, and refuses topics that hold data of somebody else.
+Idempotent: this module compares the target with the journal and does what is missing, so the process may be killed
+anywhere and run again. It never shrinks or deletes a topic, and it refuses topics that hold another party's data.
 
-Order, with what a crash in between leaves:
+The order, and what a crash after each step leaves:
 
-1. intentions and copy-time settings are journaled (:mod:`~.copy_settings`): nothing has changed yet;
-2. topics are created or adopted (journaled with their ids): one that was created but not journaled is known by
-   the intention, and is empty;
-3. producer ids are taken and journaled: ids that were taken but not journaled are never used;
-4. log starts: fillers are compare-and-append, and what is done shows in the log starts themselves.
+1. Intentions and copy-time settings are journaled (:mod:`~.copy_settings`): nothing has changed yet.
+2. Topics are created or adopted and journaled with their ids. A topic that was created but not journaled is known
+   by its intention, and is empty.
+3. Producer ids are allocated and journaled. Ids that were allocated but not journaled are never used.
+4. Log starts: fillers are compare-and-append, and the log starts themselves show which partitions are done.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ DONE = "topology_copied"
 
 
 def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
-    """Bring the target's topics to what a plan says; the source is not asked.
+    """Bring the target's topics to the state of a plan; the source is not queried.
 
-    :raises TopologyRefused: the policy refuses differences, or some topics could not be made; all are listed.
-    :raises ForeignData: a target topic holds data that is not of this migration.
+    :raises TopologyRefused: the policy refuses differences, or some topics could not be created; the error lists all.
+    :raises ForeignData: a target topic holds data that is not from this migration.
     """
-    context.progress(Progress(PHASE, f"looking at {len(plan.topics)} topics on the target", 0, len(plan.topics)))
+    context.progress(Progress(PHASE, f"checking {len(plan.topics)} topics on the target", 0, len(plan.topics)))
     present = target_topics.read_presence(context, plan)
     target_topics.refuse(context, plan, present)
     settings = copy_settings.save(context, plan, present)
@@ -92,7 +92,7 @@ def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int
 
 
 def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
-    """Topics, configs and log starts on the target; idempotent, as topology_copy is."""
+    """Create topics, configs and log starts on the target for new partitions; idempotent, as topology_copy is."""
     names = {topic for topic, _ in missing}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
     present = target_topics.read_presence(context, part)

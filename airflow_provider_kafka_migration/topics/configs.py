@@ -1,4 +1,4 @@
-"""Topic configs: what the target topic ends with, what it has while it is copied, and the two steps back."""
+"""Topic configs: the final ones on the target, the ones during the copy, and the two steps that restore them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.spec import TopologySection
 
 LONG_MAX = str(2**63 - 1)
 
-#: Topic configs that newer brokers do not know any more, and what became of them.
+#: Topic configs that newer brokers no longer know, and what replaced them.
 DROPPED_SINCE_4 = {
     "message.format.version": "removed in Kafka 4.0: records are always of format 2 there",
     "message.timestamp.difference.max.ms": "replaced by message.timestamp.before.max.ms and .after.max.ms",
@@ -20,8 +20,8 @@ DROPPED_SINCE_4 = {
 }
 MIN_SEGMENT_BYTES_4 = 1024 * 1024
 
-#: What a topic has while it is copied, whatever it has before and after. Old timestamps must be taken as they are,
-#: nothing may be deleted or compacted before the content is proven, and the broker must not recompress.
+#: Configs of every topic while it is copied, whatever its configs before and after. The broker must accept old
+#: timestamps unchanged, must not delete or compact anything before the content is proven, and must not recompress.
 COPY_TIME = {
     "cleanup.policy": "delete",
     "retention.ms": "-1",
@@ -36,13 +36,13 @@ COPY_TIME_TIMESTAMPS = {
 }
 COPY_TIME_TIMESTAMPS_OLD = {"message.timestamp.difference.max.ms": LONG_MAX}
 
-#: Tiered storage (KIP-405): not while copying, and only where brokers have it.
+#: Tiered storage (KIP-405): not set during the copy, and afterwards only where the brokers support it.
 REMOTE = ("remote.", "local.retention.")
 
-#: Records of years pass in minutes while copying: with a short segment.ms (record time) each batch would roll one.
+#: The copy writes years of records in minutes: with a short segment.ms (record time) each batch would roll a segment.
 MIN_SEGMENT_MS = 7 * 24 * 3600 * 1000
 
-#: Put back after the content check only: they delete data.
+#: Restored only after the content check, because they delete data.
 DELETING = (
     "local.retention.bytes",
     "local.retention.ms",
@@ -54,8 +54,8 @@ DELETING = (
     "retention.bytes",
     "retention.ms",
 )
-#: Holds the cleaner back between the two steps. The upper limit has to be set, too: brokers refuse a minimum above it,
-#: and it may come from their own ``log.cleaner.max.compaction.lag.ms``.
+#: Holds the cleaner back between the two steps. The maximum must be set as well: brokers refuse a minimum above it, and
+#: it may come from their own ``log.cleaner.max.compaction.lag.ms``.
 HELD_BACK = {"min.compaction.lag.ms": LONG_MAX, "max.compaction.lag.ms": LONG_MAX}
 
 
@@ -67,11 +67,11 @@ def is_4_or_newer(facts: ClusterFacts) -> bool:
 
 @dataclass(frozen=True)
 class TargetRules:
-    """What is known of topic configs on the target.
+    """What is known about topic configs on the target.
 
     :param facts: the target cluster.
-    :param defaults: what a new topic would have, by config; ``None`` where the target does not tell.
-    :param tiered_storage: whether brokers have remote storage; ``None`` where they do not tell.
+    :param defaults: the defaults of a new topic, by config; ``None`` where the target does not report them.
+    :param tiered_storage: whether the brokers have remote storage; ``None`` where they do not report it.
     """
 
     facts: ClusterFacts
@@ -79,14 +79,14 @@ class TargetRules:
     tiered_storage: bool | None = None
 
     def knows(self, name: str) -> bool | None:
-        """Whether the target has this topic config; ``None`` if nobody knows."""
+        """Whether the target has this topic config; ``None`` if that is unknown."""
         return None if self.defaults is None else name in self.defaults
 
 
 def final_configs(
     source: Configs, target: TargetRules, section: TopologySection, replication_factor: int = -1
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What the target topic ends with, and what is left out or changed with the reason."""
+    """Return the final configs of the target topic, and the configs left out or changed, with the reasons."""
     kept: dict[str, str] = {}
     dropped: dict[str, str] = {}
     wanted = dict(source.overrides)
@@ -105,7 +105,7 @@ def final_configs(
 
 
 def _source_defaults(source: Configs, target: TargetRules) -> dict[str, str]:
-    """Values that the source's topics have by default and the target's would not have (KIP-894, ``source``)."""
+    """Defaults of the source's topics that differ from the target's (KIP-894, ``source``)."""
     return {
         name: item.value
         for name, item in source.values.items()
@@ -135,7 +135,7 @@ def _reason_to_drop(name: str, value: str, target: TargetRules, section: Topolog
 def _map_timestamp_difference(
     wanted: Mapping[str, str], kept: dict[str, str], dropped: dict[str, str], target: TargetRules
 ) -> None:
-    """KIP-937: one limit became two."""
+    """Replace the one timestamp limit with the two that KIP-937 introduced."""
     old = "message.timestamp.difference.max.ms"
     new = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
     if old not in dropped or old not in wanted or dropped[old].startswith("excluded"):
@@ -149,34 +149,35 @@ def _map_timestamp_difference(
 def _raise_segment_bytes(kept: dict[str, str], dropped: dict[str, str], target: TargetRules) -> None:
     name = "segment.bytes"
     if is_4_or_newer(target.facts) and int(kept.get(name, MIN_SEGMENT_BYTES_4)) < MIN_SEGMENT_BYTES_4:
-        dropped[name] = f"{kept[name]} is below what Kafka 4 takes; set to {MIN_SEGMENT_BYTES_4}"
+        dropped[name] = f"{kept[name]} is below the minimum of Kafka 4; set to {MIN_SEGMENT_BYTES_4}"
         kept[name] = str(MIN_SEGMENT_BYTES_4)
 
 
 def _lower_min_insync(
     kept: dict[str, str], dropped: dict[str, str], target: TargetRules, replication_factor: int
 ) -> None:
-    """More in-sync replicas than replicas: nothing could be written, with ELR (KIP-966) not even with acks=1.
+    """Lower ``min.insync.replicas`` to the replication factor: above it, nothing could be written, and with ELR
+    (KIP-966) not even with acks=1.
 
-    The target's own default may be above it, too, where its brokers are too few for the source's factor.
+    The target's own default may also be above it, if the target has too few brokers for the source's factor.
     """
     name = "min.insync.replicas"
     default = (target.defaults or {}).get(name)
     value = kept.get(name) or default or "1"
     if 0 < replication_factor < int(value):
         whose = "" if name in kept else " by default on the target"
-        dropped[name] = f"{value}{whose} is above the replication factor {replication_factor}; set to that"
+        dropped[name] = f"{value}{whose} is above the replication factor {replication_factor}; lowered to that"
         kept[name] = str(replication_factor)
 
 
 def with_excluded(wanted: Mapping[str, str], present: Mapping[str, str], exclude: Sequence[str]) -> dict[str, str]:
-    """Configs that are not copied belong to the target: what a topic that is there has of them stays."""
+    """Keep the excluded configs of an existing topic: configs that are not copied belong to the target."""
     kept = {name: value for name, value in present.items() if any(re.fullmatch(item, name) for item in exclude)}
     return dict(sorted({**wanted, **kept}.items()))
 
 
 def drift_of(present: Mapping[str, str], wanted: Mapping[str, str], policy: str) -> list[dict[str, str | None]]:
-    """Where a target topic that was there differs from what the source says, and what it will be."""
+    """Where an existing target topic differs from the source, and which value it gets."""
     return [
         {
             "config": name,
@@ -189,7 +190,7 @@ def drift_of(present: Mapping[str, str], wanted: Mapping[str, str], policy: str)
 
 
 def copy_time_configs(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes: int) -> dict[str, str]:
-    """What the topic has while it is copied: the final configs, overlaid."""
+    """Return the configs of a topic during the copy: the final configs with the copy-time ones on top."""
     configs = {name: value for name, value in topic.target_configs.items() if not name.startswith(REMOTE)}
     configs.update(COPY_TIME)
     for name in ("min.compaction.lag.ms", "max.compaction.lag.ms"):
@@ -203,7 +204,7 @@ def copy_time_configs(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes
 
 
 def producer_visible(topic: TopicPlan) -> dict[str, str]:
-    """Configs after the first step back: final for all that a producer can notice; nothing is deleted yet."""
+    """Configs after the first restore step: final in all that a producer can notice; nothing is deleted yet."""
     configs = {name: value for name, value in topic.target_configs.items() if name not in DELETING}
     configs.update({"retention.ms": "-1", "retention.bytes": "-1"})
     if "compact" in topic.target_configs.get("cleanup.policy", ""):
@@ -212,7 +213,7 @@ def producer_visible(topic: TopicPlan) -> dict[str, str]:
 
 
 def stages(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes: int) -> dict[str, dict[str, str]]:
-    """All overrides that the migration will set on a topic, by what they are for, in the order in which they come."""
+    """All overrides that the migration sets on a topic, by purpose, in the order in which it sets them."""
     return {
         "copy-time": copy_time_configs(topic, target, max_batch_bytes=max_batch_bytes),
         "producer-visible": producer_visible(topic),
@@ -221,7 +222,7 @@ def stages(topic: TopicPlan, target: ClusterFacts, *, max_batch_bytes: int) -> d
 
 
 def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """What to set and (None) to delete so that the overrides become what is wanted."""
+    """Return what to set, and (None) what to delete, so that the overrides become the wanted ones."""
     found: dict[str, str | None] = {name: value for name, value in wanted.items() if present.get(name) != value}
     found.update({name: None for name in present if name not in wanted})
     return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""Copy-time settings, written down before anything is set; see :mod:`~.documents.topology`."""
+"""Copy-time settings, saved before any config is set; see :mod:`~.documents.topology`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.topics.target_topics import Presence
 
 PHASE = "topology_copy"
 
-#: While a topic is copied it takes batches of this size; a source batch may be larger than the source's own limit now.
+#: Largest batch accepted during the copy: old source batches may be larger than the source's current limit.
 COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
 STEP = "copy_settings"
 KEY = "topology/copy-settings-{}.json"
@@ -33,8 +33,11 @@ def load(context: PhaseContext) -> CopySettings | None:
 
 
 def save(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
-    """Write and journal the settings of all topics of the plan. What was written down before stays as it was:
-    the second look at an adopted topic sees our own settings, not what it had."""
+    """Write and journal the settings of all topics of the plan.
+
+    Settings that were saved before stay unchanged: a second read of an adopted topic returns the settings that the
+    migration has set, not the original ones.
+    """
     former = load(context)
     known = dict(former.topics) if former is not None else {}
     for topic in plan.topics:
@@ -59,32 +62,32 @@ VISIBLE_RESTORED = "producer_visible_restored"
 
 
 def expected_configs(context: PhaseContext) -> dict[str, dict[str, str]]:
-    """What each target topic ends with, for the parity check."""
+    """The final configs of each target topic, for the parity check."""
     return {topic.target_name: dict(topic.target_configs) for topic in context.load_plan().topics}
 
 
 def restore_producer_visible(context: PhaseContext) -> PhaseResult:
-    """First step back, before clients may switch: all that a producer can notice. Nothing is deleted yet.
+    """Restore, before clients may switch, all configs that a producer can notice. Nothing is deleted yet.
 
-    :raises TopologyRefused: some topics refused; all are listed.
+    :raises TopologyRefused: the target refused some topics; the error lists all.
     """
     if context.journal.find_step(DELETING_RESTORED) is not None:
         return PhaseResult(PHASE, "the final configs are in force", {"topics": 0}, already_done=True)
     plan = context.load_plan()
     wanted = {topic.target_name: producer_visible(topic) for topic in plan.topics}
-    return _restore(context, wanted, VISIBLE_RESTORED, "configs that producers notice are put back")
+    return _restore(context, wanted, VISIBLE_RESTORED, "configs that producers notice are restored")
 
 
 def restore_deleting(context: PhaseContext) -> PhaseResult:
-    """Second step back, after the content is proven: retention and compaction, all as planned.
+    """Restore retention and compaction as planned, after the content is proven: the second restore step.
 
-    :raises TopologyRefused: some topics refused; all are listed.
+    :raises TopologyRefused: the target refused some topics; the error lists all.
     """
-    return _restore(context, expected_configs(context), DELETING_RESTORED, "final configs are put back")
+    return _restore(context, expected_configs(context), DELETING_RESTORED, "final configs are restored")
 
 
 def restore_for_rollback(context: PhaseContext) -> PhaseResult:
-    """Created topics get what the plan says, topics that were there before get what they had. Data stays."""
+    """Give created topics their planned configs, and topics that existed before their former ones. Data stays."""
     settings = copy_settings.load(context)
     if settings is None:
         return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
@@ -95,7 +98,7 @@ def restore_for_rollback(context: PhaseContext) -> PhaseResult:
         for name, item in settings.topics.items()
         if name in there
     }
-    return _restore(context, wanted, "rollback_configs_restored", "topic configs are put back")
+    return _restore(context, wanted, "rollback_configs_restored", "topic configs are restored")
 
 
 def _restore(context: PhaseContext, wanted: dict[str, dict[str, str]], step: str, text: str) -> PhaseResult:
@@ -109,9 +112,10 @@ def _restore(context: PhaseContext, wanted: dict[str, dict[str, str]], step: str
 
 
 def apply_configs(context: PhaseContext, wanted: dict[str, dict[str, str]]) -> list[str]:
-    """Make the overrides of topics exactly these. Names of those that had others.
+    """Set the overrides of topics to exactly these, and return the names of the topics that changed.
 
-    :raises TopologyRefused: some refused for good; all are listed. A retriable refusal raises ``Transient``.
+    :raises TopologyRefused: the target refused some for good; the error lists all. A retriable refusal raises
+        ``Transient``.
     """
     admin = context.target.admin
     present = admin.topic_configs(sorted(wanted))
@@ -129,7 +133,7 @@ def apply_configs(context: PhaseContext, wanted: dict[str, dict[str, str]]) -> l
 
 
 def config_failure(context: PhaseContext, failures: dict[str, ItemError]) -> MigrationError:
-    """The error for topics whose configs could not be read or changed: permission, busy or refused."""
+    """Build the error for topics whose configs could not be read or changed: no permission, broker busy or refused."""
     final = {name: error for name, error in sorted(failures.items()) if not error.retriable}
     name, error = next(iter((final or dict(sorted(failures.items()))).items()))
     what = f"configs of {len(failures)} target topics could not be set; {name}"
@@ -142,6 +146,7 @@ def config_failure(context: PhaseContext, failures: dict[str, ItemError]) -> Mig
     return TopologyRefused(
         kind.what,
         where=kind.where,
-        next_step="correct these configs on the source, or exclude them (topology.config_exclude) in a new plan",
+        next_step="correct these configs on the source, or make a new plan that excludes them "
+        "(topology.config_exclude)",
         details=details,
     )

@@ -1,4 +1,4 @@
-"""The lag of all partitions: what the target does not have yet."""
+"""The lag of all partitions: how much of the source the target still lacks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PHASE = "drain_ready"
 
 
 POLL_SECONDS = 1.0
-#: How long an approval and the freeze wait for a lag that does not shrink before they refuse.
+#: How long an approval and the freeze wait while a lag does not shrink before they refuse.
 SMALL_AGAIN_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """Lag of one partition in records (source offsets, so holes count).
+    """Lag of one partition in source offsets, so holes count.
 
     :param position: next source offset to copy, from the target's log end.
     """
@@ -39,7 +39,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int:
-        """Source offsets that the target does not have yet."""
+        """Number of source offsets that the target still lacks."""
         return self.source_end - self.position
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,10 +56,10 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class DrainStatus:
-    """One look at all lags.
+    """One measurement of all lags.
 
-    :param stable_since: since when all lags have been small enough, without a break; ``None``: they are not.
-        The only state of the wait: give it to the next :func:`check`. Lost state only makes the window start again.
+    :param stable_since: when all lags became small enough, without a break since; ``None`` if they are not.
+        The only state of the wait: pass it to the next :func:`check`. Losing it only restarts the window.
     """
 
     at: datetime
@@ -67,12 +67,12 @@ class DrainStatus:
     max_lag: int
     stable_since: datetime | None
     ready: bool
-    #: what the tail says of itself
+    #: what the tail reports about itself
     tail: TailHealth = field(default_factory=TailHealth)
 
     @property
     def is_small(self) -> bool:
-        """All lags are at or below the limit, the tail runs, and no partition is known to stand still."""
+        """All lags are at or below the limit, the tail runs, and no partition is known to have stopped."""
         worst = self.worst
         return (worst is None or worst.lag <= self.max_lag) and self.tail.is_well
 
@@ -103,7 +103,7 @@ class DrainStatus:
         )
 
     def as_event(self) -> dict[str, Any]:
-        """Small JSON-able form for triggers."""
+        """A small JSON-able form for triggers."""
         return {
             "at": iso(self.at),
             "ready": self.ready,
@@ -118,11 +118,11 @@ class DrainStatus:
 
 
 def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> DrainStatus:
-    """Look until all lags are small, for as long as they become smaller; the last look.
+    """Measure until all lags are small, as long as they shrink, and return the last measurement.
 
-    A busy source's lag swings (the tail changes hands between two slices, for instance), and a tail that was away has
-    much to catch up: a single look above the limit says little, a lag that does not shrink any more says that the tail
-    does not keep up.
+    The lag of a busy source varies (between two slices of the tail, for instance), and a tail that was stopped has much
+    to catch up with. A single measurement above the limit means little; a lag that no longer shrinks means that the
+    tail does not keep up.
     """
     health = HealthWatch()
     began = shrunk_at = time.monotonic()
@@ -140,16 +140,16 @@ def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.
 
 
 def measure(context: PhaseContext) -> list[PartitionLag]:
-    """Lag of every partition, ascending; without those of topics that were deleted and are dropped by policy.
+    """Return the lag of every partition, ascending, except for deleted topics that the policy drops.
 
-    :raises TopicRecreated: a source topic was deleted, or created again: its offsets say nothing of the copy.
-    :raises ForeignData: a target end beyond the source's end: somebody else writes there.
+    :raises TopicRecreated: a source topic was deleted or created again: its offsets no longer relate to the copy.
+    :raises ForeignData: a target end is beyond the source's end: another client writes there.
     """
     topics_gone.check_none_gone(context)
     partitions = migrated_partitions(context)
     gone = topics_gone.check_ids(context, partitions.values())
     partitions = {key: item for key, item in partitions.items() if key[0] not in gone}
-    # The target first: the source's end only grows, so a race can never look like a target that is ahead.
+    # Read the target first: the source's end only grows, so a race can never look like a target that is ahead.
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     positions = SourcePositions.load(context)
     source_ends = context.source.wire.list_offsets(list(partitions), "stable")
@@ -170,8 +170,8 @@ def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
         raise ForeignData(
             f"{len(ahead)} target partitions end beyond the source's last stable offset; the first one by {-first.lag}",
             where=context.where(PHASE, topic=first.topic, partition=first.partition, offset=first.target_end),
-            next_step="find who else writes to the target (DescribeProducers), or whether the source lost records by "
-            "an unclean leader election; the target's records from that offset on are not the source's",
+            next_step="find out who else writes to the target (DescribeProducers), or whether the source lost records "
+            "in an unclean leader election; the target's records from that offset on are not the source's",
             details={"partitions": [item.as_dict() for item in ahead]},
         )
 
@@ -179,13 +179,14 @@ def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
 def check(
     context: PhaseContext, stable_since: datetime | None = None, *, health: HealthWatch | None = None
 ) -> DrainStatus:
-    """One look. Keeps no state of its own, so any thread or process may go on where another one stopped.
+    """Measure the lags once. This function keeps no state, so any thread or process may continue the wait.
 
-    A lag above the limit, a partition that the tail does not copy, or a tail that is not heard from, starts the window
-    again. A single look hears nothing: the tail has to write between two looks.
+    The window restarts when a lag is above the limit, when the tail does not copy a partition, or when the tail is
+    silent. A single measurement cannot hear the tail: the tail has to write between two of them.
 
-    :param health: of the one who looks again and again; without it failed partitions are told and raise nothing.
-    :raises CopyFailed: the tail does not copy some partitions any more, until a person has done something.
+    :param health: the watch of a caller that checks repeatedly; without it failed partitions are reported but raise
+        nothing.
+    :raises CopyFailed: the tail has stopped copying some partitions until an operator intervenes.
     """
     lags = measure(context)
     tail = (health or HealthWatch()).check(context)
@@ -199,14 +200,14 @@ def check(
     )
     if not tail.copies_all or tail.is_silent:
         return replace(status, tail=tail, stable_since=None, ready=False)
-    # Small lags alone are no proof: nothing comes from a quiet source, whether somebody copies or not.
+    # Small lags alone prove nothing: a quiet source has no lag, whether or not the tail copies.
     return replace(status, tail=tail, ready=status.ready and tail.is_heard)
 
 
 def judge(
     lags: list[PartitionLag], *, at: datetime, stable_since: datetime | None, max_lag: int, window_seconds: float
 ) -> DrainStatus:
-    """What a look at the lags means for the window."""
+    """What one measurement of the lags means for the window."""
     if any(item.lag > max_lag for item in lags):
         return DrainStatus(at, tuple(lags), max_lag, None, ready=False)
     since = at if stable_since is None or stable_since > at else stable_since

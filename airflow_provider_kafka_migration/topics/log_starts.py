@@ -1,4 +1,4 @@
-"""Log starts above 0: an empty target partition is filled with fillers and cut: its next offset is the source's."""
+"""Log starts above 0: an empty target partition gets fillers, then is cut, so that its next offset is the source's."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Wanted = tuple[str, int, int]
 
 
 def restore_log_starts(context: PhaseContext, document: OffsetMapDocument) -> int:
-    """Delete fillers again that a crashed broker has brought back; how many partitions it were.
+    """Delete fillers that a crashed broker has brought back, and return the number of partitions.
 
-    :raises MigrationError: what stands in the way of the first one.
+    :raises MigrationError: the error of the first partition that could not be restored.
     """
     wanted = {
         (item.target_topic, item.partition): item.target_start_offset
@@ -45,12 +45,12 @@ def restore_log_starts(context: PhaseContext, document: OffsetMapDocument) -> in
 
 
 def set_log_starts(context: PhaseContext, plan: Plan, producers: ProducerIds) -> dict[str, int]:
-    """Fill and cut all partitions that need it; ``{"partitions": n, "offsets": n}`` of what was done now.
+    """Fill and cut all partitions that need it; returns ``{"partitions": n, "offsets": n}`` of what this call did.
 
-    What is done shows in the target's log starts, so a killed run goes on where it was.
+    The target's log starts show what is done, so a run that was killed continues from there.
 
-    :raises ForeignData: a partition holds something else, or starts beyond the wanted offset.
-    :raises CopyFailed: several partitions failed; all are listed.
+    :raises ForeignData: a partition holds other data, or starts beyond the wanted offset.
+    :raises CopyFailed: several partitions failed; the error lists all.
     """
     wanted = [
         (topic.target_name, item.partition, item.target_start_offset)
@@ -64,9 +64,9 @@ def set_log_starts(context: PhaseContext, plan: Plan, producers: ProducerIds) ->
     for topic, partition, start in wanted:
         if present[topic, partition] > start:
             raise ForeignData(
-                f"the log starts at {present[topic, partition]} already, {start} was wanted",
+                f"the log already starts at {present[topic, partition]}, but it must start at {start}",
                 where=context.where(PHASE, cluster="target", topic=topic, partition=partition),
-                next_step="find who deleted records there; delete the target topic and clear topology_copy",
+                next_step="find out who deleted records there; delete the target topic and clear topology_copy",
             )
     todo = sorted((item for item in wanted if present[item[:2]] < item[2]), key=lambda item: -item[2])
     if todo:
@@ -75,7 +75,7 @@ def set_log_starts(context: PhaseContext, plan: Plan, producers: ProducerIds) ->
 
 
 class _Filling:
-    """A few threads with connections of their own; the claim is checked while they work."""
+    """A few threads, each with its own connections; the main thread checks the claim while they work."""
 
     def __init__(self, context: PhaseContext, producers: ProducerIds, todo: Sequence[Wanted]) -> None:
         self._context = context
@@ -88,9 +88,9 @@ class _Filling:
         self._errors: dict[tuple[str, int], MigrationError] = {}
 
     def run(self) -> None:
-        """All of them.
+        """Fill all partitions.
 
-        :raises ClaimLost: somebody has taken the migration over; nothing more is written.
+        :raises ClaimLost: another process has taken over the migration; nothing more is written.
         """
         count, queue = len(self._todo), list(reversed(self._todo))
         with ThreadPoolExecutor(min(WORKERS, count), thread_name_prefix="log-start") as pool:

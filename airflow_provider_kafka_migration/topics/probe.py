@@ -1,4 +1,4 @@
-"""What this target accepts, tried out on a scratch topic that is removed afterwards."""
+"""What this target accepts, tried on a scratch topic that is removed afterwards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext
 
 # -- probe transactions -----------------------------------------------------------------------------------------------
 #
-# Whether a target takes what the transactional mode does: one whole transaction, tried on the scratch topic.
+# Whether a target accepts what the transactional mode does: one whole transaction, tried on the scratch topic.
 
 
 _SECONDS = 10.0
@@ -49,11 +49,11 @@ _T = TypeVar("_T")
 
 
 def try_transaction(wire: Wire, key: TopicPartition, migration_id: str) -> str:
-    """One record and its position in one transaction, read back; "" or what went wrong.
+    """Write one record and its position in one transaction and read them back; return "" or what went wrong.
 
-    The position is of the scratch topic's partition, and goes with the topic.
+    The position belongs to the scratch topic's partition, and disappears with the topic.
 
-    :raises MigrationError: a coordinator cannot be asked.
+    :raises MigrationError: a coordinator cannot be reached.
     """
     name, group = f"kafka-migration.{migration_id}.probe", group_name(migration_id)
     producer = requests.Producer(name, *wire.init_producer_id(name, transaction_timeout_ms=_TIMEOUT_MS))
@@ -80,7 +80,7 @@ def try_transaction(wire: Wire, key: TopicPartition, migration_id: str) -> str:
     found = _until(
         lambda: read_positions(wire, group, [key])[key], lambda item: item is None or isinstance(item, BrokerBusy)
     )
-    return "" if found == position else f"the position that was committed is read as {found}"
+    return "" if found == position else f"the committed position is read back as {found}"
 
 
 def _until(ask: Callable[[], _T], again: Callable[[_T], bool]) -> _T:
@@ -123,7 +123,7 @@ def _commit(
 # -- probe ------------------------------------------------------------------------------------------------------------
 
 
-#: The migration's principal needs rights on topics of this prefix on the target; no migration ever selects them.
+#: The migration's principal needs rights on target topics with this prefix; no migration ever selects such topics.
 SCRATCH_PREFIX = "kafka-migration-probe-"
 _FILLERS = 1_000
 _MARKERS = 5
@@ -133,14 +133,14 @@ _TRANSACTION_SECONDS = 20.0
 
 @dataclass
 class ProbeResult:
-    """What was tried, and how it went: name to "" (works) or what the broker said."""
+    """What was tried and the outcome: name to "" (works) or the broker's answer."""
 
     outcomes: dict[str, str] = field(default_factory=dict)
     #: what was tried -> the operation that the migration's principal lacks for it
     missing: dict[str, str] = field(default_factory=dict)
-    #: markers may not be written, and empty transactions fill holes in their place
+    #: markers may not be written, so empty transactions fill holes instead
     uses_transactions: bool = False
-    #: whether this principal may write markers; None: it was not found out
+    #: whether this principal may write markers; None if unknown
     may_mark: bool | None = None
 
     def works(self, name: str) -> bool:
@@ -153,7 +153,7 @@ PROBED = "probed"
 
 
 def record_outcomes(context: PhaseContext, result: ProbeResult) -> None:
-    """Journal what was tried and how it went, if that is news: plan looks at it."""
+    """Journal what was tried and the outcome if it is new, because plan reads it."""
     details = {"outcomes": dict(sorted(result.outcomes.items())), "uses_transactions": result.uses_transactions}
     former = context.journal.find_step(PROBED)
     if former is None or dict(former.details) != details:
@@ -161,9 +161,9 @@ def record_outcomes(context: PhaseContext, result: ProbeResult) -> None:
 
 
 def no_compare(context: PhaseContext) -> str:
-    """Why nothing can be appended by sequence on the target, as the last probe saw it; empty: it can, or nobody knows.
+    """Why the last probe could not append by sequence on the target; empty if it could, or if that is unknown.
 
-    Only ``offsets.mode: auto`` goes on in transactions then; with any other mode it is a blocker.
+    Only ``offsets.mode: auto`` then continues in transactions; with any other mode it is a blocker.
     """
     entry = context.journal.find_step(PROBED)
     if entry is None or context.spec.offsets.mode != "auto":
@@ -172,14 +172,14 @@ def no_compare(context: PhaseContext) -> str:
 
 
 def scratch_topic(context: PhaseContext) -> str:
-    """Name of the scratch topic: the same at each attempt, so that a killed probe's topic is found and removed."""
+    """Name of the scratch topic: the same in each attempt, so that a killed probe's topic is found and removed."""
     return f"{SCRATCH_PREFIX}{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
 
 
 def probe_target(context: PhaseContext, *, transactions: bool = False) -> ProbeResult:
     """Try fillers and DeleteRecords, the sequence check, the log end by replica_id -2, and markers.
 
-    :param transactions: try a whole transaction, too; it is tried anyway where sequences are not compared.
+    :param transactions: try a whole transaction as well; it is always tried where sequences are not compared.
     :raises MigrationError: not even the scratch topic can be created.
     """
     name = scratch_topic(context)
@@ -200,10 +200,10 @@ def probe_target(context: PhaseContext, *, transactions: bool = False) -> ProbeR
 
 
 def _remove(context: PhaseContext, name: str) -> None:
-    """Delete the scratch topic and wait until it is gone: deleting takes a while, and its name is used again."""
+    """Delete the scratch topic and wait until it is gone: deletion takes a while, and the name is used again."""
     error = context.target.admin.delete_topics([name])[name]
     if error is not None and error.unauthorized:
-        return  # never created, or without the right to delete it: the creation will say so
+        return  # never created, or no right to delete it: the creation will report that
     deadline = time.monotonic() + _REMOVAL_SECONDS
     while time.monotonic() < deadline:
         facts = context.target.admin.describe_topics([name]).get(name)
@@ -255,7 +255,7 @@ def _try(result: ProbeResult, name: str, attempt: Callable[[], str]) -> None:
 
 
 def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:
-    """Control markers, or what fills holes in their place."""
+    """Try control markers, or what fills holes instead of them."""
     wire = context.target.wire
     result.may_mark = not markers_are_refused(wire)
     if not result.may_mark:
@@ -293,7 +293,7 @@ def _empty_transactions(context: PhaseContext, key: tuple[str, int]) -> str:
 
 
 def _append(context: PhaseContext, name: str, ids: ProducerIds, sequence: int) -> int:
-    """One record at a sequence; the broker's error code."""
+    """Append one record at a sequence and return the broker's error code."""
     wire, key = context.target.wire, (name, 0)
     record = Record(0, int(time.time() * 1000), b"probe", b"probe", [])
     batch = RawBatch(memoryview(encode_batch([record], 0)))

@@ -1,17 +1,17 @@
-"""Target topics that are copied again from the source's log start, since what they have is not the source's any more.
+"""Copy target topics again from the source's log start when their content no longer matches the source.
 
-By policy (``recopy``) after tombstones that went before they were read, and after records that the source has lost.
-A partition cannot be emptied below an offset of its own, so the topic is deleted and made again, with all of its
-partitions. That is done at the start of a run of seed or tail, before anything is copied, and only if
+By policy (``recopy``) after the source has removed tombstones before they were read, and after the source has lost
+records. A partition cannot be emptied below its own offsets, so the topic is deleted and recreated with all of its
+partitions. That happens at the start of a seed or tail run, before anything is copied, and only if
 
 * no freeze is requested: until then no client reads the target;
-* the journal says that this migration has created the topic, and it is that very topic (by its id);
-* nobody else writes to it by design, and no position is committed beside it (transactional);
-* the copy reads the source: what went through the archive would be read from there again;
+* the journal says that this migration created this very topic (by its id);
+* nobody else writes to it by design, and no position is committed next to its records (transactional);
+* the copy reads the source: records that passed through the archive would be read from there again;
 * it was not copied again for overtaken tombstones before, or ``delete.retention.ms`` was raised since;
 * no earlier copier may still be writing (:mod:`~.record.jobs`).
 
-The journal gets the topic's id first. If the process is killed in between, the next run deletes the topic only if it
+The journal records the topic's id first. If the process is killed in between, the next run deletes the topic only if it
 still has that id. Proofs, offset maps and reading times of the former topic are dropped (:mod:`~.recopy`).
 """
 
@@ -38,31 +38,31 @@ from airflow_provider_kafka_migration.topics import bring, target_topics
 
 # -- topology missing -------------------------------------------------------------------------------------------------
 #
-# Target topics that somebody has deleted since topology_copy made them: made again before they are copied again.
+# Target topics that were deleted after topology_copy created them: created again before they are copied again.
 #
-# Whoever did it, perhaps because an error told them to, runs the phase again and means the topic to be copied from the
-# source's log start. The migration itself deletes a topic only by policy (:mod:`~.recopy`).
+# Whoever deleted the topic, perhaps because an error text asked for it, runs the phase again and wants the topic copied
+# from the source's log start. The migration itself deletes a topic only by policy (:mod:`~.recopy`).
 
 
 log = logging.getLogger(__name__)
 
 MADE_AGAIN_DONE: Final = "topics_made_again_done"
-#: Topics that are deleted by policy, by name with the id that each had then (:mod:`~.recopy`).
+#: Topics deleted by policy, by name, with their ids at that time (:mod:`~.recopy`).
 RECOPIED: Final = "topics_recopied"
-#: Before the seed topology_copy makes topics; from the freeze on a missing topic is a failure of the cutover.
+#: Before the seed, topology_copy creates topics; from the freeze on, a missing topic is a failure of the cutover.
 STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
 
 
 def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
-    """Make the target topics of a job that are not there; their names, ascending.
+    """Create the target topics of a job that are missing, and return their names, ascending.
 
-    What was begun and not ended, because the process died in between, is done again. So is a topic that was deleted by
-    policy and that is there again: whoever made it (brokers do so for anybody who asks for it), it is treated as any
-    topic that topology_copy finds. All other topics are left as they are. A topic that may not be described is left to
-    the copiers, who say so.
+    A creation that began but did not end, because the process died in between, is repeated. So is a topic that was
+    deleted by policy and exists again: whoever created it (brokers auto-create topics for any client), it is treated
+    like any topic that topology_copy finds. All other topics are left as they are. A topic that may not be described is
+    left to the copiers, which report it.
 
-    :raises ForeignData: a topic that was deleted by policy was made by somebody else since, and has data.
-    :raises MigrationError: a topic cannot be made.
+    :raises ForeignData: another client recreated a topic that was deleted by policy, and it has data.
+    :raises MigrationError: a topic cannot be created.
     """
     if context.journal.working_state not in STATES:
         return []
@@ -83,7 +83,7 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     if not todo:
         return []
     new = sorted(missing | (replaced - begun))
-    reason = f"{len(todo)} target topics were deleted and are made again; the first is {todo[0]}"
+    reason = f"{len(todo)} target topics were deleted and are created again; the first is {todo[0]}"
     log.warning(reason)
     context.progress(Progress(phase, reason))
     context.journal.check_holds()
@@ -91,19 +91,19 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         context.journal.step(overtaken.MADE_AGAIN, key=phase, details={"topics": new}, reason=reason)
     sources = {by_target[name] for name in todo}
     keys = {item.key for item in job.partitions if item.topic in sources}
-    # What was proven, was so of the topic that is gone.
+    # The proofs apply to the topic that was deleted.
     for topic, partition in sorted(keys):
         forget_proven(context.journal_store, context.migration_id, topic, partition)
     bring.make_new_partitions(context, context.load_plan(), keys)
     context.journal.step(
-        MADE_AGAIN_DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics are there again"
+        MADE_AGAIN_DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics were created again"
     )
     return todo
 
 
 def _begun(context: PhaseContext) -> tuple[set[str], dict[str, str]]:
-    """Of which topics nobody has journaled that they are complete: those that were to be made again, and those that
-    were to be deleted by policy, with the ids of the topics that were meant."""
+    """Topics that the journal does not call complete: those to be created again, and those to be deleted by policy,
+    the latter with their ids at that time."""
     begun: set[str] = set()
     recopied: dict[str, str] = {}
     for entry in context.journal.steps():
@@ -122,16 +122,17 @@ def _begun(context: PhaseContext) -> tuple[set[str], dict[str, str]]:
 
 
 STEP: Final = RECOPIED
-#: Deleting a topic takes a while, and its name is used again.
+#: Deletion takes a while, and the name is used again.
 REMOVAL_SECONDS = 60.0
 _POLL_SECONDS = 0.2
 
 
 def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
-    """Delete the target topics of partitions that have stopped in the last run of a job and that are to be copied
-    again; their names, ascending. To be followed by :func:`make_missing`.
+    """Delete the target topics of partitions that stopped in the last run of a job and are to be copied again.
 
-    :raises Transient: a topic is still there after a while.
+    Returns their names, ascending. The caller continues with :func:`make_missing`.
+
+    :raises Transient: a topic still exists after a while.
     :raises PermissionMissing: a topic may not be deleted.
     """
     failed = _failed(context, phase, job)
@@ -140,7 +141,7 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     if not any(_chosen(context, phase, job, failed)):
         return []
     with jobs.lanes_kept(context, phase, job):
-        # Looked at again: waiting may take a while.
+        # Checked again, because waiting may take a while.
         begun, new = _chosen(context, phase, job, failed)
         if new:
             _journal(context, phase, job, new, failed)
@@ -154,7 +155,7 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
 def _chosen(
     context: PhaseContext, phase: str, job: CopyJob, failed: Mapping[TopicPartition, str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Topics that are to be deleted, with their ids: those that the journal names already, and the others."""
+    """Topics to be deleted, with their ids: those that the journal already names, and the others."""
     context.journal.refresh()
     if freeze_attempt.is_frozen(context):
         return {}, {}
@@ -164,7 +165,7 @@ def _chosen(
     present = context.target.admin.describe_topics(wanted)
     ids = {name: present[name].topic_id for name in wanted if present[name].error is None}
     named = _named(context, run)
-    # What has another id by now was copied again after that failure already.
+    # A topic with another id was already copied again after that failure.
     begun = {name: ids[name] for name in ids if named.get(name) == ids[name]}
     codes = {name: {code for key, code in failed.items() if targets[key] == name} for name in wanted}
     new = {
@@ -178,11 +179,11 @@ def _chosen(
 def _journal(
     context: PhaseContext, phase: str, job: CopyJob, new: Mapping[str, str], failed: Mapping[TopicPartition, str]
 ) -> None:
-    """Before they are deleted: a run that is killed in between deletes these very topics."""
+    """Journal the topics before they are deleted: a run after a kill in between deletes these very topics."""
     run = str(jobs.progress_document(context, phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}
     partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
-    reason = f"{len(new)} target topics are deleted, to be copied again; the first is {min(new)}"
+    reason = f"{len(new)} target topics are deleted to be copied again; the first is {min(new)}"
     log.warning(reason)
     context.progress(Progress(phase, reason))
     retention_ms = {name: value for name, value in _retention_ms(context, job).items() if name in new}
@@ -192,7 +193,7 @@ def _journal(
 
 
 def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartition, str]:
-    """Partitions that have stopped for a reason that copying again heals, with the code of the error."""
+    """Partitions that stopped for a reason that copying again heals, with the error code."""
     offsets = context.spec.offsets
     codes = set()
     if offsets.on_overtaken_tombstones == "recopy":
@@ -209,7 +210,7 @@ def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartit
 
 
 def _named(context: PhaseContext, run: str) -> dict[str, str]:
-    """Topics that the journal calls deleted after a run of the job, with their ids."""
+    """Topics that the journal names as deleted after a run of the job, with their ids."""
     return {
         str(name): str(topic_id)
         for entry in context.journal.steps(STEP)
@@ -219,16 +220,16 @@ def _named(context: PhaseContext, run: str) -> dict[str, str]:
 
 
 def _retention_ms(context: PhaseContext, job: CopyJob) -> dict[str, int]:
-    """``delete.retention.ms`` in force on the source, by target topic of what is compacted."""
+    """``delete.retention.ms`` in force on the source, by target topic, for compacted topics."""
     targets = {item.topic: item.target_topic for item in job.partitions}
     settings = tombstone_settings(context, context.load_plan(), job.tombstones)
     return {targets[topic]: value for topic, value in sorted(settings.retention_ms.items()) if topic in targets}
 
 
 def _why_not_again(context: PhaseContext, job: CopyJob, name: str) -> str:
-    """A copy that takes longer than tombstones stay stops at the same place each time: once more is no help.
+    """Why not again: a copy that takes longer than tombstones are kept stops at the same place each time.
 
-    Entries of older releases do not tell the setting of their time, and forbid nothing.
+    Entries of older releases do not record the setting of their time, and forbid nothing.
     """
     names = {partition_name(item.key) for item in job.partitions if item.target_topic == name}
     before = [
@@ -247,9 +248,9 @@ def _why_not_again(context: PhaseContext, job: CopyJob, name: str) -> str:
 
 
 def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, codes: Set[str]) -> str:
-    """Why a topic may not be deleted, told as a warning; empty if it may.
+    """Why a topic may not be deleted, also logged as a warning; empty if it may.
 
-    :param codes: of the errors of its partitions.
+    :param codes: the error codes of its partitions.
     """
     made: Mapping[str, Any] = {
         made_name: made_id
@@ -258,13 +259,13 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, c
     }
     why = ""
     if job.via == "s3":
-        why = "what was read is in the archive, and would be taken from there again: the tail can do it"
+        why = "its records are in the archive and would be read from there again; only the tail can copy it again"
     elif not topic_id or made.get(name) != topic_id:
-        why = "the journal does not say that this migration has created this very topic"
+        why = "the journal does not say that this migration created this very topic"
     elif name in target_topics.journaled_shared(context):
         why = "others write to it as well"
     elif any(item.verdict is Verdict.TRANSACTIONAL for item in job.partitions if item.target_topic == name):
-        why = "it is copied in transactions, with positions beside it"
+        why = "it is copied in transactions, with positions next to the records"
     elif codes == {TombstonesOvertaken.code}:
         why = _why_not_again(context, job, name)
     if why:
@@ -274,13 +275,15 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, c
 
 
 def _delete(context: PhaseContext, phase: str, ids: Mapping[str, str]) -> None:
-    """Delete topics, and wait until those with these ids are gone. Somebody may have made others of their names by
-    then; what becomes of them is decided where topics are made."""
+    """Delete topics and wait until those with these ids are gone.
+
+    Another client may have created topics with these names by then; the code that creates topics decides about them.
+    """
     names = sorted(ids)
     for name, error in context.target.admin.delete_topics(names).items():
         if error is not None:
             raise error.exception(
-                "the target topic cannot be deleted, to be copied again",
+                "the target topic cannot be deleted in order to copy it again",
                 context.where(phase, cluster="target", topic=name),
                 operation="Delete on Topic",
             )
@@ -292,9 +295,9 @@ def _delete(context: PhaseContext, phase: str, ids: Mapping[str, str]) -> None:
             break
         if time.monotonic() >= deadline:
             raise Transient(
-                f"{len(left)} target topics are still there {REMOVAL_SECONDS:.0f} s after they were deleted",
+                f"{len(left)} target topics still exist {REMOVAL_SECONDS:.0f} s after they were deleted",
                 where=context.where(phase, cluster="target", topic=left[0]),
-                next_step=f"check that all brokers of the target run; then clear {phase}: it goes on with it",
+                next_step=f"check that all brokers of the target run; then clear {phase}: it continues the deletion",
             )
         time.sleep(_POLL_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Target topics: which are there, whose they are, and making what is missing."""
+"""Target topics: which exist, who owns them, and creating the missing ones."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ PHASE = "topology_copy"
 CREATING = "topic_creating"
 CREATED = "topic_created"
 ADOPTED = "topic_adopted"
-#: Topics that others write to as well, and that the user wants to be copied into; they never become ours.
+#: Topics that others write to as well, and that the user wants to copy into; they never become the migration's own.
 SHARED = "topic_shared"
 
-#: The journal gets an entry per batch of topics, before and after it is made.
+#: The journal gets an entry per batch of topics, before and after the batch is created.
 TOPICS_PER_ENTRY = 100
 
 
 @dataclass(frozen=True)
 class Presence:
-    """A target topic as it stands.
+    """The current state of a target topic.
 
-    :param exists: it is there; else all other fields are empty.
-    :param ours: the journal says that this migration created or adopted this very topic (by its id), or it meant to
-        create it and the topic is empty.
+    :param exists: the topic exists; otherwise all other fields are empty.
+    :param ours: the journal says that this migration created or adopted this very topic (by its id), or the migration
+        intended to create it and the topic is empty.
     :param end_offsets: log end by partition.
-    :param before: overrides of a topic that is there and not ours, else ``None``.
+    :param before: overrides of an existing topic that is not ours, else ``None``.
     """
 
     exists: bool
@@ -63,7 +63,7 @@ class Made:
 
 
 def journaled_ids(context: PhaseContext) -> dict[str, str]:
-    """Target topic -> topic id of all topics that the journal calls ours, the newest word for each."""
+    """Target topic -> topic id of all topics that the journal calls ours; the newest entry counts."""
     known: dict[str, str] = {}
     for entry in context.journal.steps():
         if entry.step in (CREATED, ADOPTED):
@@ -72,7 +72,7 @@ def journaled_ids(context: PhaseContext) -> dict[str, str]:
 
 
 def journaled_shared(context: PhaseContext) -> set[str]:
-    """Target topics that are copied into beside others."""
+    """Target topics that others write to as well and that the migration copies into."""
     return {str(name) for entry in context.journal.steps(SHARED) for name in entry.details["topics"]}
 
 
@@ -81,9 +81,9 @@ def _intended(context: PhaseContext) -> set[str]:
 
 
 def read_presence(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
-    """How each target topic of the plan stands now.
+    """Return the current state of each target topic of the plan.
 
-    :raises PermissionMissing: a topic may not be described, so nobody knows whether it is there.
+    :raises PermissionMissing: a topic may not be described, so it is unknown whether it exists.
     """
     names = sorted(topic.target_name for topic in plan.topics)
     facts = context.target.admin.describe_topics(names)
@@ -125,9 +125,9 @@ def _check_described(context: PhaseContext, errors: Mapping[str, ItemError]) -> 
 
 
 def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
-    """Raise for topics that must not be touched; all of them in one error.
+    """Raise for topics that must not be touched, all of them in one error.
 
-    :raises ForeignData: topics with data of somebody else.
+    :raises ForeignData: topics hold another party's data.
     :raises TopologyRefused: more partitions than the source has, or drift under ``on_config_drift: refuse``.
     """
     shared = {topic.target_name for topic in plan.topics if topic.shared}
@@ -139,10 +139,10 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
     if foreign:
         first = next(iter(foreign))
         raise ForeignData(
-            f"{len(foreign)} target topics hold data that is not of this migration: {', '.join(list(foreign)[:10])}",
+            f"{len(foreign)} target topics hold data that is not from this migration: {', '.join(list(foreign)[:10])}",
             where=context.where(PHASE, cluster="target", topic=first),
-            next_step="delete these topics on the target, rename (topics.rename), exclude them, or let them be copied "
-            "into beside the others (offsets.on_foreign_writer: transactional)",
+            next_step="delete these topics on the target, rename (topics.rename) or exclude them, or allow copying "
+            "into them next to the data of others (offsets.on_foreign_writer: transactional)",
             details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
         )
     wider = {
@@ -156,7 +156,8 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
         raise TopologyRefused(
             f"{len(wider)} target topics have more partitions than the source: {', '.join(list(wider)[:10])}",
             where=context.where(PHASE, cluster="target", topic=next(iter(wider))),
-            next_step="partitions are never removed: delete these (empty) topics on the target, or widen the source",
+            next_step="partitions are never removed: delete these (empty) topics on the target, or add partitions on "
+            "the source",
             details={"topics": wider},
         )
     _refuse_narrow(context, plan, present)
@@ -164,7 +165,7 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
 
 
 def _refuse_narrow(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
-    """More partitions would move the keys of those who write to a shared topic."""
+    """Refuse narrow shared topics: more partitions would move the keys of those who write to them."""
     narrow = {
         topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
         for topic in plan.topics
@@ -174,7 +175,7 @@ def _refuse_narrow(context: PhaseContext, plan: Plan, present: Mapping[str, Pres
         raise TopologyRefused(
             f"{len(narrow)} shared target topics have fewer partitions than the source: {', '.join(list(narrow)[:10])}",
             where=context.where(PHASE, cluster="target", topic=next(iter(narrow))),
-            next_step="widen them together with those who write to them, or exclude them",
+            next_step="add partitions together with those who write to these topics, or exclude the topics",
             details={"topics": narrow},
         )
 
@@ -187,7 +188,7 @@ def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Prese
     }
     if drifted:
         raise TopologyRefused(
-            f"{len(drifted)} target topics have other configs: {', '.join(list(drifted)[:10])}",
+            f"{len(drifted)} target topics have other configs than the source: {', '.join(list(drifted)[:10])}",
             where=context.where(PHASE, cluster="target", topic=next(iter(drifted))),
             next_step="make them equal, or set topology.on_config_drift to overwrite_with_source or keep_target",
             details={"topics": drifted},
@@ -195,16 +196,16 @@ def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Prese
 
 
 def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], settings: CopySettings) -> Made:
-    """Create, adopt, widen; each journaled with the topics' ids.
+    """Create, adopt and widen topics; each step is journaled with the topics' ids.
 
-    :raises TopologyRefused: some topics could not be made; the others are.
+    :raises TopologyRefused: some topics could not be created; the others are.
     """
     topics = {topic.target_name: topic for topic in plan.topics}
     missing = [name for name in sorted(topics) if not present[name].exists]
     ids = journaled_ids(context)
     shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared}
     if shared.keys() - journaled_shared(context):
-        reason = f"{len(shared)} topics of others are copied into, in transactions"
+        reason = f"{len(shared)} topics that others write to are copied into, in transactions"
         context.journal.step(SHARED, details={"topics": shared}, reason=reason)
     adopted = {
         name: present[name].topic_id
@@ -231,11 +232,11 @@ NEEDED = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"})
 
 
 def check_permissions(context: PhaseContext, plan: Plan) -> None:
-    """Before hours of copying: may this principal do on each topic what copying needs (KIP-430)?
+    """Check before hours of copying that this principal may do on each topic what copying needs (KIP-430).
 
-    Topics that do not exist yet cannot be asked for, so precheck could not see it.
+    Brokers cannot answer this for topics that do not exist yet, so precheck could not check it.
 
-    :raises PermissionMissing: all operations with their topics.
+    :raises PermissionMissing: with all missing operations and their topics.
     """
     cut = {topic.target_name for topic in plan.topics if any(item.target_start_offset for item in topic.partitions)}
     names = sorted(topic.target_name for topic in plan.topics)
@@ -253,7 +254,8 @@ def check_permissions(context: PhaseContext, plan: Plan) -> None:
     raise PermissionMissing(
         f"the migration's principal lacks rights on target topics: {listing}",
         where=context.where(PHASE, cluster="target", topic=topics[0]),
-        next_step=f"grant {operation} and the others as permissions.md says; then clear topology_copy: it goes on",
+        next_step=f"grant {operation} and the others as described in permissions.md; then clear topology_copy to "
+        "continue",
         details={"topics": missing},
     )
 
@@ -295,8 +297,8 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
 def _answers_lost(
     context: PhaseContext, batch: Sequence[TopicPlan], answers: Mapping[str, CreatedTopic]
 ) -> dict[str, str]:
-    """Topics that are there though they were not a moment ago, with their ids: a broker's answer was lost, and the
-    second attempt met the first one's work. They are empty and as wide as was asked for, or somebody else's."""
+    """Topics that exist although they did not a moment ago, with their ids: a broker's answer was lost, and the second
+    attempt met the topic of the first. Such a topic is empty and as wide as requested; any other is not ours."""
     met = [name for name, item in answers.items() if item.error and item.error.code == TOPIC_ALREADY_EXISTS]
     if not met:
         return {}
@@ -310,18 +312,21 @@ def _answers_lost(
 def _failure(context: PhaseContext, failures: Mapping[str, ItemError]) -> MigrationError:
     details: dict[str, Any] = {"topics": {name: error.as_dict() for name, error in sorted(failures.items())}}
     name, error = min(failures.items(), key=lambda item: (item[1].retriable, item[0]))
-    what = f"{len(failures)} target topics could not be made; {name}"
+    what = f"{len(failures)} target topics could not be created or widened; {name}"
     where = context.where(PHASE, cluster="target", topic=name)
     if error.code == TOPIC_ALREADY_EXISTS:
         return ForeignData(
-            f"{what} was created by somebody else at this moment",
+            f"{what} was created by someone else at the same moment",
             where=where,
-            next_step="clear topology_copy: it looks at the topic again",
+            next_step="clear topology_copy: it checks the topic again",
             details=details,
         )
     kind = error.exception(what, where, operation="Create on Topic or Cluster, Alter on Topic")
     if error.retriable or error.unauthorized:
         return type(kind)(kind.what, where=where, next_step=kind.next_step, details=details)
     return TopologyRefused(
-        kind.what, where=where, next_step="see all of them in the details; correct them or exclude", details=details
+        kind.what,
+        where=where,
+        next_step="see the details for all of them; correct or exclude them",
+        details=details,
     )

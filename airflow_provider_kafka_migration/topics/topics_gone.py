@@ -1,10 +1,10 @@
-"""Is a planned topic gone from the source? One broker's answer is no evidence of that.
+"""Decide whether a planned topic is gone from the source. One broker's answer is not evidence of that.
 
-A broker that has just started, or that is cut off from its controller, does not know topics that are there. To a
-principal without Describe no topic is visible (asked for by name: TOPIC_AUTHORIZATION_FAILED), and an answer may be cut
-short. So a topic counts as gone only when *every* broker of the cluster answers for it by name that there is no such
-topic, or one with another id; for a deletion several times in a row. Anything else decides nothing: the next look asks
-again, and a copier that cannot read the topic meanwhile reports that error.
+A broker that has just started, or that is cut off from its controller, does not know all existing topics. Without
+Describe a principal sees no topic (asked for by name: TOPIC_AUTHORIZATION_FAILED), and an answer may be cut short. So a
+topic counts as gone only when *every* broker of the cluster, asked for it by name, answers that there is no such topic,
+or one with another id; for a deletion several times in a row. Any other answer decides nothing: the next check asks
+again, and a copier that cannot read the topic in the meantime reports that error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PHASE = "tail"
 
 log = logging.getLogger(__name__)
 
-#: A topic is deleted when all brokers have answered so as many times in a row.
+#: A topic counts as deleted when all brokers have said so this many times in a row.
 LOOKS = 4
 PAUSE_SECONDS = 1.0
 
@@ -36,7 +36,7 @@ _Answers = Mapping[int, Mapping[str, TopicFacts] | Transient]
 
 
 class _Says(Enum):
-    """What one broker says of a planned topic."""
+    """One broker's answer about a planned topic."""
 
     PRESENT = "it is there"
     DELETED = "it was deleted on the source"
@@ -45,23 +45,23 @@ class _Says(Enum):
 
 
 def why_suspect(planned_id: str, facts: TopicFacts) -> str:
-    """Why a topic may be gone, going by one broker's answer; empty if it is there, or that broker cannot tell."""
+    """Why a topic may be gone according to one broker; empty if it exists, or if that broker cannot tell."""
     said = _says(planned_id, facts)
     return _reason(planned_id, [facts]) if said in (_Says.DELETED, _Says.ANOTHER) else ""
 
 
 def find_gone(admin: TopicsAdmin, planned: Mapping[str, str]) -> dict[str, str]:
-    """Topics that are not the planned ones any more, with the reason; asks all brokers about those in doubt.
+    """Return topics that are no longer the planned ones, with the reason; asks all brokers about suspects.
 
-    :param planned: topic ids by name; an empty id (brokers before 2.8) is that of any topic.
-    :raises Transient: nobody of the cluster answers.
+    :param planned: topic ids by name; an empty id (brokers before 2.8) matches any topic.
+    :raises Transient: no broker of the cluster answers.
     """
     described = admin.describe_topics(sorted(planned))
     return confirm(admin, planned, [name for name, facts in described.items() if why_suspect(planned[name], facts)])
 
 
 def confirm(admin: TopicsAdmin, planned: Mapping[str, str], suspects: Iterable[str]) -> dict[str, str]:
-    """Of topics that one broker took for gone those that all brokers take for gone, with the reason."""
+    """Return, of topics that one broker reports as gone, those that all brokers report as gone, with the reason."""
     gone: dict[str, str] = {}
     names = sorted(suspects)
     for look in range(LOOKS):
@@ -77,14 +77,14 @@ def confirm(admin: TopicsAdmin, planned: Mapping[str, str], suspects: Iterable[s
 
 
 def _judge(name: str, planned_id: str, answers: _Answers) -> str | None:
-    """Why a topic is gone by the answers of all brokers; None if one of them does not say so."""
+    """Why a topic is gone by the answers of all brokers; None if one of them does not confirm it."""
     for broker_id, answer in sorted(answers.items()):
         facts = None if isinstance(answer, Transient) else answer.get(name)
         said = _Says.NOTHING if facts is None else _says(planned_id, facts)
         if said in (_Says.PRESENT, _Says.NOTHING):
             what = str(answer) if isinstance(answer, Transient) else facts.error if facts is not None else "no answer"
             log.warning(
-                "%s: another broker of the source takes it for gone; broker %s does not: %s",
+                "%s: another broker of the source reports it as gone; broker %s does not: %s",
                 name,
                 broker_id,
                 said.value if said is _Says.PRESENT else what,
@@ -114,7 +114,7 @@ GONE = "source_topic_gone"
 def check_none_gone(context: PhaseContext) -> None:
     """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
 
-    :raises TopicRecreated: its partitions cannot be copied any more.
+    :raises TopicRecreated: its partitions can no longer be copied.
     """
     context.journal.refresh()
     gone = context.journal.steps(GONE)
@@ -129,17 +129,17 @@ def _gone_error(context: PhaseContext, name: str, details: dict[str, Any]) -> To
     return TopicRecreated(
         f"source topic {name}: {details['why']}",
         where=context.where(PHASE, cluster="source", topic=name),
-        next_step="to go on without it set topology.on_topic_deleted: drop and clear tail (its copy on the "
+        next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the "
         "target stays); or delete it on the target and start a new migration",
         details=details,
     )
 
 
 def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set[str]:
-    """Compare topic ids with the source's metadata, whether or not the tail has looked since.
+    """Compare topic ids with the source's metadata now, independently of the tail's checks.
 
     :returns: topics that are gone and that the policy drops.
-    :raises TopicRecreated: a topic is gone, or another one by now (``on_topic_deleted: fail``).
+    :raises TopicRecreated: a topic is gone, or was created again (``on_topic_deleted: fail``).
     """
     planned = {item.topic: item.topic_id for item in partitions}
     gone = find_gone(context.source.admin, planned)

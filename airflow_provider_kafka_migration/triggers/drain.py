@@ -1,4 +1,4 @@
-"""Looks at the lags of a migration until they have been small enough for long enough."""
+"""Checks the lags of a migration until they have been small enough for long enough."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
-#: Looks that may fail one after the other (an unreachable broker, throttled storage) before the wait ends: a week of
-#: them. A cluster that is away ends a wait of days as little as it ends the tail; the task's own time-out does.
+#: Consecutive checks that may fail (an unreachable broker, throttled storage) before the wait ends: about a week. An
+#: unavailable cluster must not end a wait of days, just as it does not end the tail; the task's own timeout does.
 MAX_FAILED_LOOKS = 10_000
 _LONGEST_PAUSE_SECONDS = 60.0
-#: Looks in a row that may meet refused credentials: some ten minutes for whoever changes the connection.
+#: Consecutive checks that may meet refused credentials: about ten minutes to change the connection.
 MAX_REFUSED_LOOKS = 15
-#: Status of an event after which the wait goes on: somebody is to be told.
+#: Status of an event that only notifies people; the wait continues after it.
 TROUBLE_EVENT = "trouble"
-#: A tail that is started again wakes nobody up.
+#: Long enough that a restart of the tail does not wake anybody up.
 SILENT_NOTICE_SECONDS = 60.0
-#: A line in the task's log after so many looks.
+#: The task's log gets a line after this many checks.
 _LINE_EVERY = 5
 
 
 class Patience(NamedTuple):
-    """With looks that fail one after the other."""
+    """How long to tolerate consecutive failed checks."""
 
-    #: After so many the wait ends.
+    #: The wait ends after this many.
     failed_looks: int
-    #: Between two of them.
+    #: Longest pause between two of them.
     longest_pause_seconds: float
-    #: The wait ends, too, when they have failed for so long.
+    #: The wait also ends when checks have failed for this long.
     seconds: float = math.inf
 
 
 class _Failures:
-    """Looks that have failed since the last good one."""
+    """The checks that have failed since the last successful one."""
 
     def __init__(self) -> None:
         self.looks = self.refused = 0
@@ -71,22 +71,22 @@ class _Failures:
 
 
 class DrainTrigger(BaseTrigger):
-    """Ends with one event: ready, or what went wrong. Writes to nothing and keeps nothing.
+    """Ends with one event: ready, or what went wrong. It writes nothing and stores nothing.
 
-    It may run twice, or move between triggerers: the window then begins again, which is only more careful. Its
-    arguments are kept in Airflow's database, so they hold references to connections and never a secret.
+    It may run twice, or move between triggerers: the window then begins again, which errs on the safe side. Airflow's
+    database stores its arguments, so they hold references to connections and never a secret.
 
-    :param spec: the migration, JSON-able.
-    :param poll_seconds: time between two looks.
-    :param silence_is_told: somebody has been told already that nothing is heard from the tail.
+    :param spec: the migration, as JSON-serializable data.
+    :param poll_seconds: time between two checks.
+    :param silence_is_told: people have already been notified that the tail is silent.
     """
 
-    #: Failed looks in a row after which the wait ends, and the longest pause between two of them.
+    #: Consecutive failed checks after which the wait ends, and the longest pause between two of them.
     max_failed_looks: ClassVar[int] = MAX_FAILED_LOOKS
     longest_pause_seconds: ClassVar[float] = _LONGEST_PAUSE_SECONDS
-    #: Of these, those with refused credentials; the connections are read again before each one.
+    #: The same for refused credentials; the connections are read again before each check.
     max_refused_looks: ClassVar[int] = MAX_REFUSED_LOOKS
-    #: Whether the look asks the clusters; if not, their connections are not resolved either.
+    #: Whether a check contacts the clusters; if not, their connections are not resolved either.
     needs_clusters: ClassVar[bool] = True
 
     def __init__(self, *, spec: dict[str, Any], poll_seconds: float = 2.0, silence_is_told: bool = False) -> None:
@@ -97,43 +97,43 @@ class DrainTrigger(BaseTrigger):
         self._present: Watch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """Return the class path and the arguments."""
         return (
             f"{type(self).__module__}.{type(self).__qualname__}",
             {"spec": self.spec, "poll_seconds": self.poll_seconds, "silence_is_told": self.silence_is_told},
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look again and again. Everything that blocks runs in a thread, so other triggers are not held up."""
+        """Check repeatedly. All blocking calls run in a thread, so other triggers are not delayed."""
         try:
             self._present = await self._open()
         except MigrationError as error:
             if not self.may_pass(error):
                 yield self.ended_by(error)
                 return
-            # The first look tries again.
+            # The first check tries again.
             self.log.warning("The connections cannot be opened yet: %s", error)
         try:
             yield await self._watch()
         finally:
             if self._present is not None:
-                # Off the loop too: closing waits for sockets.
+                # Outside the loop as well: closing waits for sockets.
                 await asyncio.shield(asyncio.to_thread(self._present.close))
 
     async def _open(self) -> Watch:
-        # The task has accepted it, perhaps that of an earlier version.
+        # The task has accepted the spec, perhaps in an earlier version.
         spec = parse_spec(self.spec, recorded=True)
         resolver = airflow_resolver(await prefetch(spec, clusters=self.needs_clusters))
         return await asyncio.to_thread(self.open_watch, spec, resolver)
 
     def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
-        """What looks."""
+        """Open the watch that performs the checks."""
         from airflow_provider_kafka_migration.migration import DrainWatch
 
         return DrainWatch.open(spec, resolver)
 
     def hand_over(self, former: Watch, opened: Watch) -> None:
-        """Tell a watch with newly read connections of the one before it: nothing, its window begins again."""
+        """Pass state from the former watch to the newly opened one: nothing here, its window begins again."""
 
     async def _look(self) -> dict[str, Any]:
         if self._present is None:
@@ -141,21 +141,21 @@ class DrainTrigger(BaseTrigger):
         return await asyncio.to_thread(self._present.check)
 
     def patience(self) -> Patience:
-        """With failed looks, as things are now."""
+        """Return the current patience with failed checks."""
         return Patience(self.max_failed_looks, self.longest_pause_seconds)
 
     def may_pass(self, error: MigrationError) -> bool:
-        """Whether connections that cannot be opened at the start are waited for."""
+        """Return whether to wait for connections that cannot be opened at the start."""
         return isinstance(error, Transient)
 
     def ended_by(self, error: MigrationError) -> TriggerEvent:
-        """The event of a wait that this error ends."""
+        """Return the event of a wait that this error ends."""
         return failed(error)
 
     async def _reopen(self) -> None:
-        """Read the connections again: what they give may have ended, or been replaced, in the days of a tail.
+        """Read the connections again: in the days of a tail, credentials may have expired or been replaced.
 
-        What was open stays when they cannot be had.
+        If the connections cannot be read, the open ones stay in use.
         """
         if self._present is None:
             return
@@ -187,7 +187,7 @@ class DrainTrigger(BaseTrigger):
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 failures.add(error)
                 patience = self.patience()
-                self.log.warning("Look %d in a row failed: %s", failures.looks, error)
+                self.log.warning("%d consecutive checks have failed: %s", failures.looks, error)
                 if failures.exceed(patience) or failures.refused >= self.max_refused_looks:
                     return self.ended_by(error)
                 pause = failures.pause(self.poll_seconds, patience)
@@ -198,10 +198,10 @@ class DrainTrigger(BaseTrigger):
                 await self._reopen()
 
     def _silent_since(self, event: Mapping[str, Any], since: float | None) -> float | None:
-        """Since when the tail has been silent without anybody being told; None: it is not, or somebody was.
+        """Return since when the tail has been silent without a notification; None: not silent, or already notified.
 
-        Only a tail that is heard ends a silence: whoever has just begun to look has not heard it, and does not know yet
-        that it is silent.
+        Only a sign of life from the tail ends a silence: a watch that has just started has not heard it, but does not
+        know yet that it is silent.
         """
         if event.get("tail_heard"):
             self.silence_is_told = False
@@ -216,12 +216,12 @@ def _is_long_ago(silent_since: float | None) -> bool:
 
 
 def failed(error: MigrationError) -> TriggerEvent:
-    """The event of a wait that ended badly."""
+    """Return the event of a failed wait."""
     return TriggerEvent({"status": "failed", "message": str(error), "error": error.as_dict()})
 
 
 def event_error(event: Mapping[str, Any]) -> MigrationError | None:
-    """The error in an event, as what it was; None if all is well."""
+    """Return the original error in an event; None if there is none."""
     if event.get("status") == "ready":
         return None
     return error_from_dict(dict(event.get("error") or {"what": str(event.get("message", "no reason given"))}))

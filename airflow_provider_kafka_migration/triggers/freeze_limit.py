@@ -1,4 +1,4 @@
-"""Looks at a migration's freeze until it is overdue, or there is none to look at any more."""
+"""Checks a migration's freeze until it is overdue, or until no freeze can follow."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
-#: While nothing is frozen: after so long a worker looks. It may reach a journal that the triggerer does not reach, and
-#: a freeze may have begun there.
+#: While nothing is frozen, a worker checks after this long. It may reach a journal that the triggerer cannot reach,
+#: and a freeze may have begun there.
 BLIND_SECONDS = 600.0
 
 
 class FreezeLimitTrigger(DrainTrigger):
-    """Reads the journal only: no cluster is asked, nothing is written.
+    """Reads only the journal: it contacts no cluster and writes nothing.
 
-    :param spec: the migration, JSON-able.
-    :param poll_seconds: time between two looks.
-    :param nothing_to_lift: no freeze was open when the journal was read last.
+    :param spec: the migration, as JSON-serializable data.
+    :param poll_seconds: time between two checks.
+    :param nothing_to_lift: no freeze was open at the last read of the journal.
     """
 
-    #: A freeze lasts for a minute or so: while there may be one, a look that failed is never waited for longer than
-    #: this, and after so many the task itself looks, and tells somebody.
+    #: A freeze lasts for about a minute: while one is possible, the pause after a failed check is never longer than
+    #: this, and after so many failures the task itself checks and notifies people.
     max_failed_looks: ClassVar[int] = 24
     longest_pause_seconds: ClassVar[float] = 5.0
-    #: As other failed looks: the task reads the connections again, too, and does not end for them.
+    #: Treated like other failed checks: the task also reads the connections again, and does not end because of them.
     max_refused_looks: ClassVar[int] = MAX_FAILED_LOOKS
     needs_clusters: ClassVar[bool] = False
 
@@ -41,37 +41,37 @@ class FreezeLimitTrigger(DrainTrigger):
         self._nothing_to_lift = nothing_to_lift
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Class path and arguments."""
+        """Return the class path and the arguments."""
         path, arguments = super().serialize()
         return path, {**arguments, "nothing_to_lift": self._nothing_to_lift}
 
     @property
     def nothing_to_lift(self) -> bool:
-        """No freeze was open when the journal was read last."""
+        """Whether no freeze was open at the last read of the journal."""
         from airflow_provider_kafka_migration.migration import FreezeWatch
 
         return not self._present.may_be_frozen if isinstance(self._present, FreezeWatch) else self._nothing_to_lift
 
     def patience(self) -> Patience:
-        """While nothing is frozen, pauses are long: an outage may last.
+        """Return the current patience. While nothing is frozen, pauses are long: an outage may last.
 
-        A freeze that begins meanwhile is journaled first, so whoever can read the journal sees it. The triggerer may be
-        the only one that cannot: then the task looks on a worker.
+        A freeze that begins in the meantime is journaled first, so any reader of the journal sees it. The triggerer may
+        be the only process that cannot read it: then the task checks on a worker.
         """
         if not self.nothing_to_lift:
             return super().patience()
         return Patience(DrainTrigger.max_failed_looks, DrainTrigger.longest_pause_seconds, BLIND_SECONDS)
 
     def may_pass(self, error: MigrationError) -> bool:
-        """Refused credentials, too, while nothing is frozen: else the task would have no pause between its looks."""
+        """Wait also for refused credentials while nothing is frozen: else the task would check without any pause."""
         return super().may_pass(error) or (self.nothing_to_lift and isinstance(error, CREDENTIALS_REFUSED))
 
     def ended_by(self, error: MigrationError) -> TriggerEvent:
-        """With what the task has to know if it cannot read the journal either."""
+        """Return the event, with what the task has to know if it cannot read the journal either."""
         return TriggerEvent({**failed(error).payload, "nothing_to_lift": self.nothing_to_lift})
 
     def open_watch(self, spec: MigrationSpec, resolver: Resolver) -> Watch:
-        """What looks."""
+        """Open the watch that performs the checks."""
         from airflow_provider_kafka_migration.migration import FreezeWatch
 
         return FreezeWatch.open(spec, resolver)
@@ -85,7 +85,7 @@ class FreezeLimitTrigger(DrainTrigger):
         return watch
 
     def hand_over(self, former: Watch, opened: Watch) -> None:
-        """The freeze that is known of: with the journal away nothing else tells when it is overdue."""
+        """Pass on the known freeze: while the journal is unreachable, only this shows when the freeze is overdue."""
         from airflow_provider_kafka_migration.migration import FreezeWatch
 
         if isinstance(former, FreezeWatch) and isinstance(opened, FreezeWatch):

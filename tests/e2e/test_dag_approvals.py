@@ -75,7 +75,7 @@ def test_stale_and_missing_codes_are_refused_and_the_present_one_goes_on(
     assert asked is not None
     assert FIRST in asked["body"], "Airflow shows the present text after a clear now: the warning can go"
     log = airflow.task_log(DAG, run, "approve_cutover")
-    assert "goes on showing the text of this task's first attempt" in log
+    assert "still shows the text of this task's first attempt" in log
     assert SECOND in log
 
     airflow.answer(DAG, run, "approve_cutover", ["Approve"], {"code": FIRST})

@@ -123,7 +123,7 @@ def _leave_while_the_target_is_away(trial: Trial) -> None:
         _, err = process.communicate(timeout=_SECONDS)
     text = "".join(lines) + err
     assert process.returncode == 128 + signal.SIGTERM, text
-    assert text.index("told to stop by SIGTERM") < text.index("producers are frozen (stopped by hand) since"), text
+    assert text.index("stopped by SIGTERM") < text.index("producers are frozen (stopped by hand) since"), text
     assert f"kafka-migration rollback {trial.spec}`; then tell the producers' owners" in text.splitlines()[-1], text
 
 

@@ -1,1 +1,1 @@
-"""Administration of a cluster, as typed values: topics, configs, access, groups, producers."""
+"""Cluster administration with typed values: topics, configs, access, groups, producers."""

@@ -1,6 +1,6 @@
-"""ACL bindings: listed so that "not allowed" is never read as "none", created and deleted with errors per item.
+"""ACLs, SCRAM users and client quotas. ACL listings never confuse "not allowed" with "none"; errors are per item.
 
-confluent-kafka 2.16.1 answers ``describe_acls`` with an empty list when the caller may not describe; the raw
+confluent-kafka 2.16.1 answers ``describe_acls`` with an empty list when the caller may not describe ACLs; the raw
 message has the error code. Source of the numbers: ``org.apache.kafka.common.acl`` and ``.resource``.
 """
 
@@ -41,7 +41,7 @@ PATTERN_TYPES = Codes({3: "LITERAL", 4: "PREFIXED"})
 PERMISSIONS = Codes({2: "DENY", 3: "ALLOW"})
 
 
-#: Operations that imply others (``AclEntry`` and KAFKA-authorizer rules): having the first is having the rest.
+#: Operations that imply others (``AclEntry`` and KAFKA-authorizer rules): a principal with the key has the values too.
 _IMPLIES = {
     "ALL": frozenset({"READ", "WRITE", "DESCRIBE", "DELETE", "ALTER", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "CREATE"}),
     "READ": frozenset({"DESCRIBE"}),
@@ -53,7 +53,7 @@ _IMPLIES = {
 
 
 def with_implied(operations: frozenset[str]) -> frozenset[str]:
-    """Operations with all that they imply."""
+    """Return the operations and all that they imply."""
     return operations | {implied for name in operations for implied in _IMPLIES.get(name, frozenset())}
 
 
@@ -71,7 +71,7 @@ class Acl:
 
     @property
     def supported(self) -> bool:
-        """Whether all of its names are known here; a newer broker may have others."""
+        """Whether this package knows all names of the binding; a newer broker may have others."""
         return (
             self.resource_type in RESOURCE_TYPES
             and self.pattern_type in PATTERN_TYPES
@@ -88,7 +88,7 @@ class Acl:
 
 @dataclass(frozen=True)
 class AclListing:
-    """What a cluster says of its ACLs: ``authorizer`` is False where no authorizer runs (SECURITY_DISABLED)."""
+    """The ACLs of a cluster; ``authorizer`` is False where no authorizer runs (SECURITY_DISABLED)."""
 
     authorizer: bool
     acls: tuple[Acl, ...] = ()
@@ -98,10 +98,10 @@ class AclsAdmin(AdminBase):
     """Describe, create and delete ACL bindings."""
 
     def describe_acls(self, *, broker_id: int | None = None) -> AclListing:
-        """All bindings, ascending.
+        """List all bindings, ascending.
 
-        :param broker_id: which broker is asked; ``None``: any.
-        :raises PermissionMissing: without Describe on the cluster; never an empty list instead.
+        :param broker_id: the broker to ask; ``None``: any.
+        :raises PermissionMissing: Describe on the cluster is missing; an empty list is never returned instead.
         """
         request = DescribeAclsRequest(
             resource_type_filter=ANY,
@@ -126,7 +126,7 @@ class AclsAdmin(AdminBase):
         return AclListing(authorizer=True, acls=tuple(sorted(found)))
 
     def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, ItemError | None]:
-        """Create bindings; needs Alter on the cluster. Existing ones stay as they are (idempotent)."""
+        """Create bindings; needs Alter on the cluster. Idempotent: existing bindings do not change."""
 
         def send(batch: list[Acl]) -> dict[Acl, ItemError | None]:
             creations = [
@@ -190,7 +190,7 @@ def _deletion_error(result: Any) -> ItemError | None:
 
 
 def acl_row(acl: Acl) -> list[str]:
-    """A binding as it is journaled: the arguments of :class:`Acl`."""
+    """Return a binding as the journal stores it: the arguments of :class:`Acl`."""
     return [
         acl.resource_type,
         acl.resource_name,
@@ -204,7 +204,7 @@ def acl_row(acl: Acl) -> list[str]:
 
 # -- admin users ------------------------------------------------------------------------------------------------------
 #
-# SCRAM users (KIP-554). Secrets cannot be read from a cluster; only mechanisms and iterations can.
+# SCRAM users (KIP-554). A cluster reveals only mechanisms and iterations, never secrets.
 
 
 API_DESCRIBE_USER_SCRAM = 50
@@ -218,7 +218,7 @@ _SALT_BYTES = 24
 
 @dataclass(frozen=True)
 class ScramUser:
-    """A user and its credentials: ascending (mechanism, iterations)."""
+    """A user and its credentials as (mechanism, iterations), ascending."""
 
     name: str
     credentials: tuple[tuple[str, int], ...]
@@ -239,9 +239,9 @@ class UsersAdmin(ClusterAdmin):
     """Describe and create SCRAM users."""
 
     def scram_users(self) -> list[ScramUser] | None:
-        """All SCRAM users, ascending; ``None`` where brokers do not know the api (before 2.7, KRaft before 3.5).
+        """List all SCRAM users, ascending; ``None`` where brokers lack the api (before 2.7, KRaft before 3.5).
 
-        :raises PermissionMissing: without Describe on the cluster; never an empty list instead.
+        :raises PermissionMissing: Describe on the cluster is missing; an empty list is never returned instead.
         """
         if self.api_version(API_DESCRIBE_USER_SCRAM) < 0:
             return None
@@ -264,7 +264,7 @@ class UsersAdmin(ClusterAdmin):
         return sorted(users, key=lambda user: user.name)
 
     def _check_may_describe(self) -> None:
-        """3.9 brokers in ZooKeeper mode never answer "all users" to somebody who may not ask; so ask what we may."""
+        """Check the permission: 3.9 ZooKeeper brokers never answer "all users" to a principal that lacks it."""
         operations = self.cluster_operations()
         if operations is not None and not operations & {"DESCRIBE", "ALTER", "ALL"}:
             self.check(
@@ -275,7 +275,7 @@ class UsersAdmin(ClusterAdmin):
             )
 
     def create_scram_credentials(self, wanted: Sequence[NewScramCredential]) -> dict[str, ItemError | None]:
-        """Create or replace credentials; needs Alter on the cluster. Brokers get salted passwords only (RFC 5802)."""
+        """Create or replace credentials; needs Alter on the cluster. Brokers get only salted passwords (RFC 5802)."""
         by_name: dict[str, list[NewScramCredential]] = {}
         for item in wanted:
             by_name.setdefault(item.name, []).append(item)
@@ -328,7 +328,7 @@ def _upsertion(item: NewScramCredential) -> object:
 
 API_DESCRIBE_CLIENT_QUOTAS = 48
 
-#: An entity: ((type, name), ...) ascending by type; the name ``None`` is the default of that type.
+#: An entity: ((type, name), ...) ascending by type; the name ``None`` means the default of that type.
 QuotaEntity = tuple[tuple[str, str | None], ...]
 
 
@@ -344,9 +344,9 @@ class QuotasAdmin(AdminBase):
     """Describe and change client quotas."""
 
     def quotas(self) -> list[Quota] | None:
-        """All client quotas, ascending by entity; ``None`` before 2.6. Needs DescribeConfigs on the cluster.
+        """List all client quotas, ascending by entity; ``None`` before 2.6. Needs DescribeConfigs on the cluster.
 
-        :raises PermissionMissing: never an empty list instead.
+        :raises PermissionMissing: the permission is missing; an empty list is never returned instead.
         """
         if self.api_version(API_DESCRIBE_CLIENT_QUOTAS) < 0:
             return None
@@ -369,7 +369,7 @@ class QuotasAdmin(AdminBase):
     def alter_quotas(
         self, changes: Mapping[QuotaEntity, Mapping[str, float | None]]
     ) -> dict[QuotaEntity, ItemError | None]:
-        """Set (or with ``None`` remove) quota values; needs AlterConfigs on the cluster."""
+        """Set quota values, or remove them with ``None``; needs AlterConfigs on the cluster."""
         entry_type = AlterClientQuotasRequest.EntryData
 
         def send(batch: list[QuotaEntity]) -> dict[QuotaEntity, ItemError | None]:

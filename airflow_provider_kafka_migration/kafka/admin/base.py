@@ -1,4 +1,4 @@
-"""What all admin modules share: per-item errors as data, bounded retries, the wire."""
+"""The shared base of all admin modules: per-item errors as data, bounded retries, the wire."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound=Hashable)
 
-#: Error codes that say "this principal may not": topic, group, cluster, transactional id, delegation token.
+#: Error codes for a missing permission: topic, group, cluster, transactional id, delegation token.
 AUTHORIZATION_CODES = frozenset({29, 30, 31, 53, 65})
 SECURITY_DISABLED = 54
 REQUEST_TIMED_OUT = 7
 NOT_CONTROLLER = 41
 
-#: One admin request carries at most so many items, so that brokers and we stay within bounds.
+#: Most items in one admin request, to limit the load on the brokers and on us.
 BATCH_ITEMS = 200
-#: Longest time that one operation retries its retriable items, seconds.
+#: Longest time that one operation retries its retriable items, in seconds.
 RETRY_SECONDS = 60.0
-#: Codes that are retriable only because metadata spreads slowly: after this time the thing is really not there.
+#: Codes that are retriable only because metadata spreads slowly; after SPREADING_SECONDS they are taken as final.
 SPREADING_CODES = frozenset({3, 5, 100})
 SPREADING_SECONDS = 3.0
-#: Time a broker may take for one admin request, milliseconds.
+#: Time a broker may take for one admin request, in milliseconds.
 REQUEST_TIMEOUT_MS = 30_000
-#: How long we wait for its answer: longer, so that a slow broker's REQUEST_TIMED_OUT comes in, and not silence.
+#: How long we wait for its answer: longer, so that we receive a slow broker's REQUEST_TIMED_OUT instead of nothing.
 REQUEST_WAIT_SECONDS = REQUEST_TIMEOUT_MS / 1000 + 15.0
 
 
 @dataclass(frozen=True)
 class ItemError:
-    """What a broker said about one item of a request: a topic, a partition, an ACL.
+    """A broker's error for one item of a request: a topic, a partition, an ACL.
 
-    :param code: Kafka's error code; name: its name, for instance ``TOPIC_ALREADY_EXISTS``.
-    :param message: the broker's own text, empty if it gave none.
+    :param code: Kafka's error code; ``name`` is its name, for instance ``TOPIC_ALREADY_EXISTS``.
+    :param message: the broker's own text; empty if the broker sent none.
     """
 
     code: int
@@ -58,20 +58,20 @@ class ItemError:
 
     @property
     def unauthorized(self) -> bool:
-        """The principal may not do this."""
+        """Whether the principal lacks the permission."""
         return self.code in AUTHORIZATION_CODES
 
     def __str__(self) -> str:
         return f"{self.name}: {self.message}" if self.message else self.name
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as data, for reports and journals."""
+        """Return the error as data, for reports and journals."""
         return {"code": self.code, "name": self.name, "message": self.message}
 
     def exception(self, what: str, where: Where, *, operation: str = "") -> MigrationError:
-        """The error of the product for this item: permission, busy or refused.
+        """Return our error for this item: permission, busy or refused.
 
-        :param operation: the permission that is needed, for instance ``Create on Cluster kafka-cluster``.
+        :param operation: the required permission, for instance ``Create on Cluster kafka-cluster``.
         """
         details = self.as_dict()
         if self.unauthorized:
@@ -89,20 +89,20 @@ class ItemError:
 
 
 def item_error(code: int, message: str | None = None) -> ItemError | None:
-    """The error behind a code of the protocol; ``None`` for 0."""
+    """Return the error for a protocol code; ``None`` for 0."""
     if code == 0:
         return None
     kind = for_code(code)
     name = str(getattr(kind, "message", None) or kind.__name__)
     text = message or ""
-    # Some brokers answer with a dump of the request, ports and object ids included: useless, never twice the same.
+    # Some brokers answer with a dump of the request, including ports and object ids: useless, and different each time.
     return ItemError(code, name, "" if text.startswith("Request Request(") else text, error_codes.retriable(code))
 
 
 def batches(
     items: Iterable[K], size: int = BATCH_ITEMS, weight: Callable[[K], int] | None = None, max_weight: int = 0
 ) -> Iterator[list[K]]:
-    """Cut items into lists of at most ``size`` and, where items weigh something, ``max_weight``; order kept."""
+    """Cut items, in order, into lists of at most ``size`` items and, where items have a weight, ``max_weight``."""
     batch: list[K] = []
     total = 0
     for item in items:
@@ -117,29 +117,29 @@ def batches(
 
 
 class AdminBase:
-    """The wire and the habits of all admin calls.
+    """The wire and the conventions of all admin calls.
 
-    Reads raise for what concerns the whole request and carry errors of single items as data. Changes answer
+    Reads raise errors that concern the whole request and return errors of single items as data. Changes return
     ``{item: ItemError | None}`` (``None``: done), so that one bad item never hides the others.
     """
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire = wire
         self.name = name
-        #: Replaced by tests.
+        #: Tests replace it.
         self._sleep: Callable[[float], None] = time.sleep
         self.retry_seconds = RETRY_SECONDS
 
     def api_version(self, api_key: int) -> int:
-        """The highest version of an api that the brokers speak, -1 if they do not know it."""
+        """Return the highest version of an api that the brokers support, -1 if they do not know it."""
         return int(self.wire.connection().api_versions.get(api_key, (-1, -1))[1])
 
     def where(self, **place: Any) -> Where:
-        """A place on this cluster."""
+        """Return a place on this cluster."""
         return Where(cluster=self.name, **place)
 
     def check(self, code: int, message: str | None, what: str, *, operation: str = "", **place: Any) -> None:
-        """Raise the product's error for a code that concerns a whole response."""
+        """Raise our error for a code that concerns a whole response."""
         error = item_error(code, message)
         if error is not None:
             raise error.exception(what, self.where(**place), operation=operation)
@@ -156,9 +156,9 @@ class AdminBase:
     ) -> dict[K, ItemError | None]:
         """Send items in batches and retry the retriable ones within :attr:`retry_seconds`.
 
-        :param weight: of an item; a batch weighs at most ``max_weight`` (or is one item).
-        :param done_codes: codes that mean "already done" when the former attempt of this item timed out: a broker
-            that answers too late may have done it all the same.
+        :param weight: weight of an item; a batch weighs at most ``max_weight``, or is a single item.
+        :param done_codes: codes that mean "already done" when the previous attempt of this item timed out: a broker
+            that answers too late may still have done it.
         """
         results: dict[K, ItemError | None] = {}
         maybe_done: set[K] = set()
@@ -186,7 +186,7 @@ class AdminBase:
         return results
 
     def _again(self, error: ItemError, after_seconds: float) -> bool:
-        """Whether an item is sent again ``after_seconds`` from the begin of its operation."""
+        """Return whether an item is sent again ``after_seconds`` after its operation began."""
         limit = min(SPREADING_SECONDS, self.retry_seconds) if error.code in SPREADING_CODES else self.retry_seconds
         return error.retriable and after_seconds <= limit
 
@@ -196,18 +196,18 @@ def _code(error: ItemError | None) -> int:
 
 
 class Codes:
-    """Names of a numbered list of the protocol, both ways. Unknown numbers keep their number in the name."""
+    """Maps numbers of the protocol to names and back. An unknown number appears in its name."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
         self._numbers = {name: number for number, name in names.items()}
 
     def name(self, number: int) -> str:
-        """The name of a number, ``UNKNOWN_n`` if a newer broker brought it."""
+        """Return the name of a number; ``UNKNOWN_n`` for one that only a newer broker knows."""
         return self._names.get(number, f"UNKNOWN_{number}")
 
     def number(self, name: str) -> int:
-        """The number of a name; raises ``KeyError``."""
+        """Return the number of a name; raises ``KeyError``."""
         return self._numbers[name]
 
     def __contains__(self, name: object) -> bool:

@@ -1,9 +1,9 @@
 """Everything a migration asks of a cluster besides its records, as typed values.
 
-One class, put together from one module per concern. It speaks Kafka's own messages over :class:`~.kafka.wire.Wire`, not
-confluent-kafka's AdminClient: that one hides per-item errors and answers "no ACLs" when it may not look.
+One class, composed of one module per concern. It sends Kafka's own messages over :class:`~.kafka.wire.Wire` instead of
+using confluent-kafka's AdminClient, which hides per-item errors and returns "no ACLs" when it may not describe them.
 
-Habits: reads raise what concerns the whole request and carry errors of single items as data; changes answer
+Conventions: reads raise errors that concern the whole request and return errors of single items as data; changes return
 ``{item: ItemError | None}``; retriable errors are retried for a bounded time; all answers are sorted.
 """
 
@@ -34,8 +34,8 @@ class Admin(
     """Admin access to one cluster. Not thread-safe: one owner.
 
     :param config: how to reach the cluster.
-    :param wire: a wire to share; without it the admin opens and closes its own.
-    :param first_contact_seconds: for how long its own wire tries a cluster that has never answered; None: as any other.
+    :param wire: a wire to share; without it the admin opens and closes its own wire.
+    :param first_contact_seconds: how long its own wire tries a cluster that has never answered; None: as any other.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class Admin(
         self.close()
 
     def close(self) -> None:
-        """Close the wire, if it is this admin's own."""
+        """Close the wire if this admin opened it."""
         if self._owns_wire:
             self.wire.close()
 
     def facts(self) -> ClusterDescription:
-        """:meth:`cluster_facts` with what ``describe_acls`` tells of the authorizer.
+        """Return :meth:`cluster_facts`; ``describe_acls`` tells whether there is an authorizer.
 
-        Where ACLs may not be described there is an authorizer: it has just refused.
+        If ACLs may not be described, there is an authorizer: it has just refused.
         """
         try:
             authorizer = self.describe_acls().authorizer
@@ -70,5 +70,5 @@ class Admin(
         return self.cluster_facts(authorizer=authorizer)
 
     def offsets(self, partitions: Iterable[tuple[str, int]], which: Which) -> dict[tuple[str, int], int]:
-        """Offsets of partitions: ``earliest``, ``latest`` (high watermark), ``stable`` or ``log_end``."""
+        """Return offsets of partitions: ``earliest``, ``latest`` (high watermark), ``stable`` or ``log_end``."""
         return self.wire.list_offsets(partitions, which)

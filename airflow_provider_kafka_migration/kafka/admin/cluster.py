@@ -1,4 +1,4 @@
-"""Facts of a cluster: who it is, how it runs, what this principal may do, its disks and brokers' configs."""
+"""Facts about a cluster: its id, version and mode, its brokers and disks, and what this principal may do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.kafka.admin.base import OPERATIONS, AdminB
 API_LEADER_AND_ISR = 4
 API_DESCRIBE_QUORUM = 55
 
-#: Highest metadata.version that a release knows (``MetadataVersion`` of each release) -> the release.
+#: (highest metadata.version that a release knows, the release), from ``MetadataVersion`` of each release.
 _RELEASES = (
     (7, "3.3"),
     (8, "3.4"),
@@ -27,7 +27,7 @@ _RELEASES = (
     (29, "4.2"),
 )
 
-#: For clusters in ZooKeeper mode: (api key, its version) that a release brought, newest first.
+#: For clusters in ZooKeeper mode: (api key, version) that a release introduced, newest first.
 _ZOOKEEPER_RELEASES = (
     ((10, 6), "3.9"),
     ((16, 5), "3.8"),
@@ -43,7 +43,7 @@ _ZOOKEEPER_RELEASES = (
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker as clients see it."""
+    """A broker as clients see it: its id, address and rack."""
 
     broker_id: int
     host: str
@@ -53,9 +53,9 @@ class Broker:
 
 @dataclass(frozen=True)
 class ClusterDescription:
-    """What a cluster says of itself.
+    """A cluster's description of itself.
 
-    :param kafka_version: best guess from api versions, for people.
+    :param kafka_version: a best guess from api versions, for people.
     :param brokers: broker ids, ascending.
     :param features: finalized features and their level.
     :param authorizer: whether ACLs are enforced.
@@ -71,26 +71,26 @@ class ClusterDescription:
 
 @dataclass(frozen=True)
 class ApiSupport:
-    """What the brokers speak: api key -> (lowest, highest version), and the features."""
+    """What the brokers support: api key -> (lowest, highest version), and the features."""
 
     versions: dict[int, tuple[int, int]]
     supported_features: dict[str, int]
     finalized_features: dict[str, int]
 
     def has(self, api_key: int, version: int = 0) -> bool:
-        """Whether an api is there in at least this version."""
+        """Return whether the brokers support an api in at least this version."""
         return api_key in self.versions and self.versions[api_key][1] >= version
 
     @property
     def mode(self) -> Literal["zookeeper", "kraft", "unknown"]:
-        """ZooKeeper brokers answer LeaderAndIsr on client listeners, KRaft brokers answer DescribeQuorum."""
+        """The cluster's mode: ZooKeeper brokers answer LeaderAndIsr to clients, KRaft brokers DescribeQuorum."""
         if self.has(API_DESCRIBE_QUORUM) or "metadata.version" in self.finalized_features:
             return "kraft"
         return "zookeeper" if self.has(API_LEADER_AND_ISR) else "unknown"
 
     @property
     def kafka_version(self) -> str:
-        """The release, as far as it can be guessed: KRaft brokers tell their highest metadata.version."""
+        """A best guess at the release; KRaft brokers report their highest metadata.version."""
         highest = self.supported_features.get("metadata.version")
         if highest is not None and self.mode == "kraft":
             for level, release in _RELEASES:
@@ -105,7 +105,7 @@ class ApiSupport:
 
 @dataclass(frozen=True)
 class LogDir:
-    """A log directory of a broker: bytes in total and free (-1 before 3.3), and replica sizes in bytes."""
+    """A log directory of a broker: total and free bytes (-1 before 3.3), and replica sizes in bytes."""
 
     broker_id: int
     path: str
@@ -119,7 +119,7 @@ class ClusterAdmin(AdminBase):
     """Cluster facts, brokers, permissions on the cluster, log dirs."""
 
     def api_support(self) -> ApiSupport:
-        """Versions and features from ApiVersions v3+ (features are in tagged fields)."""
+        """Read versions and features from ApiVersions v3+ (features are in tagged fields)."""
         request = ApiVersionsRequest(
             client_software_name="airflow-provider-kafka-migration", client_software_version="1"
         )
@@ -138,9 +138,9 @@ class ClusterAdmin(AdminBase):
         return sorted(brokers, key=lambda broker: broker.broker_id)
 
     def cluster_facts(self, *, authorizer: bool = True) -> ClusterDescription:
-        """Id, version, mode, brokers and features.
+        """Read the id, version, mode, brokers and features.
 
-        :param authorizer: whether ACLs are enforced, as :meth:`~.access.AclsAdmin.describe_acls` told.
+        :param authorizer: whether ACLs are enforced, according to :meth:`~.access.AclsAdmin.describe_acls`.
         """
         response = self.wire.request(MetadataRequest(topics=[], allow_auto_topic_creation=False))
         support = self.api_support()
@@ -154,13 +154,13 @@ class ClusterAdmin(AdminBase):
         )
 
     def cluster_operations(self) -> frozenset[str] | None:
-        """What this principal may do on the cluster resource (KIP-430); ``None`` where brokers do not tell."""
+        """Return what this principal may do on the cluster (KIP-430); ``None`` where brokers do not report it."""
         response = self.wire.request(DescribeClusterRequest(include_cluster_authorized_operations=True))
         self.check(response.error_code, response.error_message, "DescribeCluster failed")
         return operation_names(response.authorized_operations)
 
     def log_dirs(self) -> list[LogDir]:
-        """All log directories of all brokers with the sizes of their replicas; needs Describe on the cluster.
+        """List all log directories of all brokers with the sizes of their replicas; needs Describe on the cluster.
 
         :raises PermissionMissing: the principal may not describe log directories.
         """
@@ -179,7 +179,7 @@ class ClusterAdmin(AdminBase):
 
 
 def operation_names(value: Any) -> frozenset[str] | None:
-    """Names of a bit field of operations; the protocol's minimum value means "not told"."""
+    """Return the names of a bit field of operations; None for the protocol's minimum value ("not reported")."""
     if value is None or value == -(2**31):
         return None
     numbers = [bit for bit in range(32) if value >> bit & 1] if isinstance(value, int) else value

@@ -1,4 +1,4 @@
-"""Consumer groups and their offsets. A commit is checked per partition: brokers refuse partitions, not requests."""
+"""Groups and their offsets. A commit has an error per partition: brokers refuse partitions, not requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from airflow_provider_kafka_migration.kafka.messages import (
 )
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 
-#: Versions from 10 on name topics by id; names are what a migration knows on both sides.
+#: Versions from 10 on name topics by id. A migration uses names, which are known on both sides.
 MAX_OFFSETS_VERSION = 9
 COORDINATOR_GROUP = 0
 NO_EPOCH = -1
@@ -47,7 +47,7 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A live member of a group and what is assigned to it (empty where the protocol does not tell)."""
+    """A live member of a group and its assigned partitions (empty where the protocol does not report them)."""
 
     member_id: str
     client_id: str
@@ -67,7 +67,7 @@ class GroupDescription:
 
     @property
     def is_empty(self) -> bool:
-        """No members: offsets may be committed from outside."""
+        """Whether the group has no members, so that offsets may be committed from outside."""
         return self.error is None and self.state in EMPTY_STATES and not self.members
 
 
@@ -82,10 +82,10 @@ class GroupOffset:
 
 @dataclass(frozen=True)
 class GroupOffsets:
-    """Committed offsets of one group, partitions without a commit left out.
+    """Committed offsets of one group, without the partitions that have no commit.
 
-    :param errors: partitions that the coordinator did not answer for.
-    :param error: the whole group failed; ``offsets`` says nothing then.
+    :param errors: errors of single partitions.
+    :param error: the error of the whole group; ``offsets`` means nothing then.
     """
 
     group: str
@@ -98,9 +98,9 @@ class GroupsAdmin(AdminBase):
     """List and describe groups, read and write their offsets."""
 
     def list_groups(self) -> dict[str, GroupListing]:
-        """All groups that this principal may describe, ascending; others are hidden by the brokers.
+        """List all groups that this principal may describe, ascending; brokers hide the others.
 
-        :raises BrokerBusy, PermissionMissing: a coordinator did not answer; never a part of the list instead.
+        :raises BrokerBusy, PermissionMissing: a coordinator did not answer; a partial list is never returned instead.
         """
         found: dict[str, GroupListing] = {}
         for broker in self.wire.brokers():
@@ -118,7 +118,7 @@ class GroupsAdmin(AdminBase):
         return self.wire.retrying(attempt)
 
     def coordinators(self, groups: Sequence[str]) -> dict[str, int | ItemError]:
-        """The broker that coordinates each group, or its error."""
+        """Find the broker that coordinates each group, or the group's error."""
         found: dict[str, int | ItemError] = {}
         if self.api_version(FindCoordinatorRequest.API_KEY) < 4:
             return {group: self.wire.coordinator(group, COORDINATOR_GROUP) for group in sorted(set(groups))}
@@ -136,7 +136,7 @@ class GroupsAdmin(AdminBase):
         return found
 
     def by_coordinator(self, groups: Sequence[str]) -> tuple[dict[int, list[str]], dict[str, ItemError]]:
-        """(groups by the broker that coordinates them, error by group without one)."""
+        """(groups by coordinating broker, errors by group without a coordinator)."""
         grouped: dict[int, list[str]] = defaultdict(list)
         failed: dict[str, ItemError] = {}
         for group, answer in sorted(self.coordinators(groups).items()):
@@ -149,9 +149,9 @@ class GroupsAdmin(AdminBase):
     def describe_groups(
         self, groups: Sequence[str], *, listings: Mapping[str, GroupListing] | None = None
     ) -> dict[str, GroupDescription]:
-        """State and members per group; a group that does not exist has state ``Dead``. Needs Describe on each.
+        """Describe state and members of groups; a group that does not exist is ``Dead``. Needs Describe on each.
 
-        :param listings: an answer of :meth:`list_groups`, if at hand; tells the groups' types.
+        :param listings: an answer of :meth:`list_groups`, if available; it has the groups' types.
         """
         known = self.list_groups() if listings is None else listings
         grouped, failed = self.by_coordinator(groups)
@@ -182,9 +182,9 @@ class GroupsAdmin(AdminBase):
         }
 
     def group_operations(self, groups: Sequence[str]) -> dict[str, frozenset[str] | None]:
-        """What this principal may do on each group, existing or not (KIP-430); ``None`` where it is not told.
+        """Return what this principal may do on each group, existing or not (KIP-430); ``None`` where not reported.
 
-        Version 5 of DescribeGroups answers for groups that do not exist, too; later ones do not.
+        Version 5 of DescribeGroups also answers for groups that do not exist; later versions do not.
         """
         grouped, failed = self.by_coordinator(groups)
         found: dict[str, frozenset[str] | None] = {
@@ -202,11 +202,11 @@ class GroupsAdmin(AdminBase):
         return dict(sorted(found.items()))
 
     def group_offsets(self, group: str) -> GroupOffsets:
-        """Committed offsets of one group; see :meth:`groups_offsets`."""
+        """Read the committed offsets of one group; see :meth:`groups_offsets`."""
         return self.groups_offsets([group])[group]
 
     def groups_offsets(self, groups: Sequence[str], *, require_stable: bool = True) -> dict[str, GroupOffsets]:
-        """Committed offsets of groups; needs Describe on group and topics. Errors per group are data.
+        """Read the committed offsets of groups; needs Describe on group and topics. Errors per group are data.
 
         :param require_stable: wait for open transactions that hold offsets (UNSTABLE_OFFSET_COMMIT is retried).
         """
@@ -240,7 +240,7 @@ class GroupsAdmin(AdminBase):
         """Commit offsets for a group without being a member (generation -1); needs Read on group and topics.
 
         Brokers accept this only while the group has no members (UNKNOWN_MEMBER_ID otherwise, per partition).
-        An unknown group becomes a simple one. The source's leader epoch must not be written: give -1.
+        An unknown group becomes a simple one. Pass -1 as leader epoch: the source's epoch must not be written.
         """
         topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
 
@@ -350,7 +350,7 @@ def _offsets(group: str, item: Any) -> GroupOffsets:
 
 
 def worst_error(offsets: GroupOffsets) -> ItemError | None:
-    """A retriable error of the group or of one of its partitions, so that it is asked again."""
+    """Return the group's error, or a retriable error of one of its partitions, so that the group is retried."""
     if offsets.error is not None:
         return offsets.error
     return next((error for error in offsets.errors.values() if error.retriable), None)
@@ -367,16 +367,16 @@ def _commit(partition: int, value: GroupOffset) -> Any:
 
 # -- admin share groups -----------------------------------------------------------------------------------------------
 #
-# Start offsets of share groups (KIP-932): their counterpart of committed offsets.
+# Start offsets of share groups (KIP-932), the counterpart of committed offsets.
 #
-# A share group keeps a state per record from its *start offset* on; everything before it is finished. The brokers tell
-# and set the start offset only: DescribeShareGroupOffsets (Kafka 4.1) and AlterShareGroupOffsets (Kafka 4.2), with
+# A share group keeps a state per record from its *start offset* on; everything before it is finished. Brokers report
+# and set only the start offset: DescribeShareGroupOffsets (Kafka 4.1) and AlterShareGroupOffsets (Kafka 4.2), with
 # feature ``share.version`` 1.
 
 
 GROUP_ID_NOT_FOUND = 69
-#: Kafka 4.1 drops the topics of AlterShareGroupOffsets and answers without an error. What tells it from 4.2 is that it
-#: does not know this version of DescribeShareGroupOffsets (KIP-1226).
+#: Kafka 4.1 ignores the topics of AlterShareGroupOffsets and answers without an error. Unlike 4.2, it does not know
+#: this version of DescribeShareGroupOffsets (KIP-1226).
 ALTERS_FROM = 1
 
 
@@ -384,10 +384,10 @@ class ShareGroupsAdmin(GroupsAdmin):
     """Read and set the start offsets of share groups."""
 
     def share_group_offsets(self, groups: Sequence[str]) -> dict[str, GroupOffsets]:
-        """Start offsets of share groups; needs Describe on group and topics. Errors per group are data.
+        """Read the start offsets of share groups; needs Describe on group and topics. Errors per group are data.
 
-        Partitions that no member has read yet are left out, and a group that does not exist has none. Where the
-        brokers have no share groups, or do not tell their offsets, each group's error is UNSUPPORTED_VERSION.
+        The result omits partitions that no member has read yet; a group that does not exist has none. Where the
+        brokers have no share groups, or do not report their offsets, each group's error is UNSUPPORTED_VERSION.
         """
         names = sorted(set(groups))
         if self.api_version(int(DescribeShareGroupOffsetsRequest.API_KEY)) < 0:
@@ -411,16 +411,16 @@ class ShareGroupsAdmin(GroupsAdmin):
 
     @property
     def alters_share_groups(self) -> bool:
-        """The brokers' version can set start offsets. Whether share groups are switched on, the request tells."""
+        """Whether the brokers' version can set start offsets; only the request shows if share groups are enabled."""
         return self.api_version(int(DescribeShareGroupOffsetsRequest.API_KEY)) >= ALTERS_FROM
 
     def alter_share_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
     ) -> dict[TopicPartition, ItemError | None]:
-        """Set where a share group without members starts (``CommittedOffset.offset``); a new one is made.
+        """Set where a share group without members starts (``CommittedOffset.offset``); create it if it is new.
 
-        What it had acknowledged beyond that offset is forgotten. Needs Read on group and topics. Refused with
-        NON_EMPTY_GROUP while it has members.
+        The brokers forget what the group acknowledged beyond that offset. Needs Read on group and topics. Brokers
+        refuse with NON_EMPTY_GROUP while the group has members.
         """
         if not self.alters_share_groups:
             return dict.fromkeys(sorted(offsets), _unsupported())
@@ -455,7 +455,7 @@ class ShareGroupsAdmin(GroupsAdmin):
 
 
 def is_unsupported(error: ItemError | None) -> bool:
-    """The brokers have no share groups, or do not tell their offsets."""
+    """Return whether the brokers have no share groups, or do not report their offsets."""
     return error is not None and error.code == UNSUPPORTED_VERSION
 
 

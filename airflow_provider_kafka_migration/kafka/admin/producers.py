@@ -1,4 +1,4 @@
-"""Transactions and producers: what holds a last stable offset back, and who wrote to a partition."""
+"""Transactions and producers: what holds a last stable offset back, and which producers wrote to a partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPEN_STATES = ("Ongoing", "PrepareAbort", "PrepareCommit", "PrepareEpochFence")
 
 @dataclass(frozen=True)
 class TransactionFacts:
-    """A transaction as its coordinator knows it; ``partitions`` and times only after describing."""
+    """A transaction as its coordinator knows it; ``partitions`` and times are known only after describing it."""
 
     transactional_id: str
     producer_id: int
@@ -33,7 +33,7 @@ class TransactionFacts:
 
     @property
     def is_open(self) -> bool:
-        """Not ended yet."""
+        """Whether the transaction has not ended yet."""
         return self.state in OPEN_STATES
 
 
@@ -51,7 +51,7 @@ class ProducerState:
 
 @dataclass(frozen=True)
 class PartitionProducers:
-    """Producers of one partition by id, or the error (READ on the topic is needed)."""
+    """Producers of one partition, ascending by id, or the error (needs READ on the topic)."""
 
     producers: tuple[ProducerState, ...] = ()
     error: ItemError | None = None
@@ -61,10 +61,10 @@ class TransactionsAdmin(AdminBase):
     """List and describe transactions, describe producers."""
 
     def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionFacts] | None:
-        """Transactions of all coordinators; ``None`` before 3.0, where brokers cannot list them.
+        """List the transactions of all coordinators; ``None`` before 3.0, where brokers cannot list them.
 
-        Brokers silently leave out transactional ids that this principal may not describe, so an empty list is no
-        proof: last stable offset = high watermark is.
+        Brokers silently leave out transactional ids that this principal may not describe. An empty list therefore
+        proves nothing; last stable offset = high watermark does.
         """
         if self.api_version(API_LIST_TRANSACTIONS) < 0:
             return None
@@ -90,7 +90,7 @@ class TransactionsAdmin(AdminBase):
         return self.wire.retrying(attempt)
 
     def open_transactions(self) -> list[TransactionFacts] | None:
-        """Transactions that are not ended, with their partitions; see :meth:`list_transactions` for its limits."""
+        """List transactions that have not ended, with their partitions; :meth:`list_transactions` names the limits."""
         listed = self.list_transactions(OPEN_STATES[:3])
         if listed is None:
             return None
@@ -108,9 +108,9 @@ class TransactionsAdmin(AdminBase):
         return found
 
     def producers(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], PartitionProducers]:
-        """Producer states of partitions from their leaders (DescribeProducers, 2.8+); needs Read on the topics.
+        """Read producer states of partitions from their leaders (DescribeProducers, 2.8+); needs Read on the topics.
 
-        Errors per partition are data. Without the api the answer is empty.
+        Errors per partition are data. Without the api the result is empty.
         """
         if self.api_version(API_DESCRIBE_PRODUCERS) < 0:
             return {}

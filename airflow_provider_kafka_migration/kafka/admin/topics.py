@@ -1,4 +1,4 @@
-"""Topics, partitions and record deletion."""
+"""Topics, partitions, record deletion and configs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INVALID_PARTITIONS = 37
 NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 #: A KRaft controller refuses operations of more than 10,000 metadata records; partitions and configs are records.
 MAX_RECORDS_PER_REQUEST = 2_000
-#: A ZooKeeper controller works for each partition before it answers: fewer, or it does not answer in time.
+#: A ZooKeeper controller processes each partition before it answers; with more it would not answer in time.
 MAX_RECORDS_ZOOKEEPER = 300
 API_DESCRIBE_QUORUM = 55
 #: DeleteRecords: up to the high watermark.
@@ -48,7 +48,7 @@ HIGH_WATERMARK = -1
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """One partition as the metadata tells it; ``leader`` is -1 while there is none."""
+    """One partition, from the metadata; ``leader`` is -1 while there is none."""
 
     partition: int
     leader: int
@@ -59,10 +59,10 @@ class PartitionFacts:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """One topic. With ``error`` nothing else is known.
+    """One topic. If ``error`` is set, nothing else is known.
 
-    :param topic_id: KIP-516 id as a uuid's text; empty before 2.8 or where the broker does not tell.
-    :param operations: what this principal may do on it (KIP-430); ``None`` if not asked or not told.
+    :param topic_id: KIP-516 id as the text of a UUID; empty before 2.8 or where the broker does not report it.
+    :param operations: what this principal may do on it (KIP-430); ``None`` if not requested or not reported.
     """
 
     name: str
@@ -74,13 +74,13 @@ class TopicFacts:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the widest partition; 0 without partitions."""
+        """The largest number of replicas of a partition; 0 without partitions."""
         return max((len(partition.replicas) for partition in self.partitions), default=0)
 
 
 @dataclass(frozen=True)
 class NewTopic:
-    """A topic to create; ``replication_factor`` -1 is the brokers' default."""
+    """A topic to create; ``replication_factor`` -1 means the brokers' default."""
 
     name: str
     partitions: int
@@ -89,13 +89,13 @@ class NewTopic:
 
     @property
     def records(self) -> int:
-        """Metadata records that a controller writes for it."""
+        """Number of metadata records that a controller writes for the topic."""
         return 1 + max(self.partitions, 1) + len(self.configs)
 
 
 @dataclass(frozen=True)
 class CreatedTopic:
-    """Answer for one topic to create: its id (empty before 2.8 and for ``validate_only``) or the error."""
+    """The result for one topic to create: its id (empty before 2.8 and for ``validate_only``) or the error."""
 
     name: str
     topic_id: str = ""
@@ -104,14 +104,14 @@ class CreatedTopic:
 
 @dataclass(frozen=True)
 class DeletedRecords:
-    """Answer for one partition: its log start now, or the error."""
+    """The result for one partition: its new log start, or the error."""
 
     low_watermark: int
     error: ItemError | None = None
 
 
 def topic_id_text(value: Any) -> str:
-    """A topic id as text, the form that :class:`~.kafka.wire.TopicMetadata` has; empty where there is none."""
+    """Return a topic id as text, in the form of :class:`~.kafka.wire.TopicMetadata`; empty where there is none."""
     text = str(value or "")
     return "" if text == NO_TOPIC_ID else text
 
@@ -120,12 +120,12 @@ class TopicsAdmin(AdminBase):
     """Describe, create, widen and delete topics; delete records."""
 
     def describe_topics(self, names: Sequence[str] | None = None, *, operations: bool = False) -> dict[str, TopicFacts]:
-        """Topics by name, ascending; all that the principal may describe when ``names`` is None.
+        """Describe topics by name, ascending; if ``names`` is None, all that the principal may describe.
 
-        A name that does not exist (or may not be described) is in the answer with its ``error``.
-        A topic that the principal may not describe is *absent* from the list of all: brokers hide it.
+        A name that does not exist (or may not be described) is in the result with its ``error``.
+        A topic that the principal may not describe is *absent* from the list of all topics: brokers hide it.
 
-        :param operations: ask also what this principal may do on each topic.
+        :param operations: also request what this principal may do on each topic.
         """
         if names is None:
             return self._describe_named(None, operations)
@@ -135,11 +135,11 @@ class TopicsAdmin(AdminBase):
         return found
 
     def describe_topics_by_broker(self, names: Sequence[str]) -> dict[int, dict[str, TopicFacts] | Transient]:
-        """What each broker of the cluster says of these topics, ascending by broker id.
+        """Ask each broker of the cluster to describe these topics, ascending by broker id.
 
-        A broker that does not answer is there with its error; what another one says does not stand for it.
+        A broker that does not answer appears with its error; another broker's answer does not replace its answer.
 
-        :raises Transient: nobody answers who the brokers are.
+        :raises Transient: no broker answers with the list of brokers.
         """
         self.wire.metadata([])
         found: dict[int, dict[str, TopicFacts] | Transient] = {}
@@ -168,8 +168,8 @@ class TopicsAdmin(AdminBase):
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic]:
         """Create topics; needs Create on the topic or the cluster.
 
-        :param validate_only: let the broker check all, permission and policy included, and create nothing.
-        :returns: per name the id or the error. A topic that was created although the broker answered too late has
+        :param validate_only: let the broker check everything, including permission and policy, and create nothing.
+        :returns: the id or the error by name. A topic that was created although the broker answered too late has
             no error and no id: describe it.
         """
         wanted = {topic.name: topic for topic in topics}
@@ -199,7 +199,7 @@ class TopicsAdmin(AdminBase):
     def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False
     ) -> dict[str, ItemError | None]:
-        """Widen topics to ``{name: partitions in total}``; needs Alter on the topic."""
+        """Widen topics to ``{name: total number of partitions}``; needs Alter on the topic."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
             topics = [
@@ -222,7 +222,7 @@ class TopicsAdmin(AdminBase):
         return MAX_RECORDS_PER_REQUEST if self.api_version(API_DESCRIBE_QUORUM) >= 0 else MAX_RECORDS_ZOOKEEPER
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, ItemError | None]:
-        """Delete topics; needs Delete on the topic. An absent one counts as deleted."""
+        """Delete topics; needs Delete on the topic. An absent topic counts as deleted."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
             request = DeleteTopicsRequest(
@@ -333,7 +333,7 @@ def _delete_request(keys: Sequence[tuple[str, int]], before: Mapping[tuple[str, 
 
 # -- admin configs ----------------------------------------------------------------------------------------------------
 #
-# Configs of topics, brokers and groups: where a value comes from matters more than the value.
+# Configs of topics, brokers and groups: the source of a value matters more than the value itself.
 
 
 API_LIST_CONFIG_RESOURCES = 74
@@ -362,13 +362,13 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-#: Values set on the resource itself; all others are defaults of broker, cluster or release.
+#: Sources of values that are set on the resource itself; all others are defaults of broker, cluster or release.
 OWN_SOURCES = frozenset({ConfigSource.DYNAMIC_TOPIC, ConfigSource.CLIENT_METRICS, ConfigSource.GROUP})
 
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """One config. ``value`` is None for sensitive ones."""
+    """One config. ``value`` is None for a sensitive config."""
 
     name: str
     value: str | None
@@ -378,13 +378,13 @@ class ConfigValue:
 
     @property
     def is_override(self) -> bool:
-        """Set on the resource itself (not a default of any kind)."""
+        """Whether the value is set on the resource itself (not a default of any kind)."""
         return self.source in OWN_SOURCES
 
 
 @dataclass(frozen=True)
 class Configs:
-    """All configs of one resource by name, ascending; or its error."""
+    """All configs of one resource by name, ascending, or its error."""
 
     name: str
     values: dict[str, ConfigValue] = field(default_factory=dict, hash=False)
@@ -392,7 +392,7 @@ class Configs:
 
     @property
     def overrides(self) -> dict[str, str]:
-        """Name -> value of what is set on the resource itself; never broker defaults, never secrets."""
+        """Name -> value of the configs set on the resource itself; never broker defaults, never secrets."""
         return {
             name: item.value
             for name, item in self.values.items()
@@ -400,7 +400,7 @@ class Configs:
         }
 
     def get(self, name: str, default: str = "") -> str:
-        """The value in force, whatever its source."""
+        """Return the effective value, whatever its source."""
         item = self.values.get(name)
         return default if item is None or item.value is None else item.value
 
@@ -413,14 +413,15 @@ class ConfigsAdmin(AdminBase):
     """Describe and change configs."""
 
     def topic_configs(self, names: Sequence[str]) -> dict[str, Configs]:
-        """All configs of topics, defaults included; needs DescribeConfigs on each. Errors per topic are data."""
+        """Read all configs of topics with defaults; needs DescribeConfigs on each. Errors per topic are data."""
         return self._describe_configs(ConfigResource.TOPIC, sorted(set(names)))
 
     def new_topic_configs(self, name: str) -> Configs:
-        """What a new topic of this name would have, defaults of broker and release included; nothing is created.
+        """Read the configs that a new topic of this name would have, including defaults; nothing is created.
 
-        Also tells which topic configs this cluster knows at all. Needs Create and DescribeConfigs on the topic (or
-        Create on the cluster); the error is data. Brokers before 2.4 do not tell (error ``UNSUPPORTED_VERSION``).
+        The result also shows which topic configs this cluster knows at all. Needs Create and DescribeConfigs on the
+        topic (or Create on the cluster); the error is data. Brokers before 2.4 do not report the configs (error
+        ``UNSUPPORTED_VERSION``).
         """
         topic = CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=-1, replication_factor=-1, assignments=[], configs=[]
@@ -429,7 +430,7 @@ class ConfigsAdmin(AdminBase):
         answer = self.wire.controller_request(request).topics[0]
         error = item_error(answer.error_code, answer.error_message) or item_error(answer.topic_config_error_code or 0)
         if error is None and not answer.configs:
-            error = item_error(error_codes.UNSUPPORTED_VERSION, "the broker does not tell the configs of new topics")
+            error = item_error(error_codes.UNSUPPORTED_VERSION, "the broker does not report configs of new topics")
         values = {
             item.name: ConfigValue(item.name, item.value, item.config_source, bool(item.read_only), item.is_sensitive)
             for item in sorted(answer.configs or (), key=lambda item: str(item.name))
@@ -437,16 +438,16 @@ class ConfigsAdmin(AdminBase):
         return Configs(name, {} if error else values, error)
 
     def broker_configs(self, broker_id: int) -> Configs:
-        """All configs of a broker; needs DescribeConfigs on the cluster. The error is data."""
+        """Read all configs of a broker; needs DescribeConfigs on the cluster. The error is data."""
         answer = self._describe_configs(ConfigResource.BROKER, [str(broker_id)], broker_id=broker_id)
         return answer[str(broker_id)]
 
     def group_configs(self, groups: Sequence[str]) -> dict[str, Configs]:
-        """Configs of groups (KIP-848, 4.0+); needs DescribeConfigs on each group."""
+        """Read the configs of groups (KIP-848, 4.0+); needs DescribeConfigs on each group."""
         return self._describe_configs(ConfigResource.GROUP, sorted(set(groups)))
 
     def groups_with_configs(self) -> list[str] | None:
-        """Groups that have configs of their own (KIP-1142, 4.1+); ``None`` where brokers cannot list them."""
+        """List the groups that have group configs (KIP-1142, 4.1+); ``None`` where brokers cannot list them."""
         if self.api_version(API_LIST_CONFIG_RESOURCES) < 1:
             return None
         response = self.wire.request(ListConfigResourcesRequest(resource_types=[int(ConfigResource.GROUP)]))
@@ -487,7 +488,7 @@ class ConfigsAdmin(AdminBase):
     def alter_configs(
         self, kind: ConfigResource, changes: Mapping[str, ConfigChange], *, validate_only: bool = False
     ) -> dict[str, ItemError | None]:
-        """Set or delete single configs of resources of one kind; all changes of a resource or none of them."""
+        """Set or delete single configs of resources of one kind; per resource, all changes apply or none."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
             resources = [_altered(kind, name, changes[name]) for name in batch]

@@ -1,7 +1,7 @@
-"""Record batches without I/O: bytes in, views out. What the rest of the package uses of batches comes from here.
+"""Record batches without I/O: bytes in, views out. The rest of the package imports batch functions from here.
 
-``RawBatch`` never looks into the records; :func:`records` and :func:`rebuild` do, at a price. See ``batch_header``,
-``batch_records``, ``legacy_batches``, ``codecs`` and ``crc`` for the parts.
+``RawBatch`` never parses the records; :func:`records` and :func:`rebuild` do, at a cost. See ``header``, ``records``
+and ``packing`` for the parts.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _MIN_BYTES = (*MIN_MESSAGE_BYTES, HEAD_BYTES)
 
 
 def iter_batches(data: bytes | memoryview) -> Generator[AnyBatch, None, int]:
-    """The batches of a fetch response or segment, as views; a truncated last one is left out.
+    """Yield the batches of a fetch response or segment, as views; omit a truncated last one.
 
-    The generator's return value is how many bytes of ``data`` were whole batches; see also :func:`read_batches`.
+    The generator returns how many bytes of ``data`` were whole batches; see also :func:`read_batches`.
 
-    :raises BatchMalformed: bytes that cannot be a batch; batches before it were given already.
+    :raises BatchMalformed: some bytes cannot be a batch; the batches before them have already been yielded.
     """
     view = memoryview(data)
     end = len(view)
@@ -98,7 +98,7 @@ def iter_batches(data: bytes | memoryview) -> Generator[AnyBatch, None, int]:
 
 
 def _short_rest(view: memoryview, position: int) -> Generator[AnyBatch, None, int]:
-    """Legacy messages can be shorter than the header of magic 2."""
+    """Yield the last batches: legacy messages can be shorter than the header of magic 2."""
     while len(view) - position > _MAGIC_AT:
         magic = view[position + _MAGIC_AT]
         size_bytes = int.from_bytes(view[position + 8 : position + LOG_OVERHEAD], "big", signed=True) + LOG_OVERHEAD
@@ -125,6 +125,6 @@ def read_batches(data: bytes | memoryview) -> tuple[list[AnyBatch], int]:
 
 def _not_a_batch(magic: int, size_bytes: int, position: int) -> BatchMalformed:
     return BatchMalformed(
-        f"no record batch at byte {position} of what was read: magic {magic}, {size_bytes} bytes",
-        next_step="read again; if it stays so, look at the partition on the source with kafka-dump-log",
+        f"no record batch at byte {position} of the data that was read: magic {magic}, {size_bytes} bytes",
+        next_step="read again; if the error persists, inspect the partition on the source with kafka-dump-log",
     )

@@ -1,7 +1,7 @@
-"""The header of a record batch (magic 2): parse it, check it, patch it. No I/O, no decompression.
+"""The header of a record batch (magic 2): parse it, check it, patch it; CRC-32C and codecs. No I/O.
 
-Layout: KIP-98 and ``DefaultRecordBatch`` of Apache Kafka. What a broker accepts from a client (base offset 0, our
-producer id, no LogAppendTime bit, ...) is what :func:`patched_header` writes.
+Layout: KIP-98 and ``DefaultRecordBatch`` of Apache Kafka. :func:`patched_header` writes what a broker accepts from a
+client (base offset 0, our producer id, no LogAppendTime bit, ...).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from airflow_provider_kafka_migration.errors import BatchMalformed, Where
 
 # -- crc --------------------------------------------------------------------------------------------------------------
 #
-# CRC-32C arithmetic: changing a header without reading the payload again.
+# CRC-32C arithmetic: change a header without reading the payload again.
 #
-# A CRC is linear: changing some bytes at the front changes the checksum by the CRC of the difference, moved over the
-# rest. Moving needs no payload, so the checksum a producer has put on its records travels with them: a bit that flips
-# anywhere on the way is still refused by the target broker.
+# A CRC is linear: changing some bytes at the front changes the checksum by the CRC of the difference, shifted over the
+# rest. Shifting does not need the payload, so the checksum that a producer put on its records travels with them: the
+# target broker still refuses a batch in which a bit flipped anywhere on the way.
 
 
 _MASK = 0xFFFFFFFF
-#: Below this many bytes, feeding zeros is faster than tables.
+#: Below this many bytes, hashing zeros is faster than using tables.
 _CHUNK_BITS = 16
 _CHUNK_BYTES = 1 << _CHUNK_BITS
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
@@ -36,19 +36,19 @@ _Tables = tuple[list[int], list[int], list[int], list[int]]
 
 
 def patched_crc(crc: int, old_head: bytes | memoryview, new_head: bytes | memoryview, rest_bytes: int) -> int:
-    """CRC-32C of ``new_head + rest``, given that of ``old_head + rest``.
+    """Return the CRC-32C of ``new_head + rest``, given that of ``old_head + rest``.
 
-    :param crc: CRC-32C over ``old_head + rest``.
-    :param rest_bytes: length of what follows the heads; both heads have the same length.
+    :param crc: CRC-32C of ``old_head + rest``.
+    :param rest_bytes: length of ``rest``; both heads have the same length.
     """
     return crc ^ shift_crc(int(crc32c(old_head)) ^ int(crc32c(new_head)), rest_bytes)
 
 
 def shift_crc(difference: int, zero_bytes: int) -> int:
-    """Move a difference of CRC registers over ``zero_bytes`` bytes. O(log n) above 64 KiB."""
+    """Shift a difference of CRC registers over ``zero_bytes`` bytes. O(log n) above 64 KiB."""
     low = zero_bytes & (_CHUNK_BYTES - 1)
     if low:
-        # crc32c() inverts before and after; both inversions are taken back here.
+        # crc32c() inverts before and after; this undoes both inversions.
         difference = int(crc32c(_ZEROS[:low], difference ^ _MASK)) ^ _MASK
     chunks = zero_bytes >> _CHUNK_BITS
     bit = 0
@@ -67,7 +67,7 @@ def _apply(tables: _Tables, value: int) -> int:
 
 @cache
 def _tables(bit: int) -> _Tables:
-    """Look-up tables, one per register byte, for a move over ``64 KiB << bit`` zero bytes."""
+    """Return lookup tables, one per register byte, for a shift over ``64 KiB << bit`` zero bytes."""
     if bit == 0:
         basis = [int(crc32c(_ZEROS, 1 << i ^ _MASK)) ^ _MASK for i in range(32)]
     else:
@@ -85,11 +85,11 @@ def _table(basis: list[int]) -> list[int]:
 
 # -- codecs -----------------------------------------------------------------------------------------------------------
 #
-# Compression codecs of record batches, bounded: a few bytes that unpack to gigabytes end as a named error.
+# Compression codecs of record batches, with limits: a few bytes that unpack to gigabytes cause a named error.
 #
-# Formats are those of the Java client: gzip; snappy in xerial's frames (raw snappy is read too, librdkafka writes it);
-# LZ4 frames of independent blocks; zstd. In message formats 0 the checksum in the LZ4 frame header covers the wrong
-# bytes (KIP-57), so header checksums are not looked at: batches carry their own CRC.
+# The formats are those of the Java client: gzip; snappy in xerial's frames (raw snappy is read too, because librdkafka
+# writes it); LZ4 frames of independent blocks; zstd. In message format 0 the checksum in the LZ4 frame header covers
+# the wrong bytes (KIP-57). Header checksums are therefore not checked; batches carry their own CRC.
 
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
@@ -103,7 +103,7 @@ MAX_UNPACKED_BYTES = 512 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEAD = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
-#: Snappy's densest element copies 64 bytes with 3: a length beyond that is a lie.
+#: Snappy's densest element copies 64 bytes with 3: a length beyond that ratio is false.
 _SNAPPY_MAX_RATIO = 22
 
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -114,14 +114,14 @@ _LZ4_END = b"\x00\x00\x00\x00"
 _LZ4_STORED = 0x80000000
 _LZ4_BLOCK_SIZES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 
-#: how cramjam says that the output buffer is too small
+#: cramjam's error text when the output buffer is too small
 _BUFFER_FULL = "failed to write whole buffer"
 _GZIP_WINDOW = 31
 _ZSTD_LEVEL = 3
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """Pack the records of one batch. The same bytes in give the same bytes out."""
+    """Compress the records of one batch. The same input always gives the same output."""
     if codec == NONE:
         return data
     if codec == GZIP:
@@ -133,14 +133,14 @@ def compress(codec: int, data: bytes) -> bytes:
         return _lz4_pack(data)
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level=_ZSTD_LEVEL))
-    raise _malformed(codec, "there is no such codec")
+    raise _malformed(codec, "no such codec exists")
 
 
 def decompress(codec: int, data: bytes | memoryview, max_bytes: int = MAX_UNPACKED_BYTES) -> bytes:
-    """Unpack the records of one batch.
+    """Decompress the records of one batch.
 
-    :param max_bytes: the most that may come out.
-    :raises BatchMalformed: damaged data, an unknown codec, or more than ``max_bytes``.
+    :param max_bytes: largest allowed result.
+    :raises BatchMalformed: damaged data, an unknown codec, or a result of more than ``max_bytes``.
     """
     if codec == NONE:
         return bytes(data)
@@ -152,21 +152,21 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int = MAX_UNPACK
         return _lz4_unpack(data, max_bytes)
     if codec == ZSTD:
         return _unpack_growing(ZSTD, cramjam.zstd.decompress_into, data, max_bytes)
-    raise _malformed(codec, "there is no such codec")
+    raise _malformed(codec, "no such codec exists")
 
 
 def _malformed(codec: int, why: object) -> BatchMalformed:
     name = CODEC_NAMES[codec] if 0 <= codec <= MAX_CODEC else str(codec)
     return BatchMalformed(
         f"cannot unpack records, codec {name}: {why}",
-        next_step="look at the batch on the source with kafka-dump-log --deep-iteration",
+        next_step="inspect the batch on the source with kafka-dump-log --deep-iteration",
     )
 
 
 def _unpack_growing(
     codec: int, unpack_into: Callable[[bytes | memoryview, bytearray], int], data: bytes | memoryview, max_bytes: int
 ) -> bytes:
-    """Unpack into a buffer that is grown until it fits, up to ``max_bytes`` (the formats don't tell the length)."""
+    """Unpack into a buffer that grows until it fits, up to ``max_bytes`` (the formats do not store the length)."""
     room = min(max_bytes, max(1 << 16, 4 * len(data)))
     while True:
         buffer = bytearray(room)
@@ -200,12 +200,12 @@ def _snappy_unpack(data: bytes | memoryview, max_bytes: int) -> bytes:
         if packed.startswith(_XERIAL_MAGIC, position):  # also between blocks: concatenated streams
             position += len(_XERIAL_HEAD)
             if position > len(packed):
-                raise _malformed(SNAPPY, "a header is cut")
+                raise _malformed(SNAPPY, "a header is truncated")
             continue
         length = int.from_bytes(packed[position : position + 4], "big")
         position += 4
         if length > len(packed) - position:
-            raise _malformed(SNAPPY, "a block is cut")
+            raise _malformed(SNAPPY, "a block is truncated")
         parts.append(_snappy_block(packed[position : position + length], room))
         room -= len(parts[-1])
         position += length
@@ -218,7 +218,7 @@ def _snappy_block(block: bytes, max_bytes: int) -> bytes:
         if length > min(max_bytes, _SNAPPY_MAX_RATIO * len(block)):
             raise _malformed(SNAPPY, f"a block of {len(block)} bytes claims to hold {length}")
         if length == 0 and block != b"\x00":
-            raise _malformed(SNAPPY, "a block is cut")
+            raise _malformed(SNAPPY, "a block is truncated")
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise _malformed(SNAPPY, error) from None
@@ -238,7 +238,7 @@ def _lz4_pack(data: bytes) -> bytes:
 
 
 def _lz4_unpack(data: bytes | memoryview, max_bytes: int) -> bytes:
-    """Walk the frame: several times faster than a stream decoder, and blind to the header's checksum (KIP-57)."""
+    """Walk the frame: several times faster than a stream decoder, and it ignores the header's checksum (KIP-57)."""
     packed = bytes(data)
     try:
         position, block_bytes, trailer = _lz4_head(packed)
@@ -248,18 +248,18 @@ def _lz4_unpack(data: bytes | memoryview, max_bytes: int) -> bytes:
 
 
 def _lz4_head(packed: bytes) -> tuple[int, int, int]:
-    """Where the blocks begin, how large one may unpack, and how many bytes of checksum follow each."""
+    """Return where the blocks begin, the largest unpacked block, and the bytes of checksum after each block."""
     if not packed.startswith(_LZ4_MAGIC):
         raise _malformed(LZ4, "not a frame")
     flags, sizes = packed[4], packed[5]
     if flags >> 6 != 1:
-        raise _malformed(LZ4, f"frame version {flags >> 6}")
+        raise _malformed(LZ4, f"unknown frame version {flags >> 6}")
     if not flags & 0x20:
-        # Neither the Java client nor the broker reads these, so no broker has them.
+        # Neither the Java client nor the broker reads such frames, so no broker stores them.
         raise _malformed(LZ4, "blocks depend on each other")
     block_bytes = _LZ4_BLOCK_SIZES.get(sizes >> 4 & 7)
     if block_bytes is None:
-        raise _malformed(LZ4, f"block size code {sizes >> 4 & 7}")
+        raise _malformed(LZ4, f"unknown block size code {sizes >> 4 & 7}")
     position = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
     return position, block_bytes, 4 if flags & 0x10 else 0
 
@@ -271,13 +271,13 @@ def _lz4_blocks(packed: bytes, position: int, block_bytes: int, trailer: int, ro
         word = int.from_bytes(packed[position : position + 4], "little")
         position += 4
         if position > len(packed):
-            raise _malformed(LZ4, "the frame is cut")
+            raise _malformed(LZ4, "the frame is truncated")
         if word == 0:
             return parts
         length = word & ~_LZ4_STORED
         block = packed[position : position + length]
         if len(block) < length:
-            raise _malformed(LZ4, "a block is cut")
+            raise _malformed(LZ4, "a block is truncated")
         parts.append(block if word & _LZ4_STORED else _lz4_block(block, buffer))
         room -= len(parts[-1])
         if room < 0:
@@ -320,9 +320,9 @@ class RawBatch:
     Times are in milliseconds since 1970, -1 for none. ``last_offset`` counts records that were compacted away.
     With the delete-horizon bit (KIP-534) ``base_timestamp`` is the horizon, and record times are relative to it.
 
-    :param data: the whole batch, header included, nothing behind it.
-    :param fields: what ``HEAD`` unpacks; taken from ``data`` if not given.
-    :raises BatchMalformed: a header that no broker writes.
+    :param data: the whole batch including its header, and nothing after it.
+    :param fields: what ``HEAD`` unpacks; unpacked from ``data`` if not given.
+    :raises BatchMalformed: the header is one that no broker writes.
     """
 
     __slots__ = (
@@ -392,14 +392,14 @@ class RawBatch:
         return BatchMalformed(
             f"impossible batch header: magic {self.magic}, {self.record_count} records, "
             f"last offset delta {self.last_offset_delta}, attributes {self.attributes:#x}, "
-            f"{self.size_bytes} bytes by its header and {len(self.data)} given",
+            f"{self.size_bytes} bytes according to its header but {len(self.data)} bytes of data",
             where=Where(offset=self.base_offset),
-            next_step="read the batch again; if it stays so, look at it on the source with kafka-dump-log",
+            next_step="read the batch again; if the error persists, inspect it on the source with kafka-dump-log",
         )
 
     @property
     def payload(self) -> memoryview:
-        """The records behind the header, compressed as they are."""
+        """The records after the header, still compressed."""
         return self.data[HEAD_BYTES:]
 
     @property
@@ -409,7 +409,7 @@ class RawBatch:
 
     @property
     def is_log_append_time(self) -> bool:
-        """True if readers see ``max_timestamp`` for each record, not the producer's times."""
+        """True if readers see ``max_timestamp`` for each record instead of the producer's times."""
         return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
     @property
@@ -419,27 +419,27 @@ class RawBatch:
 
     @property
     def is_control(self) -> bool:
-        """True for markers: they take an offset, and no consumer sees them."""
+        """True for control markers: they use an offset, and no consumer sees them."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def has_delete_horizon(self) -> bool:
-        """True if the cleaner has put the time when tombstones go into ``base_timestamp``."""
+        """True if the cleaner has stored in ``base_timestamp`` the time at which it deletes the tombstones."""
         return bool(self.attributes & DELETE_HORIZON_BIT)
 
     @property
     def is_full(self) -> bool:
-        """True if no record was compacted away: a broker takes only such batches from a client."""
+        """True if no record was compacted away: a broker accepts only such batches from a client."""
         return self.record_count == self.last_offset_delta + 1
 
     def check_crc(self) -> None:
-        """Raise :class:`BatchMalformed` if the batch is not what its producer or broker has written."""
+        """Raise :class:`BatchMalformed` if the batch is not what its producer or broker wrote."""
         actual = int(crc32c(self.data[CRC_START:]))
         if actual != self.crc:
             raise BatchMalformed(
-                f"CRC-32C of the batch is {actual:#010x}, its header says {self.crc:#010x}",
+                f"CRC-32C of the batch is {actual:#010x}, but its header says {self.crc:#010x}",
                 where=Where(offset=self.base_offset),
-                next_step="read the batch again; if it stays so, it is damaged on the source's disk: "
+                next_step="read the batch again; if the error persists, it is damaged on the source's disk: "
                 "copy it from another replica or accept its loss",
             )
 
@@ -448,12 +448,12 @@ class RawBatch:
 
 
 def unpack_head(data: bytes | memoryview, position: int = 0) -> tuple[Any, ...]:
-    """The 13 fields of a header; raises :class:`BatchMalformed` if there are fewer than 61 bytes."""
+    """Unpack the 13 fields of a header; raises :class:`BatchMalformed` if there are fewer than 61 bytes."""
     try:
         return HEAD.unpack_from(data, position)
     except struct.error:
         raise BatchMalformed(
-            f"a batch header has {HEAD_BYTES} bytes, and only {len(data) - position} are there",
+            f"a batch header has {HEAD_BYTES} bytes, but only {len(data) - position} were read",
             next_step="read the batch again",
         ) from None
 
@@ -461,13 +461,13 @@ def unpack_head(data: bytes | memoryview, position: int = 0) -> tuple[Any, ...]:
 def patched_header(
     batch: RawBatch, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False
 ) -> bytes:
-    """The 61 bytes to send before ``batch.payload``, which stays as it is.
+    """Build the 61 bytes to send before ``batch.payload``, which does not change.
 
-    Base offset 0, leader epoch -1, our producer id, epoch and sequence; codec, count and timestamps are kept; the bits
-    for LogAppendTime, transactions and the delete horizon are cleared. The new CRC is derived from the old one: it is
-    right if and only if the old one was.
+    They have base offset 0, leader epoch -1 and our producer id, epoch and sequence; codec, count and timestamps are
+    kept; the bits for LogAppendTime, transactions and the delete horizon are cleared. The new CRC is derived from the
+    old one: it is right if and only if the old one was.
 
-    :param transactional: sets the transactional bit, for appends inside of our own transaction (KIP-656).
+    :param transactional: set the transactional bit, for appends inside our own transaction (KIP-656).
     """
     attributes = batch.attributes & CODEC_MASK
     if transactional:
@@ -501,7 +501,7 @@ def build_batch(
     base_sequence: int = -1,
     leader_epoch: int = -1,
 ) -> bytes:
-    """Header and payload as one batch, with its CRC. The payload is compressed already, as ``attributes`` says."""
+    """Build a batch of header and payload, with its CRC. The payload is already compressed as in ``attributes``."""
     checked = _CHECKED_HEAD.pack(
         attributes,
         last_offset_delta,

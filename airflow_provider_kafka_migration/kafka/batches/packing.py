@@ -1,7 +1,7 @@
-"""Records from between holes as full batches, for a target whose offsets are not the source's (``mapped``).
+"""Packs the records between holes into full batches, for a target whose offsets differ (``mapped``).
 
-A compacted topic is mostly holes. One batch per run of records between them would often be one batch per record; where
-the offset map says anyway where each run lies, records of many runs go as one batch.
+A compacted topic is mostly holes. One batch per run of records between holes would often be one batch per record. As
+the offset map records the place of each run anyway, records of many runs are sent as one batch.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from airflow_provider_kafka_migration.kafka.batches.records import (
 
 # -- batch join -------------------------------------------------------------------------------------------------------
 #
-# Several small batches as one: a broker, and we, pay for each batch more than for the records in it.
+# Several small batches become one: a batch costs the broker and us more than the records in it.
 #
-# A topic whose producers don't wait has batches of one record. Sent as they are, each would cost a request's place
-# among the five that a broker keeps in order for a partition; joined, they cost what their records cost.
+# A topic whose producers do not linger has batches of one record. Sent unchanged, each would use one of the five
+# requests that a broker keeps in order for a partition; joined, they only cost what their records cost.
 
 
 _DELTAS = range(-(2**63), 2**63)
@@ -37,12 +37,12 @@ _LEAST_RECORD_BYTES = 7
 
 
 def join_batches(batches: Sequence[RawBatch]) -> list[RawBatch]:
-    """One batch with the records of several; key, value and headers are copied as they stand.
+    """Join several batches into one; keys, values and headers are copied unchanged.
 
-    Batches whose times are too far apart for one are given back as they are.
+    Batches whose times are too far apart for one batch are returned unchanged.
 
-    :param batches: full ones of CreateTime with the same codec, each beginning where the one before it ends.
-    :raises BatchMalformed: one of them is damaged: with a new CRC nobody would ever see it.
+    :param batches: full CreateTime batches with the same codec; each begins where the previous one ends.
+    :raises BatchMalformed: one of them is damaged: under a new CRC the damage would be undetectable.
     """
     first = batches[0]
     base_offset, base_time = first.base_offset, first.base_timestamp
@@ -81,9 +81,9 @@ def _add_all(parts: list[bytes], batch: RawBatch, shift: int, time_shift: int) -
 
 
 def _add_stored(parts: list[bytes], batch: RawBatch, shift: int, time_shift: int) -> bool:
-    """The same for the one record of an uncompressed batch, the most frequent kind: at half of the price.
+    """Do the same for an uncompressed batch of one record, the most frequent kind, at half the cost.
 
-    Its time delta and its offset delta are 0, if its producer did as all do; else it goes the other way.
+    Its time delta and its offset delta are normally 0; otherwise :func:`_add_all` handles it.
     """
     buffer = bytes(batch.payload)
     if len(buffer) < _LEAST_RECORD_BYTES:
@@ -97,7 +97,7 @@ def _add_stored(parts: list[bytes], batch: RawBatch, shift: int, time_shift: int
 
 
 def _length(buffer: bytes, body: int) -> int:
-    """Where the first record ends by its own length of one or two bytes."""
+    """Return where the first record ends according to its length field of one or two bytes."""
     encoded = buffer[0] if body == 4 else buffer[0] & 127 | buffer[1] << 7
     return body - 3 + (encoded >> 1)
 
@@ -105,14 +105,14 @@ def _length(buffer: bytes, body: int) -> int:
 # -- packing ----------------------------------------------------------------------------------------------------------
 
 
-#: Times of one batch lie within it, so that each is a delta of 64 bits.
+#: Times of one batch lie within this span, so that each fits a delta of 64 bits.
 _TIME_SPAN = 2**63
 
 
 class PackedBatch(NamedTuple):
-    """A full batch whose records the source has at other distances from each other.
+    """A full batch whose records are spaced differently on the source.
 
-    ``runs``: (source offset, number of the batch's records before it) of each stretch of consecutive source offsets.
+    ``runs``: (source offset, number of the batch's records before it) of each run of consecutive source offsets.
     """
 
     batch: RawBatch
@@ -127,12 +127,12 @@ def pack_batches(
     max_batch_bytes: int | None = None,
     split_bytes: int | None = None,
 ) -> Iterator[PackedBatch]:
-    """The kept records of some batches without the holes between them, as one full batch, or several if too large.
+    """Pack the kept records of some batches, without the holes, into one full batch, or several if too large.
 
-    Parameters and errors are those of :func:`~.records.rebuild`; what was packed before a record that is too
-    large has been given.
+    Parameters and errors are those of :func:`~.records.rebuild`; batches packed before a record that is too large have
+    already been yielded.
 
-    :param batches: ascending, with the same codec, none of them a control batch.
+    :param batches: ascending batches with the same codec, none of them a control batch.
     """
     kept = _kept(batches, keep_from_offset, timestamps)
     if kept.offsets:
@@ -161,7 +161,7 @@ class _Pack:
         self.split_bytes = split_bytes
 
     def fitting(self, columns: Columns) -> Iterator[PackedBatch]:
-        """These records as one batch; halves of them if it is too large."""
+        """Yield these records as one batch; split them in halves if it is too large."""
         count = len(columns.offsets)
         if max(columns.times) - min(columns.times) < _TIME_SPAN:
             encoded = self._encode(columns)

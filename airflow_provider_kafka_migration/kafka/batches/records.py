@@ -1,8 +1,8 @@
-"""Records inside of batches: read them, write them, and rebuild batches on the level of bytes.
+"""Records inside batches: read them, write them, and rebuild batches at the byte level.
 
-A rebuild is needed when a batch cannot be forwarded as it is: records were compacted away, it begins before the wanted
+A batch must be rebuilt when it cannot be forwarded unchanged: records were compacted away, it begins before the wanted
 offset, its visible timestamp is the broker's, or it is too large. Keys, values and headers are copied as one slice per
-record; only length, timestamp delta and offset delta are written anew.
+record; only length, timestamp delta and offset delta are rewritten.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from airflow_provider_kafka_migration.kafka.batches.header import (
     build_batch,
 )
 
-#: visible: what consumers see (the append time of LogAppendTime topics); raw: what producers have written.
+#: visible: what consumers see (the append time in LogAppendTime topics); raw: what producers wrote.
 Timestamps = Literal["visible", "raw"]
 
 NO_TIMESTAMP = -1
 Headers = list[tuple[bytes, bytes | None]]
-_CUT = "a record ends behind its batch"
+_CUT = "a record extends beyond its batch"
 
 
 class Record(NamedTuple):
@@ -44,9 +44,9 @@ class Record(NamedTuple):
 
 
 class RecordIndex:
-    """Where the records of one batch are, without their content decoded.
+    """The positions of one batch's records, without decoding their content.
 
-    Record ``i`` lies in ``buffer[starts[i]:ends[i]]``; its key, value and headers are ``buffer[bodies[i]:ends[i]]``.
+    Record ``i`` is ``buffer[starts[i]:ends[i]]``; its key, value and headers are ``buffer[bodies[i]:ends[i]]``.
     """
 
     __slots__ = ("bodies", "buffer", "ends", "offset_deltas", "starts", "time_deltas")
@@ -64,7 +64,7 @@ class RecordIndex:
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag varint of a signed 64-bit number, shortest form."""
+    """Encode a signed 64-bit number as a zigzag varint in its shortest form."""
     value = value << 1 ^ value >> 63
     if value < 128:
         return _SINGLE[value]
@@ -84,7 +84,7 @@ _VARINTS = [encode_varint(value) for value in range(8192)]
 
 
 def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
-    """(value, position behind it) of a zigzag varint of up to ten bytes."""
+    """(value, position after it) of a zigzag varint of up to ten bytes."""
     value = shift = 0
     while True:
         byte = buffer[position]
@@ -104,7 +104,7 @@ def _long_varint(buffer: bytes, position: int) -> tuple[int, int]:
 def index_records(batch: RawBatch, max_bytes: int = header.MAX_UNPACKED_BYTES) -> RecordIndex:
     """Unpack a batch and find its records.
 
-    :raises BatchMalformed: damaged data, or more or fewer records than the header says.
+    :raises BatchMalformed: damaged data, or more or fewer records than the header states.
     """
     if batch.record_count == 0:
         return RecordIndex(b"")
@@ -121,12 +121,12 @@ def _malformed(batch: RawBatch, what: str) -> BatchMalformed:
     return BatchMalformed(
         what,
         where=Where(offset=batch.base_offset),
-        next_step="look at the batch on the source with kafka-dump-log --deep-iteration",
+        next_step="inspect the batch on the source with kafka-dump-log --deep-iteration",
     )
 
 
 def _fill(index: RecordIndex, count: int) -> None:
-    """The hot loop of all slow paths: single-byte numbers are read in place."""
+    """Fill the index. This is the hot loop of all slow paths: single-byte numbers are read in place."""
     buffer = index.buffer
     size = len(buffer)
     position = 0
@@ -155,11 +155,11 @@ def _fill(index: RecordIndex, count: int) -> None:
         index.ends.append(end)
         position = end
     if position != size:
-        raise BatchMalformed(f"{size - position} bytes behind the last record of a batch")
+        raise BatchMalformed(f"{size - position} bytes follow the last record of a batch")
 
 
 def records(batch: RawBatch, timestamps: Timestamps = "visible") -> Iterator[Record]:
-    """The records of a batch, as a consumer would see them; of control batches too.
+    """Yield the records of a batch, including control batches, as a consumer would see them.
 
     :raises BatchMalformed: damaged data.
     """
@@ -176,13 +176,13 @@ def records(batch: RawBatch, timestamps: Timestamps = "visible") -> Iterator[Rec
 
 
 def record_offsets(batch: RawBatch, index: RecordIndex) -> list[int]:
-    """Offsets of the records, ascending, as :func:`records` gives them; raises :class:`BatchMalformed`."""
+    """Return the records' offsets, ascending, as :func:`records` yields them; raises :class:`BatchMalformed`."""
     base = batch.base_offset
     return [base + delta for delta in stored_deltas(batch, index)]
 
 
 def record_times(batch: RawBatch, index: RecordIndex, timestamps: Timestamps = "visible") -> list[int]:
-    """Timestamps of the records, as :func:`records` gives them."""
+    """Return the timestamps of the records as :func:`records` yields them."""
     if timestamps == "visible" and batch.is_log_append_time:
         return [batch.max_timestamp] * batch.record_count
     base = batch.base_timestamp
@@ -190,9 +190,9 @@ def record_times(batch: RawBatch, index: RecordIndex, timestamps: Timestamps = "
 
 
 def stored_deltas(batch: RawBatch, index: RecordIndex) -> list[int]:
-    """Offset deltas of the records, ascending.
+    """Return the offset deltas of the records, ascending.
 
-    Skewed ones of a full batch are numbered anew, as brokers do where they look.
+    Invalid deltas of a full batch are renumbered, as brokers do where they check.
     """
     deltas = index.offset_deltas
     ascending = all(a < b for a, b in itertools.pairwise(deltas))
@@ -200,7 +200,7 @@ def stored_deltas(batch: RawBatch, index: RecordIndex) -> list[int]:
         return deltas
     if batch.is_full:
         return list(range(batch.record_count))
-    raise _malformed(batch, "offsets inside of a batch go backwards")
+    raise _malformed(batch, "offsets inside a batch go backwards")
 
 
 def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, bytes | None, Headers]:
@@ -209,16 +209,16 @@ def decode_body(buffer: bytes, position: int, end: int) -> tuple[bytes | None, b
     value, position = _field(buffer, position, end)
     count, position = _long_varint(buffer, position)
     if not 0 <= count <= end - position:
-        raise BatchMalformed(f"a record with {count} headers")
+        raise BatchMalformed(f"a record claims to have {count} headers")
     headers: Headers = []
     for _ in range(count):
         name, position = _field(buffer, position, end)
         content, position = _field(buffer, position, end)
         if name is None:
-            raise BatchMalformed("a header without a name")
+            raise BatchMalformed("a record has a header without a name")
         headers.append((name, content))
     if position != end:
-        raise BatchMalformed("a record's length is not that of its fields")
+        raise BatchMalformed("a record's length differs from that of its fields")
     return key, value, headers
 
 
@@ -233,10 +233,10 @@ def _field(buffer: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def inner_offsets_are_dense(batch: RawBatch) -> bool:
-    """False if an uncompressed batch holds offset deltas other than 0, 1, 2, ...
+    """Return False if an uncompressed batch has offset deltas other than 0, 1, 2, ...
 
-    A broker takes such a batch from a client, and readers then see offsets that jump or go back. In compressed batches
-    the broker looks itself, so those are not read here: True without a look.
+    A broker accepts such a batch from a client, and readers then see offsets that jump or go back. The broker itself
+    checks compressed batches, so for them this returns True without reading them.
 
     :raises BatchMalformed: damaged data.
     """
@@ -276,7 +276,7 @@ def _is_dense(buffer: bytes, count: int) -> bool:
 
 
 def encode_body(key: bytes | None, value: bytes | None, headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    """Key, value and headers as they stand in a record, shortest numbers: also the canonical form for digests."""
+    """Encode key, value and headers as in a record, with shortest numbers: also the canonical form for digests."""
     parts: list[bytes] = []
     for content in (key, value):
         parts += (b"\x01",) if content is None else (encode_varint(len(content)), content)
@@ -301,11 +301,11 @@ def encode_batch(
     control: bool = False,
     log_append_time: int | None = None,
 ) -> bytes:
-    """A batch of magic 2 with these records; gaps between their offsets become holes inside of it.
+    """Encode a batch of magic 2 with these records; gaps between their offsets become holes inside it.
 
-    :param base_offset: of the batch; the first record's offset if not given. Needed for a batch without records.
-    :param last_offset: of the batch; the last record's if not given.
-    :param log_append_time: sets the LogAppendTime bit, and this as the time that readers see.
+    :param base_offset: of the batch; default: the first record's offset. Required for a batch without records.
+    :param last_offset: of the batch; default: the last record's offset.
+    :param log_append_time: set the LogAppendTime bit and make this the time that readers see.
     """
     base = batch_records[0].offset if base_offset is None else base_offset
     last = (batch_records[-1].offset if batch_records else base) if last_offset is None else last_offset
@@ -320,7 +320,7 @@ def encode_batch(
         attributes |= TIMESTAMP_TYPE_BIT
         max_time = log_append_time
     return build_batch(
-        # Brokers write a batch without records without a payload, whatever its codec.
+        # Brokers write no payload for a batch without records, whatever its codec.
         header.compress(codec, b"".join(parts)) if parts else b"",
         base_offset=base,
         last_offset_delta=last - base,
@@ -338,8 +338,8 @@ def encode_batch(
 def append_record(parts: list[bytes], time_delta: bytes, offset_delta: int, body: bytes) -> None:
     """Add a record to the parts of a payload.
 
-    :param time_delta: as a varint.
-    :param body: key, value and headers.
+    :param time_delta: encoded as a varint.
+    :param body: encoded key, value and headers.
     """
     offset = _VARINTS[offset_delta] if offset_delta < 8192 else encode_varint(offset_delta)
     length = 1 + len(time_delta) + len(offset) + len(body)
@@ -358,30 +358,30 @@ def rebuild(
     max_batch_bytes: int | None = None,
     split_bytes: int | None = None,
 ) -> list[RawBatch]:
-    """The kept records as batches that a broker takes: one per run of consecutive offsets, more if too large.
+    """Rebuild the kept records as batches that a broker accepts: one per run of consecutive offsets, more if too large.
 
-    Base offsets are those of the source; between the runs are holes. The codec stays; bits and producer fields that
-    :func:`~.header.patched_header` replaces are cleared.
+    Base offsets are those of the source; between the runs are holes. The codec stays the same; bits and producer
+    fields that :func:`~.header.patched_header` replaces are cleared.
 
-    :param keep_from_offset: records below it are left out.
+    :param keep_from_offset: omit records below this offset.
     :param timestamps: ``visible`` gives each record of a LogAppendTime batch the time that readers see.
-    :param max_batch_bytes: largest batch, header included.
-    :param split_bytes: batches of several records are made smaller than that, too; a single record may be larger.
-    :raises RecordTooLarge: a single record does not fit ``max_batch_bytes``; names its offset.
+    :param max_batch_bytes: largest batch, including the header.
+    :param split_bytes: also limits batches of several records; a single record may be larger.
+    :raises RecordTooLarge: a single record does not fit ``max_batch_bytes``; the error names its offset.
     :raises BatchMalformed: damaged data.
     """
     return _Rebuild(batch, timestamps, max_batch_bytes, split_bytes).runs(keep_from_offset)
 
 
 def least_limit(*limits: int | None) -> int | None:
-    """The smallest of some limits in bytes; None: there is none."""
+    """Return the smallest of some limits in bytes; None: no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def record_too_large(offset: int, batch_bytes: int, limit: int | None) -> RecordTooLarge:
-    """What is said of a single record that does not fit the target."""
+    """Return the error of a single record that does not fit the target."""
     return RecordTooLarge(
-        f"a single record needs a batch of {batch_bytes} bytes, the target topic takes {limit}",
+        f"a single record needs a batch of {batch_bytes} bytes, but the target topic accepts at most {limit}",
         where=Where(offset=offset),
         next_step="raise max.message.bytes of the target topic (and message.max.bytes of its brokers)",
         details={"offset": offset, "batch_bytes": batch_bytes, "max_batch_bytes": limit},
@@ -421,7 +421,7 @@ class _Rebuild:
         return built
 
     def _fitting(self, first: int, stop: int) -> list[RawBatch]:
-        """Records first..stop as one batch, or as several if it is too large."""
+        """Build records ``first`` to ``stop - 1`` as one batch, or as several if it is too large."""
         encoded = self._encode(first, stop)
         size, limit = self.split_bytes, self.max_batch_bytes
         single = stop - first == 1
@@ -475,13 +475,13 @@ class _Rebuild:
 
 # -- batch columns ----------------------------------------------------------------------------------------------------
 #
-# The records of a batch as columns: one list per field, for work that does not look at keys and values.
+# The records of a batch as columns: one list per field, for code that does not read keys and values.
 
 
 class Columns(NamedTuple):
-    """Records: equal lists, compared as such at the speed of C.
+    """Records as lists of equal length, which compare at the speed of C.
 
-    A body is key, value and headers as they are encoded in a batch.
+    A body is key, value and headers as encoded in a batch.
     """
 
     offsets: list[int]
@@ -489,14 +489,14 @@ class Columns(NamedTuple):
     bodies: list[bytes]
 
     def slice(self, first: int, stop: int) -> Columns:
-        """Records ``first`` to ``stop - 1``."""
+        """Return records ``first`` to ``stop - 1``."""
         return Columns(self.offsets[first:stop], self.times[first:stop], self.bodies[first:stop])
 
 
 def read_columns(batch: RawBatch, timestamps: Timestamps) -> Columns:
-    """All records of a batch.
+    """Read all records of a batch.
 
-    :raises BatchMalformed: damaged data, a wrong CRC included.
+    :raises BatchMalformed: damaged data, including a wrong CRC.
     """
     batch.check_crc()
     index = index_records(batch)
@@ -507,28 +507,28 @@ def read_columns(batch: RawBatch, timestamps: Timestamps) -> Columns:
 
 # -- legacy batches ---------------------------------------------------------------------------------------------------
 #
-# Message formats 0 and 1, as 3.9 brokers and older still keep them on disk (KIP-31, KIP-32; written no more, KIP-724).
+# Message formats 0 and 1, which brokers up to 3.9 may still have on disk (KIP-31, KIP-32; no longer written, KIP-724).
 #
-# A message is a record, or a wrapper with a compressed message set as its value. Offsets inside of a wrapper are
+# A message is a record, or a wrapper with a compressed message set as its value. Offsets inside a wrapper are
 # absolute in format 0 and relative in format 1, where the wrapper has the offset of its last record.
 
 
-#: offset, size behind it, CRC-32 over all that follows, magic, attributes
+#: offset, size after this field, CRC-32 over everything that follows, magic, attributes
 _MESSAGE = struct.Struct(">qiIbb")
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
 _MAGIC_AT = 16
 _CRC_END = 16
-#: smallest whole messages: null key, null value
+#: sizes of the smallest whole messages: null key, null value
 MIN_MESSAGE_BYTES = (26, 34)
 
 
 class LegacyBatch:
     """A view of one message of magic 0 or 1: a record or a compressed wrapper of records.
 
-    Only what its header tells without unpacking; ``next_offset`` counts what was compacted away below it.
+    It has only what the header shows without unpacking; ``next_offset`` counts records compacted away below it.
 
-    :raises BatchMalformed: bytes that no broker writes.
+    :raises BatchMalformed: the bytes are not what any broker writes.
     """
 
     __slots__ = ("attributes", "crc", "data", "last_offset", "magic", "next_offset", "size_bytes", "timestamp")
@@ -540,7 +540,7 @@ class LegacyBatch:
     attributes: int
     timestamp: int
 
-    #: Legacy messages know no transactions.
+    #: Legacy messages have no transactions.
     producer_id = -1
     is_control = False
     is_transactional = False
@@ -552,10 +552,10 @@ class LegacyBatch:
             self.last_offset, size, self.crc, self.magic, self.attributes = _MESSAGE.unpack_from(data)
             self.timestamp = _INT64.unpack_from(data, _MESSAGE.size)[0] if self.magic else NO_TIMESTAMP
         except struct.error:
-            raise self._malformed("a message is cut") from None
+            raise self._malformed("a message is truncated") from None
         self.next_offset = self.last_offset + 1
         if self.magic not in (0, 1) or size + LOG_OVERHEAD != len(data) or self.last_offset < 0:
-            raise self._malformed(f"impossible message header: magic {self.magic}, {size} bytes")
+            raise self._malformed(f"impossible message header: magic {self.magic}, size {size} bytes")
         if self.codec > header.LZ4:
             raise self._malformed(f"codec {self.codec} in message format {self.magic}")
 
@@ -563,7 +563,7 @@ class LegacyBatch:
         return BatchMalformed(
             what,
             where=Where(offset=getattr(self, "last_offset", None)),
-            next_step="look at the batch on the source with kafka-dump-log --deep-iteration",
+            next_step="inspect the batch on the source with kafka-dump-log --deep-iteration",
         )
 
     @property
@@ -580,14 +580,14 @@ class LegacyBatch:
         """Raise :class:`BatchMalformed` if the message is not what was written."""
         actual = zlib.crc32(self.data[_CRC_END:])
         if actual != self.crc:
-            raise self._malformed(f"CRC-32 of the message is {actual:#010x}, its header says {self.crc:#010x}")
+            raise self._malformed(f"CRC-32 of the message is {actual:#010x}, but its header says {self.crc:#010x}")
 
     def records(self, timestamps: Timestamps = "visible") -> Iterator[Record]:
-        """The record, or those inside of the wrapper, ascending; raises :class:`BatchMalformed`."""
+        """Yield the record, or those inside the wrapper, ascending; raises :class:`BatchMalformed`."""
         try:
             yield from self._records(timestamps)
         except (struct.error, IndexError):
-            raise self._malformed("a message is cut") from None
+            raise self._malformed("a message is truncated") from None
         except BatchMalformed as error:
             raise self._malformed(error.what) from None
 
@@ -602,7 +602,7 @@ class LegacyBatch:
             raise self._malformed("a compressed message without records")
         shift = 0
         if self.magic == 1:
-            # Some librdkafka sent wrappers with offset 0 and absolute offsets inside; brokers know them too.
+            # Some librdkafka versions sent wrappers with offset 0 and absolute offsets inside; brokers handle them too.
             shift = 0 if self.last_offset == 0 else self.last_offset - inner[-1].offset
         visible = timestamps == "visible" and self.is_log_append_time
         return [
@@ -617,9 +617,9 @@ class LegacyBatch:
             offset, size, _, magic, attributes = _MESSAGE.unpack_from(buffer, position)
             end = position + LOG_OVERHEAD + size
             if magic != self.magic or attributes & header.CODEC_MASK or end > len(buffer) or end <= position:
-                raise self._malformed("a message inside of a compressed message is malformed")
+                raise self._malformed("a message inside a compressed message is malformed")
             if found and offset <= found[-1].offset:
-                raise self._malformed("offsets inside of a compressed message go backwards")
+                raise self._malformed("offsets inside a compressed message go backwards")
             time = _INT64.unpack_from(buffer, position + _MESSAGE.size)[0] if magic else NO_TIMESTAMP
             key, value = _key_and_value(buffer[:end] if end < len(buffer) else buffer, position, magic)
             found.append(Record(offset, time, key, value, []))
@@ -635,7 +635,7 @@ def _key_and_value(buffer: bytes, position: int, magic: int) -> tuple[bytes | No
     key, position = _sized(buffer, position)
     value, position = _sized(buffer, position)
     if position != len(buffer):
-        raise BatchMalformed("a message's length is not that of its fields")
+        raise BatchMalformed("a message's length differs from that of its fields")
     return key, value
 
 
@@ -646,5 +646,5 @@ def _sized(buffer: bytes, position: int) -> tuple[bytes | None, int]:
         return None, position
     end = position + length
     if end > len(buffer):
-        raise BatchMalformed("a message ends behind its set")
+        raise BatchMalformed("a message extends beyond its set")
     return buffer[position:end], end

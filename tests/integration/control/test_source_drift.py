@@ -290,7 +290,7 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
     with pytest.raises(PermissionMissing):
         take_over.check_before_freeze(weak)
     assert validate.check(weak).outcome is Outcome.FAILED
-    (row,) = [row for row in take_over.facts(weak) if row[0] == "could not be looked at"]
+    (row,) = [row for row in take_over.facts(weak) if row[0] == "could not be checked"]
     assert row[1]
     # A broker that has just started may know no ACL yet; one with a half of them must not cost rights, either.
     half = control.context()

@@ -250,7 +250,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
     control.source_cluster.delete_topics([names[1]])
     plan = other.load_plan()
     kept = plan.model_copy(update={"topics": [plan.topic(names[1])]})
-    with pytest.raises(Terminal, match="not on the source any more"):
+    with pytest.raises(Terminal, match="no longer on the source"):
         growth.follow(other, kept)
 
 

@@ -126,7 +126,7 @@ def test_a_part_that_cannot_be_undone_is_reported_and_stops_nothing(
     monkeypatch.setattr(copy_settings, "restore_for_rollback", unreachable)
     result = rollback.run(context)
     assert [item["part"] for item in report(context)["problems"]] == ["topics"]
-    assert "could NOT be put back" in result.summary
+    assert "could NOT be restored" in result.summary
     assert context.journal.tip_state is State.ROLLED_BACK
 
 

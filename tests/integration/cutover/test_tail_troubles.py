@@ -223,7 +223,7 @@ def test_a_target_topic_that_was_deleted_is_named_and_made_again(
     with pytest.raises(CopyFailed, match=r"2 of 4 .*\[TARGET_TOPIC_MISSING\]") as caught:
         lab.begin()
     assert {item["topic"] for item in caught.value.details["partitions"]} == {deleted}
-    assert "the topic is made again" in caught.value.next_step
+    assert "the migration creates the topic again" in caught.value.next_step
     monkeypatch.undo()
     context = lab.context()
     seed.run(context)

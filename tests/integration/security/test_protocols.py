@@ -218,12 +218,12 @@ def wrong_connections(cluster: KafkaCluster, folder: Path) -> dict[str, tuple[di
         ),
         "unknown authority": (
             {**scram_ssl, "ssl.ca.location": str(other.certificate)},
-            "certificate is not accepted",
+            "does not accept the broker's certificate",
             "ssl.ca.location",
         ),
         "no authority": (
             {key: value for key, value in scram_ssl.items() if key != "ssl.ca.location"},
-            "certificate is not accepted",
+            "does not accept the broker's certificate",
             "ssl.ca.location",
         ),
         "host name": (wrong_host, "Hostname mismatch", "advertised.listeners"),
@@ -238,10 +238,10 @@ def wrong_connections(cluster: KafkaCluster, folder: Path) -> dict[str, tuple[di
                 "ssl.certificate.location": str(stranger.certificate),
                 "ssl.key.location": str(stranger.key),
             },
-            "hand-shake failed",
+            "handshake failed",
             "its authority",
         ),
-        "client certificate expired": (expired_client(cluster, folder), "hand-shake failed", "dates"),
+        "client certificate expired": (expired_client(cluster, folder), "handshake failed", "dates"),
         "TLS port without TLS": (
             {"bootstrap.servers": cluster.ssl_bootstrap},
             "the port speaks TLS",
@@ -249,7 +249,7 @@ def wrong_connections(cluster: KafkaCluster, folder: Path) -> dict[str, tuple[di
         ),
         "plain port with TLS": (
             {**scram_ssl, "bootstrap.servers": cluster.sasl_bootstrap},
-            "TLS hand-shake",
+            "TLS handshake",
             "security.protocol",
         ),
         "SASL port without SASL": (

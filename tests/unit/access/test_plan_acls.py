@@ -126,7 +126,7 @@ def test_prefixed_bindings_are_renamed_where_that_is_sound() -> None:
         ("LITERAL", "vault"),
         ("PREFIXED", "old.shop."),
     ]
-    assert "name of its own" in plans[0].reason
+    assert "an individual name" in plans[0].reason
 
 
 def test_write_is_deferred_and_all_becomes_read_until_then() -> None:

@@ -219,7 +219,7 @@ def after_the_cutover(folder: Path, step: dict[str, Any] | None) -> PhaseContext
 @pytest.mark.parametrize(
     ("step", "shown"),
     [
-        (None, "not fenced on the target**: the journal names no fence of this cutover. Make sure"),
+        (None, "not fenced on the target**: the journal has no entry of a fence in this cutover. Make sure"),
         ({"summary": "-", "unfenced": []}, "not fenced on the target**: cutover.fence_copiers is false. Make sure"),
         (
             {

@@ -229,10 +229,10 @@ def test_each_place_is_written_read_and_not_overwritten(
     [
         (StoreFacts(True, True, 0.4), {}),
         (StoreFacts(True, False, -2.0), {"W033": "no Object Lock"}),
-        (StoreFacts(True, None, None), {"W033": "the bucket does not tell"}),
+        (StoreFacts(True, None, None), {"W033": "the bucket does not report it"}),
         (StoreFacts(False), {"W033": "it is a folder"}),
-        (StoreFacts(True, True, 61.0), {"W034": "the store's clock is +61 s off this machine's"}),
-        (StoreFacts(True, True, -900.0), {"W034": "the store's clock is -900 s off this machine's"}),
+        (StoreFacts(True, True, 61.0), {"W034": "the store's clock differs by +61 s from this machine's"}),
+        (StoreFacts(True, True, -900.0), {"W034": "the store's clock differs by -900 s from this machine's"}),
     ],
 )
 def test_object_lock_and_clocks(
@@ -439,8 +439,8 @@ def test_retention_that_overtakes_the_copy(
     [
         (40.0, "60000", "the copy takes about 40 s; delete.retention.ms of shop.alerts (60 s)"),
         (20.0, "60000", None),
-        (40.0, "", "the source does not say delete.retention.ms of shop.alerts"),
-        (-1.0, "60000", "how long the copy takes is not known"),
+        (40.0, "", "the source does not report delete.retention.ms of shop.alerts"),
+        (-1.0, "60000", "the copy time is unknown"),
     ],
 )
 def test_tombstones_that_the_copy_may_miss(

@@ -129,7 +129,7 @@ def test_offset_map_translate_names_what_is_not_there(invoke: Any, offset_map: P
     result = invoke("offset-map", "translate", offset_map, "c", "7", "1")
     assert result.exit_code == ExitCode.FAILED
     assert "topic-partition c-7" in result.stderr
-    assert "it has the topics a, b" in result.stderr
+    assert "choose one of its topics: a, b" in result.stderr
 
 
 def test_offset_map_check(invoke: Any, offset_map: Path) -> None:
@@ -147,7 +147,7 @@ def test_offset_map_check(invoke: Any, offset_map: Path) -> None:
 def test_offset_map_of_a_migration_that_has_none(invoke: Any, spec_file: Path, tmp_path: Path) -> None:
     result = invoke("offset-map", "show", spec_file)
     assert result.exit_code == ExitCode.FAILED
-    assert "when the seed ends" in result.stderr
+    assert "wait for the end of the seed" in result.stderr
     other = tmp_path / "other.json"
     other.write_text('{"a": 1}', encoding="utf-8")
     assert "not an offset map" in invoke("offset-map", "show", other).stderr

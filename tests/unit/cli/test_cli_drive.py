@@ -198,7 +198,7 @@ def test_status_names_partitions_that_are_not_copied(invoke: Any, spec_file: Pat
     shown = " ".join(invoke("status", spec_file).stdout.split())
     assert "partitions_failed 1, partitions_stuck 1" in shown
     assert "FAILED for 130 s: [FOREIGN_DATA] not ours. Next: start it" in shown
-    assert "stuck, tried again for 130 s: [BROKER_UNREACHABLE] no broker answers. Next: start it" in shown
+    assert "stuck, retrying for 130 s: [BROKER_UNREACHABLE] no broker answers. Next: start it" in shown
     answer = json.loads(invoke("status", spec_file, "--json").stdout)
     assert answer["progress"]["tail"]["troubles"] == [failed, trouble]
 

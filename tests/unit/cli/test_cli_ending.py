@@ -102,7 +102,7 @@ def test_a_command_ends_in_order_when_it_is_told_to(
     assert (process.returncode, err) == (status, "closed\n")
     error = json.loads(out)["error"]
     assert error["code"] == "INTERRUPTED"
-    assert error["what"] == f"told to stop by {name}"
+    assert error["what"] == f"stopped by {name}"
 
 
 def test_a_job_that_looks_for_it_is_not_torn(start: Start) -> None:

@@ -191,7 +191,7 @@ def test_a_journal_that_cannot_be_read_is_no_all_clear(
     ends_by(monkeypatch, end)
     result = invoke("resume", spec_file)
     assert result.exit_code == ExitCode.TRY_AGAIN
-    assert "it is not known whether producers are frozen" in result.stderr
+    assert "it is unknown whether producers are frozen" in result.stderr
     assert f"kafka-migration status {spec_file}" in result.stderr.splitlines()[-1]
 
 
@@ -237,7 +237,7 @@ def test_a_real_signal_in_a_freeze(spec_file: Path, journal: Journal, tmp_path: 
         process.kill()
         process.wait()
     assert process.returncode == ExitCode.TERMINATED
-    assert err.index("told to stop by SIGTERM") < err.index("producers are frozen")
+    assert err.index("stopped by SIGTERM") < err.index("producers are frozen")
     assert f"`kafka-migration rollback {spec_file}`" in err.splitlines()[-1]
 
 

@@ -54,7 +54,7 @@ def test_equal_plans_say_so(plans: tuple[Plan, Plan]) -> None:
         assert "the plans are equal" in (answer.raw or " ".join(str(item) for item in answer.text))
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("{}", "no plan.json"), ("[", "no plan.json")])
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("{}", "not a plan"), ("[", "not a plan")])
 def test_a_wrong_earlier_plan_is_told_before_any_cluster_is_asked(
     invoke: Any, spec_file: Path, tmp_path: Path, content: str | None, said: str
 ) -> None:

@@ -260,7 +260,7 @@ def test_a_piece_that_was_cut_before_a_tombstone_does_not_differ(
     found = stored(local_store)
     assert found.proven is None
     assert (found.differing is not None) is differs
-    assert ("tombstones behind the piece" in found.postponed) is not differs
+    assert ("tombstones beyond the piece" in found.postponed) is not differs
     if not differs:
         monkeypatch.setattr(lane_prover, "compare_stretch", compare)
         monkeypatch.setattr(lane_prover, "PIECE_SECONDS", 60.0)

@@ -454,5 +454,5 @@ def test_chunks() -> None:
 
 def test_a_chunk_that_is_cut_below_its_end_is_not_a_hole() -> None:
     data = batch(0, 2) + batch(2, 2)
-    with pytest.raises(BatchMalformed, match="cut at offset 2"):
+    with pytest.raises(BatchMalformed, match="cut off at offset 2"):
         BatchTransformer(0, where=Where(topic="t", partition=0)).decide_chunk(chunk_of(data[:-1], 4))

@@ -319,7 +319,7 @@ def test_rights_that_cannot_be_read_are_no_rights_that_are_gone(tmp_path: Path) 
         raise BrokerUnreachable("the source is away")
 
     source(context).describe_acls = away  # type: ignore[method-assign]
-    assert ["could not be looked at", "the source is away"] in take_over.facts(context)
+    assert ["could not be checked", "the source is away"] in take_over.facts(context)
     with pytest.raises(BrokerUnreachable):
         write_grants.remember(context)
 

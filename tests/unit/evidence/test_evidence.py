@@ -142,7 +142,7 @@ def test_a_changed_attempt_is_not_passed_over(tmp_path: Path) -> None:
     context = validated(tmp_path)
     details = evidence.run(context).details
     context.evidence_store.put(details["key"], b"{}")
-    with pytest.raises(EvidenceInvalid, match="gone or was changed"):
+    with pytest.raises(EvidenceInvalid, match="missing or was changed"):
         evidence.run(context)
 
 

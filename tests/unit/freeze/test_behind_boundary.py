@@ -59,7 +59,7 @@ def approve(context: PhaseContext) -> Any:
 def test_a_source_that_stands_still_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = switching(tmp_path, monkeypatch)
     body = request.make_facts(context, "client_switch").body
-    assert "Nothing: all 2 partitions were looked at." in body
+    assert "Nothing: all 2 partitions were checked." in body
     assert "every record of the source, and" in body
 
 

@@ -120,7 +120,7 @@ def test_a_stale_view_is_refreshed_before_anything_is_left_out(open_local: OpenJ
 def test_ways_back_have_to_be_named(open_local: OpenJournal, here: State) -> None:
     journal = open_local()
     go_to(journal, here)
-    with pytest.raises(IllegalTransition, match="not asked for"):
+    with pytest.raises(IllegalTransition, match="may not move the migration"):
         journal.transition(S.TAIL, "a seed task that was thought dead: seed is done")
     assert journal.tip_state is here
     journal.transition(S.TAIL, "not yet", from_states=[here])
@@ -286,7 +286,7 @@ def test_no_rolling_back_afterwards(open_local: OpenJournal, state: State) -> No
     journal = open_local()
     go_to(journal, state)
     for _ in range(2):
-        with pytest.raises(IllegalTransition, match=rf"rolling back is possible up to drain_ready.*{state}"):
+        with pytest.raises(IllegalTransition, match=rf"a rollback is possible up to drain_ready.*{state}"):
             journal.transition(S.ROLLED_BACK, "abort")
         journal.fail(RuntimeError())
 

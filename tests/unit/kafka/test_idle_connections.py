@@ -55,5 +55,5 @@ def test_bytes_that_nobody_has_asked_for_end_it(pair: tuple[BrokerConnection, so
     connection, broker = pair
     connection.on_readable()
     broker.sendall(b"?")
-    with pytest.raises(BrokerUnreachable, match="nobody has asked for"):
+    with pytest.raises(BrokerUnreachable, match="bytes without a request"):
         connection.on_readable()

@@ -76,7 +76,7 @@ def test_both_clients_get_a_new_token_for_each_login(signer: Signer) -> None:
 
 def test_without_credentials_the_error_says_so_and_quotes_nothing(signer: Signer) -> None:
     signer.error = ValueError("AWS Credentials AKIA-secret are no good")
-    with pytest.raises(AuthenticationFailed, match="no token for MSK IAM could be signed: ValueError") as caught:
+    with pytest.raises(AuthenticationFailed, match="a token for MSK IAM could not be signed: ValueError") as caught:
         msk_token_provider("eu-central-1")()
     assert "AKIA" not in str(caught.value)
     assert "role" in caught.value.next_step

@@ -121,7 +121,7 @@ def test_what_to_do_is_said_once(local_store: LocalStore) -> None:
     driver.record([result(only, "a", 0, error=error)])
     with pytest.raises(CopyFailed) as caught:
         driver.check()
-    assert caught.value.next_step == "start the broker; then clear the task: it goes on from the target's log ends"
+    assert caught.value.next_step == "start the broker; then clear the task: it continues from the target's log ends"
 
 
 def test_a_tail_takes_up_and_lets_go_of_partitions(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def test_a_spec_that_only_an_earlier_version_accepts_is_notified_of(minimal_spec
 def test_trouble_says_which_partitions(minimal_spec: dict[str, Any]) -> None:
     line = "2 partitions stuck for up to 130 s (tried again), orders-1: [BROKER_UNREACHABLE] no broker answers"
     MigrationNotifier(event="trouble", spec=_spec(minimal_spec))(_context(migration_trouble=line))
-    assert SENT[0]["message"] == f"Kafka migration orders: seed does not copy some partitions. {line}"
+    assert SENT[0]["message"] == f"Kafka migration orders: seed cannot copy some partitions. {line}"
 
 
 def test_unforeseen_errors_are_not_quoted(minimal_spec: dict[str, Any]) -> None:

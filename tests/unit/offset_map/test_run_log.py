@@ -220,9 +220,9 @@ def test_write_ahead_needs_take_over(local_store: ObjectStore) -> None:
 @pytest.mark.parametrize(
     ("key", "data", "why"),
     [
-        ("m1/offset-map/orders/3/strange.json", b"{}", "no meaning"),
-        ("m1/offset-map/orders/3/takeover-000001.json", b"{", "fields are wrong"),
-        ("m1/offset-map/orders/3/takeover-000001.json", b"{}", "fields are wrong"),
+        ("m1/offset-map/orders/3/strange.json", b"{}", "not that of a map object"),
+        ("m1/offset-map/orders/3/takeover-000001.json", b"{", "fields are invalid"),
+        ("m1/offset-map/orders/3/takeover-000001.json", b"{}", "fields are invalid"),
     ],
 )
 def test_damaged_objects_are_named(local_store: ObjectStore, key: str, data: bytes, why: str) -> None:

@@ -180,10 +180,10 @@ def test_a_page_that_is_gone_or_changed_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / f"{pages.prefix}{position.page}.json"
     data = path.read_bytes()
     path.write_bytes(data.replace(b"5", b"6"))
-    with pytest.raises(OffsetMapInvalid, match="not what its name says"):
+    with pytest.raises(OffsetMapInvalid, match="does not match its name"):
         pages.load(position)
     path.unlink()
-    with pytest.raises(OffsetMapInvalid, match="it is gone"):
+    with pytest.raises(OffsetMapInvalid, match="it is missing"):
         pages.load(position)
 
 

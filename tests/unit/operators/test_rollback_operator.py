@@ -65,7 +65,7 @@ def test_its_form_asks_for_the_journal_only() -> None:
 
 
 def test_a_migration_that_is_not_there_is_told(spec: MigrationSpec) -> None:
-    with pytest.raises(IllegalTransition, match="no such migration"):
+    with pytest.raises(IllegalTransition, match="does not exist"):
         recorded_run_spec(where(spec, migration_id="other"))
     with pytest.raises(SpecInvalid, match="journal's location"):
         recorded_run_spec({"migration_id": "orders"})

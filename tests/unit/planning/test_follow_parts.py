@@ -183,5 +183,5 @@ def test_one_sided_jobs_are_given_one_cluster(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_cluster_that_must_not_be_known_says_so() -> None:
     absent = AbsentCluster("source")
-    with pytest.raises(Terminal, match="must do without the source cluster, and asked for its wire"):
+    with pytest.raises(Terminal, match="must not use the source cluster, but asked for its wire"):
         _ = absent.wire

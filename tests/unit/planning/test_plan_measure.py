@@ -117,7 +117,7 @@ def test_an_answer_without_partitions_is_named(tmp_path: Path) -> None:
     assert len(found.errors) == len(found.partitions)
     topic, partition = found.partitions[0]
     assert any(
-        item.startswith(f"{topic}-{partition}: the answer to a fetch leaves out 1 of 1") for item in found.errors
+        item.startswith(f"{topic}-{partition}: the answer to a fetch omits 1 of 1") for item in found.errors
     )
     assert found.copy_bytes_per_second == 100_000_000
 
@@ -136,7 +136,7 @@ def test_headers_that_an_answer_leaves_out_are_unknown_and_not_absent(tmp_path: 
 
     wire.fetch_once = fetch  # type: ignore[method-assign]
     source_snapshot._Sampler(cast(Any, wire), found).run()
-    assert "leaves out 1 of 2 partitions; the first is orders-0" in found.unknown["batch headers on the source"]
+    assert "omits 1 of 2 partitions; the first is orders-0" in found.unknown["batch headers on the source"]
     assert (found.samples["orders", 0].codecs, found.samples["orders", 1].codecs) == (set(), {"none"})
 
 

@@ -75,7 +75,7 @@ def test_the_approval_shows_what_the_executor_costs(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, [4, 4, 6, 4])
     facts = request.make_facts(context, "cutover")
     assert "Of this, 20 seconds is task hand-over (5 times): each took 4 s in this migration" in facts.body
-    assert "the longest of 4 6 s" in facts.body
+    assert "the longest of 4 took 6 s" in facts.body
     fast, _ = migrated(tmp_path / "fast", [0, 0, 0, 0])
     other = request.make_facts(fast, "cutover").facts["expected_freeze_seconds"]
     assert facts.facts["expected_freeze_seconds"] - other == pytest.approx(20, abs=0.2)
@@ -84,7 +84,7 @@ def test_the_approval_shows_what_the_executor_costs(tmp_path: Path) -> None:
 def test_where_nothing_was_measured_the_text_says_so(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, [700, 700, 700, 700])
     body = request.make_facts(context, "cutover").body
-    assert "nothing was measured in this migration; 1 s each is an estimate" in body
+    assert "nothing was measured in this migration, so 1 s each is an estimate" in body
 
 
 PODS = [25.0, 20.0, 22.0, 24.0]

@@ -38,7 +38,7 @@ def test_approvals_and_evidence_name_them(tmp_path: Path, kind: Any) -> None:
     write_overtaken(context.journal_store, MET)
     write_overtaken(context.journal_store, MET.model_copy(update={"event": "passed"}))
     body = request.make_facts(context, kind).body
-    assert "## Tombstones that may have gone before they were read" in body
+    assert "## Tombstones possibly removed before they were read" in body
     rows = [line for line in body.replace("\\", "").splitlines() if line.startswith("| orders-1 |")]
     (row,) = (line for line in rows if "tombstones" in line)
     assert "2026-07-01T10:00:00.000+00:00 (offset 10)" in row
@@ -114,4 +114,4 @@ def test_the_content_check_names_them_and_passes_by_what_it_has_seen(tmp_path: P
     found = with_overtaken(context, check)
     assert found.outcome is Outcome.PASSED
     assert found.findings[0] == "one"
-    assert found.findings[1].startswith("orders-1 was compared as a whole after this: the copy has all")
+    assert found.findings[1].startswith("orders-1 was compared as a whole after this: the copy has everything")

@@ -236,7 +236,7 @@ def test_a_cutover_is_refused_when_nobody_hears_the_tail(tmp_path: Path, monkeyp
     monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
     context = make_context(tmp_path)
     says(context, generation=99, at="2026-04-24T10:00:00.000Z")
-    with pytest.raises(ApprovalRefused, match=r"the tail is not heard from: .*present owner"):
+    with pytest.raises(ApprovalRefused, match=r"the tail has not been heard from: .*present owner"):
         check._check_lag(context)
     assert "The tail may not run: the tail has not been heard" in request.make_facts(context, "cutover").body
 

@@ -315,7 +315,7 @@ def test_mains_name_a_missing_job(name: str, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("[JOB_MISSING] there is no job document")
+    assert ended.stderr.splitlines()[-1].startswith("[JOB_MISSING] the job document does not exist")
     assert "hunter2" not in ended.stdout + ended.stderr
 
 

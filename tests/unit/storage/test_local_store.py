@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.storage.local import LocalStore
 def test_nothing_is_left_beside_the_objects(local_store: LocalStore) -> None:
     local_store.put_new("folder/a", b"1")
     local_store.put("folder/a", b"2")
-    with pytest.raises(Exception, match="already there"):
+    with pytest.raises(Exception, match="already exists"):
         local_store.put_new("folder/a", b"3")
     assert os.listdir(local_store.folder / "folder") == ["a"]
 

@@ -199,7 +199,7 @@ def test_a_topic_that_does_not_go_is_named(tmp_path: Path, monkeypatch: pytest.M
     world = World(tmp_path)
     world.admin.delete_topics = lambda names: dict.fromkeys(names)
     monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
-    with pytest.raises(Transient, match="are still there"):
+    with pytest.raises(Transient, match="still exist"):
         world.run()
 
 
@@ -229,7 +229,7 @@ def test_a_topic_that_somebody_has_made_meanwhile_is_refused_with_data(
     with_stranger(world, monkeypatch)
     assert world.run() == ["orders"]
     for _ in range(2):  # a retry does not forget it
-        with pytest.raises(ForeignData, match="not of this migration"):
+        with pytest.raises(ForeignData, match="not from this migration"):
             world.make_missing()
         assert world.run() == [], "it is not ours, so it is not deleted"
     # By policy one is deleted, and journaled once as one to be made again.

@@ -253,7 +253,7 @@ def test_who_waits_tells_of_a_silent_tail_and_waits_on(spec: dict[str, Any]) -> 
     notifier = build_migration_dag().get_task("drain_ready").on_trouble[0]
     assert notifier.event == "trouble"
     text = message("orders", "trouble", told[0], "drain_ready")
-    assert text == "Kafka migration orders: nothing is heard from the tail. the tail has not been heard from"
+    assert text == "Kafka migration orders: nothing has been heard from the tail. the tail has not been heard from"
 
 
 def test_passing_errors_are_survived(spec: dict[str, Any], watching: Callable[[Watch], None]) -> None:
