@@ -126,7 +126,9 @@ def test_a_reference_to_something_else_is_named_and_not_quoted(
 ) -> None:
     context = make_context(tmp_path, cutover={"freeze": "webhook", "producer_freeze_webhook": "env:FREEZE_WEBHOOK"})
     monkeypatch.setenv("FREEZE_WEBHOOK", content)
-    with pytest.raises(ConnectionInvalid, match="producer_freeze_webhook refers to something that is not an http") as caught:
+    with pytest.raises(
+        ConnectionInvalid, match="producer_freeze_webhook refers to something that is not an http"
+    ) as caught:
         frozen.freeze(context, "webhook", "1", DEADLINE)
     assert caught.value.where.path == "env:FREEZE_WEBHOOK"
     assert "hunter2" not in str(caught.value)

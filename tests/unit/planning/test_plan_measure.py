@@ -116,9 +116,7 @@ def test_an_answer_without_partitions_is_named(tmp_path: Path) -> None:
     found = source_snapshot.measure(context, plan)
     assert len(found.errors) == len(found.partitions)
     topic, partition = found.partitions[0]
-    assert any(
-        item.startswith(f"{topic}-{partition}: the answer to a fetch omits 1 of 1") for item in found.errors
-    )
+    assert any(item.startswith(f"{topic}-{partition}: the answer to a fetch omits 1 of 1") for item in found.errors)
     assert found.copy_bytes_per_second == 100_000_000
 
 
