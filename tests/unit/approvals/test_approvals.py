@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phase_support import Clock, FakeGroup, approval, make_context, make_plan
+from phase_support import Clock, FakeGroup, approval, make_plan, ready
 
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, Severity
@@ -19,16 +19,6 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, iso
 from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags
-
-
-def ready(folder: Path, **options: Any) -> PhaseContext:
-    """A migration in drain_ready with equal ends and one group."""
-    context = make_context(folder, state=State.DRAIN_READY, **options)
-    ends = {("orders", 0): 100, ("orders", 1): 50}
-    context.source.wire.offsets["latest"] = dict(ends)  # type: ignore[attr-defined]
-    context.target.wire.offsets["latest"] = dict(ends)  # type: ignore[attr-defined]
-    context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, ""), ("orders", 1): (60, "")})  # type: ignore[attr-defined]
-    return context
 
 
 def test_the_text_shows_what_a_person_needs(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_verify_evidence_from_s3(
     assert result.exit_code == ExitCode.OK, result.stderr
     missing = invoke("verify-evidence", place + "x", "--storage", "env:S3_SETTINGS")
     assert missing.exit_code == ExitCode.FAILED
-    assert "no such object" in missing.stderr
+    assert "the object does not exist" in missing.stderr
 
 
 def test_tables_in_a_pipe_are_not_cut(invoke: Any, spec_file: Path, journal: Journal) -> None:

@@ -213,7 +213,7 @@ def go(*_):
     print("begun", file=sys.stderr, flush=True)
     time.sleep(300)
 
-runner.Driver.go = go
+runner.MigrationRunner.go = go
 app()
 """
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from copy_specs import orders
+from copy_specs import IDS, orders
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from source_logs import legacy, record
 
@@ -24,7 +24,6 @@ from airflow_provider_kafka_migration.documents.copy import (
     CopyLane,
     LaneReading,
     PartitionReading,
-    ProducerIds,
 )
 from airflow_provider_kafka_migration.errors import MigrationError, SourceTruncated
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
@@ -33,7 +32,6 @@ from airflow_provider_kafka_migration.offset_map.transactional import Position
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 KEY = ("orders", 0)
-IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
 #: Of the source's present leader, which has appended nothing yet: it has to be asked.
 LEADER_EPOCH = 9
 

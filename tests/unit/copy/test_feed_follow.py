@@ -7,19 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from copy_specs import orders
+from copy_specs import IDS, orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
 from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
-from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds
+from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-
-IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
 
 
 class World:

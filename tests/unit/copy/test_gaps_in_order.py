@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from copy_specs import orders
+from copy_specs import IDS, orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest, read_gaps
@@ -23,14 +23,11 @@ from airflow_provider_kafka_migration.documents.copy import (
     CopyLane,
     LaneReading,
     PartitionReading,
-    ProducerIds,
     TombstoneSettings,
 )
 from airflow_provider_kafka_migration.errors import SourceGap, StorageUnavailable
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-
-IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
 
 
 class Held:

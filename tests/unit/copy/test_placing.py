@@ -3,59 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from source_logs import record
+from placing_world import World
 
-from airflow_provider_kafka_migration.copy.partition import OffsetLayout, PartitionCopy, ResumePoint
-from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Hole
-from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, ProducerIds
+from airflow_provider_kafka_migration.copy.transform import Hole
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import HolesExceedBudget
-from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-
-IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
-
-
-class World:
-    """A partition whose steps are placed and confirmed; no broker."""
-
-    def __init__(self, store: ObjectStore, verdict: Verdict, **limits: object) -> None:
-        job = CopyJob(
-            migration_id="m1",
-            name="seed",
-            generation=1,
-            journal_location="file:///j",
-            archive_location="file:///a",
-            via="direct",
-            producers=IDS,
-            lanes=[],
-            **limits,  # type: ignore[arg-type]
-        )
-        spec = CopyPartition(
-            topic="t",
-            target_topic="t",
-            partition=0,
-            source_start_offset=0,
-            target_start_offset=0,
-            verdict=verdict,
-        )
-        self.copy = PartitionCopy(spec, 0)
-        self.maps = LaneMaps(store, "m1")
-        self.maps.load(spec, 0)
-        self.copy.resume(ResumePoint(0, 0, 0, 0))
-        self.placer = OffsetLayout(job, self.maps)
-        self.decider = BatchTransformer(0, packs=not self.copy.fills_holes)
-
-    def place(self, *batches: list[int]) -> None:
-        """Batches of records with these source offsets."""
-        data = b"".join(encode_batch([record(offset) for offset in offsets]) for offsets in batches)
-        self.decider.packs = not self.copy.fills_holes
-        self.placer.place(self.copy, list(self.decider.decide(read_batches(data)[0])))
-
-    def runs(self) -> list[tuple[int, int]]:
-        return [(run.source_start, run.target_start) for run in self.maps.maps["t", 0].runs()]
 
 
 def test_packed_steps_write_a_run_for_each_stretch(local_store: ObjectStore) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from copy_specs import orders
+from copy_specs import IDS, orders
 from source_logs import legacy, record
 
 from airflow_provider_kafka_migration.compare.proven import load_proven, store_proven
@@ -23,7 +23,6 @@ from airflow_provider_kafka_migration.documents.copy import (
     CopyJob,
     CopyLane,
     LaneReading,
-    ProducerIds,
     TombstoneSettings,
 )
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -37,7 +36,6 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, encode_batch, read_batches
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
 DAY = 86_400.0
 #: Some moment of 2023.
 T0 = 1_700_000_000.0

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from test_approvals import ready
+from phase_support import ready
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds, ProofSettings
 from airflow_provider_kafka_migration.documents.proof import TopicRules

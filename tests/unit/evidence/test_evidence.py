@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import rfc8785
 from nacl.signing import SigningKey
-from phase_support import SIGNING_SEED, Clock, approval, make_context
-from test_approvals import ready
+from phase_support import SIGNING_SEED, Clock, approval, make_context, ready
 
 from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.copy.archive import write_gap

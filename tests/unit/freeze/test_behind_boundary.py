@@ -140,7 +140,7 @@ def test_a_log_that_was_cut_and_records_that_cannot_be_read_are_unchecked(
     assert found.late == {}
     assert found.unchecked["orders-0"].startswith("the source ends at offset 7, before the boundary 100")
     assert found.unchecked["orders-1"] == "offsets 50 to 52 could not be read: the leader is away"
-    assert found.problem.startswith("2 could not be checked")
+    assert found.problem.startswith("2 partitions could not be checked")
 
 
 def test_no_boundary_is_no_proof(tmp_path: Path) -> None:

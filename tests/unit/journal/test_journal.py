@@ -177,7 +177,7 @@ def test_steps_stay_in_their_states(open_local: OpenJournal) -> None:
     go_to(zombie, S.TAIL)
     journal.refresh()
     go_to(journal, S.VALIDATING)
-    with pytest.raises(PhaseOver, match=r"seed, tail only.*validating"):
+    with pytest.raises(PhaseOver, match=r"only in seed, tail, but.*validating"):
         zombie.step("lane_done", "3", only_in=(S.TAIL, S.SEED))
     with pytest.raises(PhaseOver):
         zombie.check_holds(only_in=(S.TAIL,))

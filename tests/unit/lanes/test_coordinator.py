@@ -7,59 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from job_documents import job, lane, partition, result
 
 from airflow_provider_kafka_migration.documents.copy import (
     BACKUP_LANES,
-    CopyJob,
-    CopyLane,
-    CopyPartition,
-    PartitionResult,
-    ProducerIds,
     ProofSettings,
     halves,
 )
-from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import TopicRules
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, StorageUnavailable, TopicRecreated
 from airflow_provider_kafka_migration.lanes import job_progress as module
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.storage.local import LocalStore
-
-IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
-
-
-def partition(topic: str, number: int) -> CopyPartition:
-    return CopyPartition(
-        topic=topic,
-        target_topic=topic,
-        partition=number,
-        source_start_offset=0,
-        target_start_offset=0,
-        verdict=Verdict.EQUAL,
-    )
-
-
-def lane(number: int, *partitions: CopyPartition) -> CopyLane:
-    return CopyLane(lane=number, transactional_id=f"lane-{number}", partitions=list(partitions))
-
-
-def job(lanes: list[CopyLane], name: Any = "tail", **fields: Any) -> CopyJob:
-    return CopyJob(
-        migration_id="m1",
-        name=name,
-        generation=1,
-        journal_location="file:///j",
-        archive_location="file:///a",
-        via="s3",
-        producers=IDS,
-        lanes=lanes,
-        **fields,
-    )
-
-
-def result(of: CopyLane, topic: str, number: int, **fields: Any) -> PartitionResult:
-    values = {"source_offset": 5, "target_offset": 5, "verdict": Verdict.EQUAL, **fields}
-    return PartitionResult(lane=of.lane, topic=topic, partition=number, **values)
 
 
 def test_halves_of_a_split_job_have_each_partition_once(local_store: LocalStore) -> None:

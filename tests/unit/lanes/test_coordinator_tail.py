@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_coordinator import job, lane, partition, result
+from job_documents import job, lane, partition, result
 
 from airflow_provider_kafka_migration.documents.copy import CopyLane, StopAt, halves
 from airflow_provider_kafka_migration.errors import (

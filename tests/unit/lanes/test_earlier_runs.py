@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from test_coordinator import job, lane, partition, result
-from test_placing import World
+from job_documents import job, lane, partition, result
+from placing_world import World
 
 from airflow_provider_kafka_migration.copy.partition import ResumePoint
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_coordinator import job, lane, partition, result
+from job_documents import job, lane, partition, result
 
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.lanes import figures

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_coordinator import job
-from test_feed import World
+from feed_world import World
+from job_documents import job
 
 from airflow_provider_kafka_migration.copy import read_ahead as feed_module
 from airflow_provider_kafka_migration.errors import StorageUnavailable

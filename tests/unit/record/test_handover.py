@@ -94,7 +94,7 @@ def test_a_cutover_that_cannot_fit_is_said_and_refused(tmp_path: Path) -> None:
     """Five pods at 20 s are 100 s, even if all are as fast as the fastest; producers may be frozen for 60."""
     context, _ = migrated(tmp_path, PODS)
     facts = request.make_facts(context, "cutover")
-    assert "an approval will be refused: producers would be frozen for 1 minute 42 seconds at least" in facts.body
+    assert "an approval will be refused: producers would be frozen for at least 1 minute 42 seconds" in facts.body
     with pytest.raises(ApprovalRefused, match="cannot be done in time") as caught:
         answers.answer(context, approval(context, "cutover", facts.code))
     assert "in_one_task" in caught.value.next_step

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phase_support import make_plan
-from test_approvals import ready
+from phase_support import make_plan, ready
 
 from airflow_provider_kafka_migration.approvals import request
 from airflow_provider_kafka_migration.copy.read_watch import write_overtaken

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from phase_support import approval
-from test_approvals import ready
+from phase_support import approval, ready
 
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.compare.proven import proven_key, store_proven
@@ -238,7 +237,7 @@ def test_what_could_not_be_looked_at_again_is_not_shown_as_proven(
     spec = context.spec
     lines = "\n".join(approval_text._proof(spec, {"proof": status.as_dict()}, "up to the boundary"))
     assert "All content" not in lines
-    assert "2 partitions could not be looked at" in lines
+    assert "2 partitions could not be checked" in lines
 
 
 def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(

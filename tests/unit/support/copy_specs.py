@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.copy import CopyPartition
+from airflow_provider_kafka_migration.documents.copy import CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
+
+IDS = ProducerIds(data_producer_id=1, data_producer_epoch=0, filler_producer_id=2, filler_producer_epoch=0)
 
 
 def orders(**fields: Any) -> CopyPartition:

@@ -329,3 +329,13 @@ def equal_offset_map(ends: Mapping[tuple[str, int], int]) -> OffsetMapDocument:
             for (topic, partition), end in ends.items()
         ],
     )
+
+
+def ready(folder: Path, **options: Any) -> PhaseContext:
+    """A migration in drain_ready with equal ends and one group."""
+    context = make_context(folder, state=State.DRAIN_READY, **options)
+    ends = {("orders", 0): 100, ("orders", 1): 50}
+    context.source.wire.offsets["latest"] = dict(ends)  # type: ignore[attr-defined]
+    context.target.wire.offsets["latest"] = dict(ends)  # type: ignore[attr-defined]
+    context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, ""), ("orders", 1): (60, "")})  # type: ignore[attr-defined]
+    return context

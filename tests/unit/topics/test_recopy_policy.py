@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from phase_support import make_plan
-from test_approvals import ready
+from phase_support import make_plan, ready
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, ProducerIds
 from airflow_provider_kafka_migration.documents.plan import Verdict
