@@ -23,9 +23,8 @@ from airflow_provider_kafka_migration.errors import DocumentUnreadable, Where
 from airflow_provider_kafka_migration.spec import load_spec
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.documents.journal import JournalEntry
-if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
+    from airflow_provider_kafka_migration.documents.journal import JournalEntry
     from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
 
 

@@ -39,10 +39,8 @@ if TYPE_CHECKING:
     from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts
     from airflow_provider_kafka_migration.journal.entries import Owner
     from airflow_provider_kafka_migration.migration import Migration, Status
-    from airflow_provider_kafka_migration.references import Resolver
-if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.cli.progress import ProgressView
     from airflow_provider_kafka_migration.record.context import PhaseResult
+    from airflow_provider_kafka_migration.references import Resolver
     from airflow_provider_kafka_migration.split import Side, SplitJob
 
 

@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.migration import Migration
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
     from airflow_provider_kafka_migration.spec import MigrationSpec
-if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.migration import Migration
 
 
 # -- base -------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
 
 if TYPE_CHECKING:
-    from airflow_provider_kafka_migration.record.context import Progress
-if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.record.context import Progress

@@ -12,7 +12,7 @@ partitions. That happens at the start of a seed or tail run, before anything is 
 * no earlier copier may still be writing (:mod:`~.record.jobs`).
 
 The journal records the topic's id first. If the process is killed in between, the next run deletes the topic only if it
-still has that id. Proofs, offset maps and reading times of the former topic are dropped (:mod:`~.recopy`).
+still has that id. Proofs, offset maps and reading times of the former topic are dropped (:func:`make_missing`).
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from airflow_provider_kafka_migration.topics import bring, target_topics
 # Target topics that were deleted after topology_copy created them: created again before they are copied again.
 #
 # Whoever deleted the topic, perhaps because an error text asked for it, runs the phase again and wants the topic copied
-# from the source's log start. The migration itself deletes a topic only by policy (:mod:`~.recopy`).
+# from the source's log start. The migration itself deletes a topic only by policy (:func:`recopy`).
 
 
 log = logging.getLogger(__name__)
 
 MADE_AGAIN_DONE: Final = "topics_made_again_done"
-#: Topics deleted by policy, by name, with their ids at that time (:mod:`~.recopy`).
+#: Topics deleted by policy, by name, with their ids at that time (:func:`recopy`).
 RECOPIED: Final = "topics_recopied"
 #: Before the seed, topology_copy creates topics; from the freeze on, a missing topic is a failure of the cutover.
 STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
