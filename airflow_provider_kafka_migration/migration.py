@@ -7,7 +7,6 @@ in ``phases/``; this module only decides whether a phase may run now.
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -63,8 +62,6 @@ from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from airflow_provider_kafka_migration.storage.s3 import S3Config
 from airflow_provider_kafka_migration.topics import lags
-
-log = logging.getLogger(__name__)
 
 #: Errors that leave the migration as it was: another owner holds it, it has moved on, or it waits for a person.
 _NO_FAILURE = (ClaimLost, IllegalTransition, Interrupted, WaitsForOperator)

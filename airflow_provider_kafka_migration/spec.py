@@ -256,7 +256,7 @@ def _notifier_secrets(sections: Mapping[str, Any]) -> Iterator[Mistake]:
 
 MIGRATION_ID_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,99}$"
 
-#: Seed 004 and MirrorMaker 2: configs that belong to a cluster rather than to a topic's meaning.
+#: MirrorMaker 2 leaves these out, too: configs that belong to a cluster rather than to a topic's meaning.
 DEFAULT_CONFIG_EXCLUDE = (
     r"follower\.replication\.throttled\.replicas",
     r"leader\.replication\.throttled\.replicas",

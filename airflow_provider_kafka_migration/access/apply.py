@@ -189,7 +189,13 @@ def run(context: PhaseContext) -> PhaseResult:
         **configs,
     )
     if failures:
-        raise _failure(context, failures)
+        raise failure(
+            context,
+            failures,
+            phase=PHASE,
+            what="access settings could not be set on the target",
+            after="then clear topology_copy: it continues",
+        )
     return _finish(context, result)
 
 
@@ -285,7 +291,7 @@ def _acls(context: PhaseContext, plans: list[AclPlan]) -> tuple[dict[str, Any], 
             if error is None:
                 details["created"].append(str(acl))
             else:
-                failures.append(_item("acl", str(acl), error))
+                failures.append(failed_item("acl", str(acl), error))
         if failures:
             break
     return details, failures
@@ -299,19 +305,25 @@ def _write_map(context: PhaseContext, plans: list[AclPlan]) -> dict[str, Any]:
     return {"uri": f"{context.evidence_store.uri}/{key}", "digest": document.digest()}
 
 
-def _item(kind: str, name: str, error: ItemError) -> dict[str, Any]:
+def failed_item(kind: str, name: str, error: ItemError) -> dict[str, Any]:
     """One item that failed."""
     return {"kind": kind, "name": name, "error": error.as_dict(), "unauthorized": error.unauthorized}
 
 
-def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyRefused | PermissionMissing:
+def failure(
+    context: PhaseContext, failures: list[dict[str, Any]], *, phase: str, what: str, after: str
+) -> TopologyRefused | PermissionMissing:
+    """The error for access settings that could not be made on the target.
+
+    :param what: what could not be made; follows the count.
+    :param after: what happens once the cause is corrected.
+    """
     first = failures[0]
     kind = PermissionMissing if all(item["unauthorized"] for item in failures) else TopologyRefused
     return kind(
-        f"{len(failures)} access settings could not be set on the target; the first: {first['kind']} {first['name']}: "
-        f"{first['error']['name']}",
-        where=context.where(PHASE, cluster="target"),
+        f"{len(failures)} {what}; the first: {first['kind']} {first['name']}: {first['error']['name']}",
+        where=context.where(phase, cluster="target"),
         next_step="grant Alter (ACLs, users) and AlterConfigs (quotas) on the target cluster to the migration's "
-        "principal, or correct what the broker reports; then clear topology_copy: it continues",
+        f"principal, or correct what the broker reports; {after}",
         details={"failures": failures},
     )

@@ -29,8 +29,6 @@ from airflow_provider_kafka_migration.errors import (
     FreezeFailed,
     JournalTampered,
     MigrationError,
-    PermissionMissing,
-    TopologyRefused,
 )
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
@@ -216,12 +214,20 @@ def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] 
         lines += [f"user created on the target: {name}" for name in users]
     lines += _remove_users(context, drift.gone_users, failures)
     answers = created_access.set_quotas(context, drift.quotas, drift.present_quotas)
-    failures += [_failed("quota", str(entity), error) for entity, error in answers.items() if error is not None]
+    failures += [
+        apply.failed_item("quota", str(entity), error) for entity, error in answers.items() if error is not None
+    ]
     if answers and not any(answers.values()):
         lines += drift.quota_lines
     _journal_followed(context, [*done, *lines])
     if failures:
-        raise _failure(context, failures)
+        raise apply.failure(
+            context,
+            failures,
+            phase=PHASE,
+            what="changes of the source could not be made on the target",
+            after="the tail retries by itself",
+        )
     return lines
 
 
@@ -230,7 +236,9 @@ def _take_acls(context: PhaseContext, drift: SourceDrift, failures: list[dict[st
 
     def note(verb: str, answers: Mapping[Acl, ItemError | None]) -> None:
         lines.extend(f"ACL {verb} on the target: {acl}" for acl in sorted(answers) if answers[acl] is None)
-        failures.extend(_failed("acl", str(acl), error) for acl, error in sorted(answers.items()) if error is not None)
+        failures.extend(
+            apply.failed_item("acl", str(acl), error) for acl, error in sorted(answers.items()) if error is not None
+        )
 
     def only(acls: Sequence[Acl], permission: str) -> list[Acl]:
         return [acl for acl in acls if acl.permission == permission]
@@ -252,28 +260,11 @@ def _remove_users(context: PhaseContext, names: Sequence[str], failures: list[di
     lines = []
     for name, error in sorted(answers.items()):
         if error is not None:
-            failures.append(_failed("user", name, error))
+            failures.append(apply.failed_item("user", name, error))
             continue
         context.journal.step(created_access.USER_REMOVED, key=name)
         lines.append(f"user removed on the target: {name}")
     return lines
-
-
-def _failed(kind: str, name: str, error: ItemError) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "error": error.as_dict(), "unauthorized": error.unauthorized}
-
-
-def _failure(context: PhaseContext, failures: list[dict[str, Any]]) -> TopologyRefused | PermissionMissing:
-    first = failures[0]
-    kind = PermissionMissing if all(item["unauthorized"] for item in failures) else TopologyRefused
-    return kind(
-        f"{len(failures)} changes of the source could not be made on the target; the first: {first['kind']} "
-        f"{first['name']}: {first['error']['name']}",
-        where=context.where(PHASE, cluster="target"),
-        next_step="grant Alter (ACLs, users) and AlterConfigs (quotas) on the target cluster to the migration's "
-        "principal, or correct what the broker reports; the tail retries by itself",
-        details={"failures": failures},
-    )
 
 
 # -- before the freeze, and for people -------------------------------------------------------------------------------

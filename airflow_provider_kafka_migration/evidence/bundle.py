@@ -13,7 +13,6 @@ from typing import Any
 from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
-from airflow_provider_kafka_migration.documents.journal import JournalEntry
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
@@ -267,13 +266,4 @@ def _artifacts(context: PhaseContext) -> dict[str, dict[str, Any]]:
                 "sha256": hashlib.sha256(data).hexdigest(),
                 "size_bytes": len(data),
             }
-    return found
-
-
-def last_transition(entries: Iterable[JournalEntry]) -> JournalEntry | None:
-    """Return the last entry that changed the state."""
-    found = None
-    for entry in entries:
-        if not entry.is_step:
-            found = entry
     return found

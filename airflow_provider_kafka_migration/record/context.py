@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pendulum
 
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 # Times of the phases: one text form for machines, durations for people, and waiting with a limit.
 
 
-_T = TypeVar("_T")
-
-
 def iso(at: datetime) -> str:
     """``2026-04-24T10:40:00.123456Z``; the time must have a zone."""
     if at.tzinfo is None:
@@ -54,24 +50,6 @@ def words(seconds: float) -> str:
     if seconds < 10:
         return f"{round(seconds, 1):g} s"
     return pendulum.duration(seconds=round(seconds)).in_words(locale="en")
-
-
-def wait_until(
-    check: Callable[[], _T | None],
-    *,
-    timeout_seconds: float,
-    every_seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> _T | None:
-    """Call ``check`` until it returns a result; ``None`` after the timeout. Checks at least once, and at the end."""
-    deadline = clock() + timeout_seconds
-    while True:
-        found = check()
-        left = deadline - clock()
-        if found is not None or left <= 0:
-            return found
-        sleep(min(every_seconds, left))
 
 
 # -- cluster ----------------------------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ from airflow_provider_kafka_migration.record.facts import (
     put_result,
     target_key,
 )
-from airflow_provider_kafka_migration.state import State
 
 OFFSET_MAP = "offset-map.json"
 #: The final drain's own copy of the map, among the results in the journal store.
@@ -290,10 +289,9 @@ def write_open_map(context: PhaseContext) -> bool:
     From the freeze on, only the final drain writes it.
     """
     context.journal.refresh()
-    attempt = freeze_attempt.current_attempt(context)
-    if (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER):
+    if freeze_attempt.is_frozen(context):
         return False
-    if attempt is None and load_document(context) is not None:
+    if freeze_attempt.current_attempt(context) is None and load_document(context) is not None:
         return False
     key = context.key(OFFSET_MAP)
     data = open_document(context).canonical()

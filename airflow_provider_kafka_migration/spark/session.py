@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
 import os
 import re
 import sys
@@ -22,8 +21,6 @@ from airflow_provider_kafka_migration.errors import ExecutorUnfit, SparkSettings
 from airflow_provider_kafka_migration.lanes.job_progress import JobProgress
 from airflow_provider_kafka_migration.spark.main import JobArguments
 from airflow_provider_kafka_migration.spark.source import KafkaLanes
-
-log = logging.getLogger(__name__)
 
 #: Python packages (import names) that must be installed on every executor; our own code is shipped.
 EXECUTOR_PACKAGES = ("boto3", "cramjam", "crc32c", "kafka", "pyarrow", "pydantic", "rfc8785", "urllib3")

@@ -167,7 +167,7 @@ class LaneStreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return {"slice": start["slice"] + 1}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """Return one partition per slot. A restarted query may request several slices at once: they become one."""
+        """Return one partition per slot. A restarted query may request several slices together: they become one."""
         if start["slice"] >= end["slice"]:
             return []
         return [LanePartition(group, end["slice"]) for group in self._groups]

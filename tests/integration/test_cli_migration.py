@@ -277,7 +277,7 @@ def test_kill_and_resume_ends_well_and_rollback_leaves_the_target(trial: Trial, 
 def test_a_cutover_that_fails_is_back_in_the_tail(
     trial: Trial, source_cluster: KafkaCluster, target_cluster: KafkaCluster, end: str
 ) -> None:
-    """Seed 001's rules for failures: failed, from tail; resumed from there with a new approval, or rolled back."""
+    """The rules for failures: failed, from tail; resumed from there with a new approval, or rolled back."""
     command, spec = trial.command, trial.spec
     topics = [topic.name for topic in trial.topics]
     orders = next(name for name in topics if name.endswith("orders"))

@@ -73,7 +73,7 @@ def test_what_is_no_failure_of_the_migration_leaves_its_state(
 
 
 def test_after_a_lifted_freeze_it_failed_in_the_tail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seed 001: failed, then back to the last state that is not failed. That is tail: producers write again."""
+    """It is failed, then back to the last state that is not failed. That is tail: producers write again."""
     context = make_context(tmp_path, state=State.CUTOVER)
 
     def run(context: PhaseContext) -> None:

@@ -140,7 +140,7 @@ def closed(runs: list[OffsetRange], source_end: int, target_end: int) -> Partiti
 
 
 def test_the_cases_of_the_linear_formula() -> None:
-    """Seed 001: one run, ResetToStart, Clamped (to one past the last record, which re-delivers nothing), Skip."""
+    """One run: ResetToStart, Clamped (to one past the last record, which re-delivers nothing), Skip."""
     shifted = closed([OffsetRange(1000, 0)], 1100, 100)
     assert shifted.translate(999) == TranslatedPosition(0, How.RESET_TO_START)
     assert shifted.translate(1000) == TranslatedPosition(0, How.EXACT)
