@@ -168,7 +168,7 @@ class Appender:
             # settle.
             self._identity = None
             for copy in channel.filling:
-                copy.settles_at = time.monotonic() + LOST_MARKERS_SECONDS
+                copy.write.settles_at = time.monotonic() + LOST_MARKERS_SECONDS
         for copy in list(channel.copies):
             self._on_trouble(copy, error)
             self.detach(copy)
@@ -262,8 +262,8 @@ class Appender:
         for copy in copies:
             if not self._may_append(copy) or size >= MAX_REQUEST_BYTES:
                 continue
-            step, waiting, sequence = copy.take_append()
-            copy.note_hole(now)
+            step, waiting, sequence = copy.write.take_append()
+            copy.write.note_hole(now)
             header = patched_header(
                 step.batch, self._producers.data_producer_id, self._producers.data_producer_epoch, sequence
             )
@@ -284,24 +284,24 @@ class Appender:
     @staticmethod
     def _may_append(copy: PartitionCopy) -> bool:
         return (
-            copy.phase is CopyState.RUNNING
-            and bool(copy.pending)
-            and not copy.filling
+            copy.state is CopyState.RUNNING
+            and bool(copy.write.pending)
+            and not copy.write.filling
             # A partition without producer state accepts any sequence: if the first batch were refused (too large, for
             # instance), the second one would be written in its place. So the first one is sent alone.
-            and len(copy.in_flight) < (MAX_IN_FLIGHT_BATCHES if copy.has_appended else 1)
-            and isinstance(copy.pending[0], Append)
+            and len(copy.write.in_flight) < (MAX_IN_FLIGHT_BATCHES if copy.write.has_appended else 1)
+            and isinstance(copy.write.pending[0], Append)
         )
 
     @staticmethod
     def _may_fill(copy: PartitionCopy) -> bool:
         return (
-            copy.phase is CopyState.RUNNING
-            and bool(copy.pending)
-            and not copy.filling
+            copy.state is CopyState.RUNNING
+            and bool(copy.write.pending)
+            and not copy.write.filling
             # The broker checks no sequence for markers: they may be sent only once everything sent before is confirmed.
-            and not copy.in_flight
-            and isinstance(copy.pending[0], Hole)
+            and not copy.write.in_flight
+            and isinstance(copy.write.pending[0], Hole)
         )
 
     def _send_markers(self, channel: Channel, copies: list[PartitionCopy], now: float) -> None:
@@ -319,9 +319,9 @@ class Appender:
         counts: dict[TopicPartition, int] = {}
         sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         for copy in ready:
-            copy.note_hole(now)
-            copy.filling = _offsets_to_fill(copy, MAX_MARKERS_PER_REQUEST)
-            counts[copy.target_key] = copy.filling
+            copy.write.note_hole(now)
+            copy.write.filling = _offsets_to_fill(copy, MAX_MARKERS_PER_REQUEST)
+            counts[copy.target_key] = copy.write.filling
             sent[copy.target_key] = (copy, copy.incarnation)
         version, parts = connection_marker_parts(
             channel.connection, counts, identity.producer_id, identity.producer_epoch
@@ -364,7 +364,7 @@ class Appender:
             if filled.error is not None:
                 self._on_trouble(copy, filled.error)
             else:
-                copy.transaction_holes += max(filled.log_end_offset - copy.confirmed_offset, 0)
+                copy.figures.transaction_holes += max(filled.log_end_offset - copy.write.confirmed_offset, 0)
                 self._judge_fill(copy, filled.log_end_offset)
 
     def _submit_fills(self, now: float) -> None:
@@ -375,9 +375,9 @@ class Appender:
             if self._fill_error is not None:
                 self._on_trouble(copy, self._fill_error)
                 continue
-            copy.note_hole(now)
-            copy.filling = _offsets_to_fill(copy, MAX_OFFSETS_PER_FILL)
-            fills[copy.target_key] = Fill(copy.filling, copy.confirmed_offset, (copy, copy.incarnation))
+            copy.write.note_hole(now)
+            copy.write.filling = _offsets_to_fill(copy, MAX_OFFSETS_PER_FILL)
+            fills[copy.target_key] = Fill(copy.write.filling, copy.write.confirmed_offset, (copy, copy.incarnation))
         if fills and self._transactions is not None:
             self._transactions.submit(fills)
 
@@ -411,7 +411,9 @@ class Appender:
 
     def _append_error(self, copy: PartitionCopy, item: produce.ProducedPartition) -> MigrationError:
         what = "the broker refused the append" + (f" ({item.error_message})" if item.error_message else "")
-        where = Where(cluster="target", topic=item.topic, partition=item.partition, offset=copy.confirmed_source_offset)
+        where = Where(
+            cluster="target", topic=item.topic, partition=item.partition, offset=copy.write.confirmed_source_offset
+        )
         if item.error_code in (
             error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
             error_codes.DUPLICATE_SEQUENCE_NUMBER,
@@ -419,7 +421,7 @@ class Appender:
         ):
             return OutOfOrder(what, where=where, next_step="none: the copier reads the target's log end again")
         if item.error_code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
-            return too_large(copy.in_flight[0], what, where)
+            return too_large(copy.write.in_flight[0], what, where)
         return error_codes.error_for(item.error_code, what, where=where, needs="Write")
 
     def _on_filled(
@@ -450,9 +452,12 @@ class Appender:
 
     def _judge_fill(self, copy: PartitionCopy, log_end_offset: int) -> None:
         """Judge a fill by the log end after it: how much of it was written, and whether another writer was there."""
-        if log_end_offset > copy.confirmed_offset + copy.filling or log_end_offset < copy.confirmed_offset:
+        if (
+            log_end_offset > copy.write.confirmed_offset + copy.write.filling
+            or log_end_offset < copy.write.confirmed_offset
+        ):
             self._on_trouble(copy, unexpected_end(copy, log_end_offset))
-        elif log_end_offset == copy.confirmed_offset:
+        elif log_end_offset == copy.write.confirmed_offset:
             where = Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition)
             self._on_trouble(copy, dropped(where))
         else:
@@ -475,11 +480,11 @@ def _say_once(text: str) -> None:
 
 
 def _offsets_to_fill(copy: PartitionCopy, limit: int) -> int:
-    step = copy.pending[0]
+    step = copy.write.pending[0]
     assert isinstance(step, Hole)
     # The first marker after a resume is sent alone: from then on the broker refuses markers of former incarnations, and
     # the copier sees what they have left before it writes many more.
-    return min(step.count, limit) if copy.has_filled else 1
+    return min(step.count, limit) if copy.write.has_filled else 1
 
 
 def _log_end_request(keys: list[TopicPartition]) -> bytes:

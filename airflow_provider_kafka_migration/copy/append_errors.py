@@ -73,7 +73,7 @@ def unexpected_offset(copy: PartitionCopy, sent: Sent, base_offset: int) -> Unex
 
 def unexpected_end(copy: PartitionCopy, log_end_offset: int) -> UnexpectedEnd:
     """Return the error of a fill that ended at another offset."""
-    expected = copy.confirmed_offset + copy.filling
+    expected = copy.write.confirmed_offset + copy.write.filling
     return UnexpectedEnd(
         f"the log end was expected at {expected} but is {log_end_offset}",
         where=Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition),
@@ -151,7 +151,7 @@ def append_error(copy: PartitionCopy, sent: Sent, code: int, message: str) -> Mi
         cluster="target",
         topic=copy.spec.target_topic,
         partition=copy.spec.partition,
-        offset=copy.confirmed_source_offset,
+        offset=copy.write.confirmed_source_offset,
     )
     if code in (error_codes.MESSAGE_TOO_LARGE, error_codes.RECORD_LIST_TOO_LARGE):
         return too_large(sent, what, where)

@@ -133,7 +133,7 @@ class BackupCopier:
                 self._on_broken(connection, connection.no_answer())
 
     def _pause(self, now: float) -> float:
-        due = [copy.resume_at - now for copy in self.copies if copy.phase is CopyState.RESUMING]
+        due = [copy.resume_at - now for copy in self.copies if copy.state is CopyState.RESUMING]
         due += [self._limits.deadline - now, STOP_POLL_SECONDS, self._feed.due_seconds(now)]
         due.append(self._feed.next_due(now) - now)
         return max(0.0, min(due))
@@ -150,23 +150,23 @@ class BackupCopier:
 
     def _is_read(self, copy: PartitionCopy) -> bool:
         until = self._limits.until(copy)
-        return until is not None and copy.fetch_offset >= until
+        return until is not None and copy.read.next_offset >= until
 
     def _is_done(self, copy: PartitionCopy) -> bool:
         until = self._limits.until(copy)
-        return until is not None and copy.phase is CopyState.RUNNING and copy.source_offset >= until
+        return until is not None and copy.state is CopyState.RUNNING and copy.write.source_offset >= until
 
     def _is_settled(self, copy: PartitionCopy) -> bool:
-        return copy.phase is CopyState.FAILED or self._is_done(copy)
+        return copy.state is CopyState.FAILED or self._is_done(copy)
 
     def _wants(self, copy: PartitionCopy) -> bool:
         return (
-            copy.phase is CopyState.RUNNING and not self._is_read(copy) and self._reading_bytes < ARCHIVE_BUFFER_BYTES
+            copy.state is CopyState.RUNNING and not self._is_read(copy) and self._reading_bytes < ARCHIVE_BUFFER_BYTES
         )
 
     def _resume_due(self, now: float) -> None:
         """Continue to read where the archive ends."""
-        due = [copy for copy in self.copies if copy.phase is CopyState.RESUMING and copy.resume_at <= now]
+        due = [copy for copy in self.copies if copy.state is CopyState.RESUMING and copy.resume_at <= now]
         if not due:
             return
         try:
@@ -179,7 +179,7 @@ class BackupCopier:
         for copy in due:
             if copy in missing:
                 self._on_trouble(copy, missing[copy])
-            if copy in missing or copy.phase is not CopyState.RESUMING:
+            if copy in missing or copy.state is not CopyState.RESUMING:
                 continue
             try:
                 position = self._archived_until(copy)
@@ -187,12 +187,12 @@ class BackupCopier:
                 self._on_trouble(copy, error)
                 continue
             copy.go_back_to(position)
-            if copy.read_before is not None and copy.read_before[0] >= position:
+            if copy.read.before is not None and copy.read.before[0] >= position:
                 # The epoch lets attach check, before the first fetch, whether the source has lost what was archived.
                 # What was read beyond the archive counts as well, or a slice that ended with SOURCE_TRUNCATED there
                 # would be forgotten. The epoch of a lower offset says nothing about this position.
-                copy.source_epoch = max(copy.source_epoch, copy.read_before[1])
-            copy.phase = CopyState.RUNNING
+                copy.read.leader_epoch = max(copy.read.leader_epoch, copy.read.before[1])
+            copy.state = CopyState.RUNNING
             ready.append(copy)
         self._attach(ready)
 
@@ -211,9 +211,9 @@ class BackupCopier:
     # -- chunks ------------------------------------------------------------------------------------------------------
 
     def _on_durable(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        copy.source_offset = chunk.until_offset
-        copy.records += sum(record_count(batch) for batch in read_batches(chunk.batches)[0])
-        copy.copied_bytes += len(chunk.batches)
+        copy.write.source_offset = chunk.until_offset
+        copy.figures.records += sum(record_count(batch) for batch in read_batches(chunk.batches)[0])
+        copy.figures.copied_bytes += len(chunk.batches)
         copy.retries = 0
         copy.stuck_since = None
 
@@ -225,7 +225,7 @@ class BackupCopier:
     def _settle(self) -> None:
         while self._noted:
             copy, incarnation, error = self._noted.pop(0)
-            if copy.incarnation == incarnation and copy.phase is not CopyState.FAILED:
+            if copy.incarnation == incarnation and copy.state is not CopyState.FAILED:
                 log.info("%s-%s: %s", *copy.key, error.what)
                 try:
                     self._settle_one(copy, error)
@@ -236,14 +236,14 @@ class BackupCopier:
     def _settle_one(self, copy: PartitionCopy, error: MigrationError) -> None:
         # This comes first: if a put ends after it, the archive check below sees its segment.
         unfinished = self._feed.unfinished_put(copy)
-        if isinstance(error, SourceGap) and self._archived_until(copy) > copy.fetch_offset:
+        if isinstance(error, SourceGap) and self._archived_until(copy) > copy.read.next_offset:
             # A put that a reset has left behind has ended meanwhile: nothing is lost, and reading continues behind it.
             copy.reset(resume_at=time.monotonic())
             self._feed.reset(copy)
             return
         if isinstance(error, SourceGap):
             error = unfinished or error
-        is_first = copy.fetch_offset == copy.begins_at
+        is_first = copy.read.next_offset == copy.read.start_offset
         if isinstance(error, SourceGap) and (is_first or self._job.on_source_gap == "record"):
             self._archive_gap(copy, int(error.details["log_start_offset"]), is_lost=not is_first)
             return
@@ -261,13 +261,13 @@ class BackupCopier:
 
     def _archive_gap(self, copy: PartitionCopy, log_start_offset: int, *, is_lost: bool) -> None:
         """Cover what retention has deleted by a segment without batches, so that a restore can continue."""
-        gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
+        gap = (copy.read.next_offset, self._feed.gap_until(copy, log_start_offset))
         if is_lost:
             # Written ahead: the next backup continues behind the segment, and can no longer see the gap.
             write_gap(self._archive, self._job.migration_id, copy.spec, gap)
-            copy.gaps.append(gap)
+            copy.figures.gaps.append(gap)
         else:
-            copy.begins_at = gap[1]
+            copy.read.start_offset = gap[1]
         self._feed.pass_gap(copy, gap[1], log_start_offset)
 
     def _where(self, copy: PartitionCopy) -> Where:
@@ -276,5 +276,5 @@ class BackupCopier:
             phase=self._job.name,
             topic=copy.spec.topic,
             partition=copy.spec.partition,
-            offset=copy.source_offset,
+            offset=copy.write.source_offset,
         )

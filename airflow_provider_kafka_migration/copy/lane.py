@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from airflow_provider_kafka_migration.copy.append import Appender
 from airflow_provider_kafka_migration.copy.archive import write_gap
+from airflow_provider_kafka_migration.copy.layout import OffsetLayout
 from airflow_provider_kafka_migration.copy.partition import (
     CopyState,
-    OffsetLayout,
     PartitionCopy,
     ResumePoint,
     Sent,
@@ -229,7 +229,7 @@ class LaneCopier:
         try:
             if self._source_wire is not None:
                 self._watch.load()
-            if any(copy.fills_holes for copy in self.copies):
+            if any(copy.write.fills_holes for copy in self.copies):
                 self._appender.prepare()
             self._loop()
         except SliceExpired:
@@ -257,9 +257,9 @@ class LaneCopier:
             self._resume_due(now)
             self._troubles.settle()
             self._forget_idle_ones()
-            self._buffered_bytes = sum(copy.pending_bytes for copy in self._busy) + self._feed.reading_bytes
+            self._buffered_bytes = sum(copy.write.pending_bytes for copy in self._busy) + self._feed.reading_bytes
             closing = now >= self._limits.deadline - CLOSING_SECONDS
-            if closing and all(copy.is_idle for copy in self.copies):
+            if closing and all(copy.write.is_idle for copy in self.copies):
                 return
             if not closing:
                 self._feed.pump(now)
@@ -268,7 +268,7 @@ class LaneCopier:
             self._wait(self._pause(now))
 
     def _forget_idle_ones(self) -> None:
-        for copy in [copy for copy in self._busy if not copy.pending]:
+        for copy in [copy for copy in self._busy if not copy.write.pending]:
             del self._busy[copy]
 
     def _look_around(self, now: float) -> None:
@@ -285,20 +285,20 @@ class LaneCopier:
 
     def _look_for_open_transactions(self, copy: PartitionCopy, now: float) -> None:
         """Log once when, for a while, only an open transaction keeps the copier from reading on."""
-        if not copy.held_back or copy.fetch_offset < copy.source_end_offset or self._is_read(copy):
-            copy.held_since = None
+        if not copy.read.held_back or copy.read.next_offset < copy.read.last_stable_offset or self._is_read(copy):
+            copy.read.held_since = None
             return
-        if copy.held_since is None:
-            copy.held_since = now
-        elif 0 < now - copy.held_since >= OPEN_TRANSACTION_SECONDS:
-            copy.held_since = float("inf")
+        if copy.read.held_since is None:
+            copy.read.held_since = now
+        elif 0 < now - copy.read.held_since >= OPEN_TRANSACTION_SECONDS:
+            copy.read.held_since = float("inf")
             log.warning(
                 "%s-%s: an open transaction on the source holds back %s records (last stable offset %s, "
                 "high watermark %s)",
                 *copy.key,
-                copy.held_back,
-                copy.source_end_offset,
-                copy.source_high_watermark,
+                copy.read.held_back,
+                copy.read.last_stable_offset,
+                copy.read.high_watermark,
             )
 
     def _pause(self, now: float) -> float:
@@ -342,15 +342,20 @@ class LaneCopier:
 
     def _is_read(self, copy: PartitionCopy) -> bool:
         until = self._limits.until(copy)
-        return until is not None and copy.fetch_offset >= until
+        return until is not None and copy.read.next_offset >= until
 
     def _is_done(self, copy: PartitionCopy) -> bool:
-        return self._is_copied(copy) and not (copy.fills_holes and copy.excess_markers > 0)
+        return self._is_copied(copy) and not (copy.write.fills_holes and copy.write.excess_markers > 0)
 
     def _is_copied(self, copy: PartitionCopy) -> bool:
         """Whether everything up to the stop offset is decided, and confirmed by the target."""
         until = self._limits.until(copy)
-        return until is not None and copy.phase is CopyState.RUNNING and copy.is_idle and copy.source_offset >= until
+        return (
+            until is not None
+            and copy.state is CopyState.RUNNING
+            and copy.write.is_idle
+            and copy.write.source_offset >= until
+        )
 
     def _all_are_settled(self) -> bool:
         """Whether every partition is done or failed.
@@ -368,21 +373,21 @@ class LaneCopier:
                 self._placer.settle_end(copy)
             except MigrationError as error:
                 self._on_trouble(copy, error)
-        return copy.phase is CopyState.FAILED or self._is_done(copy)
+        return copy.state is CopyState.FAILED or self._is_done(copy)
 
     def _wants(self, copy: PartitionCopy) -> bool:
         return (
-            copy.phase is CopyState.RUNNING
+            copy.state is CopyState.RUNNING
             and copy.stopping is None
             and not self._is_read(copy)
-            and copy.pending_bytes < PARTITION_BUFFER_BYTES
+            and copy.write.pending_bytes < PARTITION_BUFFER_BYTES
             and self._buffered_bytes < self._buffer_limit_bytes
         )
 
     # -- resume ------------------------------------------------------------------------------------------------------
 
     def _still_resuming(self) -> list[PartitionCopy]:
-        for copy in [copy for copy in self._resuming if copy.phase is not CopyState.RESUMING]:
+        for copy in [copy for copy in self._resuming if copy.state is not CopyState.RESUMING]:
             del self._resuming[copy]
         return [copy for copy in self._resuming if not self._appender.is_settling(copy)]
 
@@ -393,7 +398,7 @@ class LaneCopier:
         found: dict[PartitionCopy, ResumePoint | MigrationError | None]
         try:
             self._check_topic_ids(due)
-            due = [copy for copy in due if copy.phase is CopyState.RESUMING and copy.due_at <= now]
+            due = [copy for copy in due if copy.state is CopyState.RESUMING and copy.due_at <= now]
             found = self._appender.resume(due, self._resumer, self._maps) if due else {}
         except Transient as error:
             found = dict.fromkeys(due, error)
@@ -417,12 +422,12 @@ class LaneCopier:
         except MigrationError as error:
             self._on_trouble(copy, error)
             return
-        if copy.went_back and copy.went_back[-1][1] == point.target_end_offset:
+        if copy.figures.went_back and copy.figures.went_back[-1][1] == point.target_end_offset:
             log.warning(
                 "%s-%s: the target's log end went back from %s to %s (unclean election?); copying again from the "
                 "source",
                 *copy.key,
-                *copy.went_back[-1],
+                *copy.figures.went_back[-1],
             )
         self._deciders[copy] = BatchTransformer(
             point.source_offset,
@@ -448,13 +453,13 @@ class LaneCopier:
         """Decide a chunk that is durable in every place that the job requires."""
         if self._source_wire is None:
             # A restore knows the source only as it was when the segment was written.
-            copy.source_end_offset = max(copy.source_end_offset, chunk.last_stable_offset)
-        if copy.stopping is not None or copy.phase is not CopyState.RUNNING:
+            copy.read.last_stable_offset = max(copy.read.last_stable_offset, chunk.last_stable_offset)
+        if copy.stopping is not None or copy.state is not CopyState.RUNNING:
             return
         try:
             steps: list[CopyOp] = []
             # Once a partition leaves out its holes, it does so for as long as this decider lives.
-            self._deciders[copy].packs = not copy.fills_holes
+            self._deciders[copy].packs = not copy.write.fills_holes
             try:
                 # Steps decided before a record that is too large stay in the list.
                 steps.extend(self._deciders[copy].decide_chunk(chunk))
@@ -472,15 +477,15 @@ class LaneCopier:
         The gap becomes a hole that results and evidence name.
         """
         log_start_offset = int(error.details["log_start_offset"])
-        gap = (copy.fetch_offset, self._feed.gap_until(copy, log_start_offset))
+        gap = (copy.read.next_offset, self._feed.gap_until(copy, log_start_offset))
         # A copier that wakes up late must not mark as a gap what others may have read before it was deleted.
         self._check_deadline()
         if copy.is_fresh:
-            copy.begins_at = gap[1]
+            copy.read.start_offset = gap[1]
         else:
             # Written ahead: a copier that resumes behind the gap can no longer see it.
             write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
-            copy.gaps.append(gap)
+            copy.figures.gaps.append(gap)
         self._feed.pass_gap(copy, gap[1], log_start_offset)
 
     def _on_confirmed(self, copy: PartitionCopy, _sent: Sent | None) -> None:
@@ -490,7 +495,7 @@ class LaneCopier:
 
     def _stop_when_idle(self, copy: PartitionCopy) -> None:
         """Stop a failed partition once everything decided before the error is sent, so that nothing overtakes it."""
-        if copy.stopping is not None and copy.is_idle:
+        if copy.stopping is not None and copy.write.is_idle:
             self._on_trouble(copy, copy.stopping)
 
     def _on_trouble(self, copy: PartitionCopy, error: MigrationError) -> None:
@@ -502,5 +507,5 @@ class LaneCopier:
             phase=self._job.name,
             topic=copy.spec.topic,
             partition=copy.spec.partition,
-            offset=copy.confirmed_source_offset,
+            offset=copy.write.confirmed_source_offset,
         )

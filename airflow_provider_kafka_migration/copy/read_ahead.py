@@ -160,7 +160,7 @@ class SourceReader:
     @property
     def reading_bytes(self) -> int:
         """Bytes of all partitions that are read but not passed on yet."""
-        return sum(copy.reading_bytes for copy in self._gathered.keys() | self._working.keys())
+        return sum(copy.read.undecided_bytes for copy in self._gathered.keys() | self._working.keys())
 
     def next_due(self, now: float) -> float:
         """Return when to read next even if no answer comes before (monotonic clock)."""
@@ -212,7 +212,7 @@ class SourceReader:
         )
 
     def _is_active(self, copy: PartitionCopy) -> bool:
-        return copy.phase is CopyState.RUNNING if self._follows else copy in self._active
+        return copy.state is CopyState.RUNNING if self._follows else copy in self._active
 
     def _choose_active(self) -> None:
         """Choose the partitions to read.
@@ -226,7 +226,7 @@ class SourceReader:
         for copy in self._unread:
             if len(chosen) >= self._job.max_concurrent_partitions:
                 break
-            if copy.phase is CopyState.RUNNING:
+            if copy.state is CopyState.RUNNING:
                 (done if self._reached(copy) else chosen).append(copy)
         for copy in done:
             del self._unread[copy]
@@ -284,14 +284,14 @@ class SourceReader:
         """Take a chunk from the source cluster."""
         self._throttle(chunk.source_bytes)
         if self._archive is None:
-            copy.fetch_offset = chunk.until_offset
+            copy.read.next_offset = chunk.until_offset
             self._on_chunk(copy, chunk)
             return
         self.gather(copy, chunk)
 
     def gather(self, copy: PartitionCopy, chunk: Chunk) -> None:
         """Take a chunk for the archive; it is passed on when it is durable."""
-        copy.fetch_offset = chunk.until_offset
+        copy.read.next_offset = chunk.until_offset
         gathered = self._gathered.get(copy)
         if gathered is not None and gathered.size_bytes + len(chunk.batches) > self._segment_bytes():
             self._put(copy, gathered)
@@ -300,7 +300,7 @@ class SourceReader:
             self._gathered[copy] = _Gathered.of(chunk)
         else:
             gathered.add(chunk)
-        copy.reading_bytes += len(chunk.batches)
+        copy.read.undecided_bytes += len(chunk.batches)
 
     def _leave_behind(self, copy: PartitionCopy, waiting: Iterable[tuple[int, Future[Chunk | None]]]) -> None:
         """Stop waiting for these puts and gets; a put may still bring its segment into the archive."""
@@ -320,7 +320,7 @@ class SourceReader:
             return None
         return StorageUnavailable(
             "records that the source has deleted since are still being written to the archive",
-            where=Where(topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.fetch_offset),
+            where=Where(topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.read.next_offset),
             next_step="none: the partition continues when the storage has answered",
         )
 
@@ -333,7 +333,7 @@ class SourceReader:
         if self._archive is None or self._is_backup:
             return False
         index = self._new_index(copy)
-        if index.until_offset(copy.fetch_offset) <= copy.fetch_offset:
+        if index.until_offset(copy.read.next_offset) <= copy.read.next_offset:
             return False
         if copy in self._gathered:
             self._put(copy, self._gathered[copy])
@@ -346,7 +346,7 @@ class SourceReader:
         """Return where a gap at a partition's position ends: not behind records that the archive has."""
         if self._archive is None:
             return log_start_offset
-        return self._new_index(copy).gap_until(copy.fetch_offset, log_start_offset)
+        return self._new_index(copy).gap_until(copy.read.next_offset, log_start_offset)
 
     def _new_index(self, copy: PartitionCopy) -> SegmentIndex:
         """Return a new index: an earlier incarnation's look-up may still use the present one in the background."""
@@ -362,7 +362,7 @@ class SourceReader:
         which may have deleted more by then, although the archive has that.
         """
         gap = Chunk(
-            copy.spec.topic, copy.spec.partition, copy.fetch_offset, until_offset, memoryview(b""),
+            copy.spec.topic, copy.spec.partition, copy.read.next_offset, until_offset, memoryview(b""),
             log_start_offset=log_start_offset, origin="kafka",
         )  # fmt: skip
         if self._archive is None:
@@ -388,7 +388,7 @@ class SourceReader:
             total += gathered.size_bytes
             # Chunks of a partition that is read up to its end wait for the put before them, and grow meanwhile.
             # What a following backup archives must be readable soon, even if the backup never reaches the end.
-            is_due = copy.fetch_offset >= copy.source_end_offset or self._job.segment_linger_seconds > 0
+            is_due = copy.read.next_offset >= copy.read.last_stable_offset or self._job.segment_linger_seconds > 0
             at_end = self._reached(copy) or (is_due and gathered.began_at <= lingered)
             if gathered.size_bytes + self._fetch_bytes > limit or (at_end and copy not in self._working):
                 self._put(copy, gathered)
@@ -413,7 +413,7 @@ class SourceReader:
     def _look_into_archive(self, copy: PartitionCopy) -> None:
         assert self._archive is not None
         index = self._index(copy)
-        position = copy.fetch_offset
+        position = copy.read.next_offset
 
         def work() -> Chunk | None:
             entry = index.find(position)
@@ -477,10 +477,10 @@ class SourceReader:
             # The new position needs the epoch of what was read just below it, or leaders would be asked for the end of
             # an epoch that ends earlier. A segment without batches does not name it, so leaders are not asked then.
             epoch = last_epoch(chunk.parsed or ())
-            copy.source_epoch = max(copy.source_epoch, epoch) if epoch >= 0 else -1
-            copy.fetch_offset = chunk.until_offset
+            copy.read.leader_epoch = max(copy.read.leader_epoch, epoch) if epoch >= 0 else -1
+            copy.read.next_offset = chunk.until_offset
         else:
-            copy.reading_bytes -= len(chunk.batches)
+            copy.read.undecided_bytes -= len(chunk.batches)
         self._on_chunk(copy, chunk)
 
     def _archive_exhausted(self, copy: PartitionCopy) -> None:

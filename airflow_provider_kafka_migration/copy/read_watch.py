@@ -214,7 +214,7 @@ class ReadWatch:
         for copy in self._copies:
             known = self._known.get(copy.key)
             if known is not None and known.source_epoch >= 0:
-                copy.read_before = (known.source_offset, known.source_epoch)
+                copy.read.before = (known.source_offset, known.source_epoch)
 
     @property
     def _key(self) -> str:
@@ -259,14 +259,14 @@ class ReadWatch:
 
     def _note_epoch(self, copy: PartitionCopy) -> None:
         """Note the leader epoch of an idle copy: only then does the last epoch read belong to the safe position."""
-        if copy.spec.verdict is Verdict.TRANSACTIONAL or copy.source_epoch < 0:
+        if copy.spec.verdict is Verdict.TRANSACTIONAL or copy.read.leader_epoch < 0:
             return  # the position committed on the target includes the epoch
         if isinstance(copy.error, SourceTruncated):
             # The next slice has to find the same truncation.
             details = copy.error.details
             self._change(copy, source_offset=details["source_offset"], source_epoch=details["read_epoch"])
-        if copy.phase is CopyState.RUNNING and copy.is_idle and copy.fetch_offset == copy.source_offset:
-            self._change(copy, source_offset=copy.source_offset, source_epoch=copy.source_epoch)
+        if copy.state is CopyState.RUNNING and copy.write.is_idle and copy.read.next_offset == copy.write.source_offset:
+            self._change(copy, source_offset=copy.write.source_offset, source_epoch=copy.read.leader_epoch)
 
     def _change(self, copy: PartitionCopy, **values: float) -> PartitionReading:
         known = self._known.get(copy.key) or PartitionReading(topic=copy.spec.topic, partition=copy.spec.partition)
@@ -290,7 +290,7 @@ class ReadWatch:
         if copy not in self._begun:
             self._begin(copy, answered, retention_ms)
         self._advance(copy)
-        if answered.until_offset > copy.fetch_offset:
+        if answered.until_offset > copy.read.next_offset:
             self._look_for_overtaking(copy, answered)
         if self._known[copy.key].mark_at < 0:
             self._set_mark(copy, answered, retention_ms)
@@ -304,7 +304,7 @@ class ReadWatch:
         known = self._known.get(copy.key)
         if known is not None and known.source_epoch >= 0 and self._job.via == "direct" and copy.is_fresh:
             self._change(copy, source_offset=-1, source_epoch=-1)
-            copy.read_before = None
+            copy.read.before = None
             self._put()
 
     def _retention_ms(self, copy: PartitionCopy) -> int | None:
@@ -315,12 +315,12 @@ class ReadWatch:
         """Handle the first answer of this slice. A copy that reads from the start does not depend on earlier slices."""
         known = self._known.get(copy.key)
         has_times = known is not None and known.caught_up_at >= 0
-        starts = copy.fetch_offset == copy.begins_at
+        starts = copy.read.next_offset == copy.read.start_offset
         if starts and (not has_times or (copy.is_fresh and self._job.via == "direct")):
             # Stored before the first record is copied: a kill must not make the beginning unknown. What was read
             # into the archive before counts as read, however empty the target is.
-            is_later = copy.begins_at > copy.spec.source_start_offset
-            must_store = known is None or known.mark_offset > copy.fetch_offset or not has_times or is_later
+            is_later = copy.read.start_offset > copy.spec.source_start_offset
+            must_store = known is None or known.mark_offset > copy.read.next_offset or not has_times or is_later
             self._start_anew(copy, answered, retention_ms)
             if must_store:
                 self._start_others(copy, answered)
@@ -350,7 +350,7 @@ class ReadWatch:
         self._change(
             copy,
             caught_up_at=answered.sent_at,
-            caught_up_offset=copy.fetch_offset,
+            caught_up_offset=copy.read.next_offset,
             retention_ms=retention_ms,
             mark_at=-1.0,
             mark_offset=-1,
@@ -368,7 +368,7 @@ class ReadWatch:
             known = self._known.get(other.key)
             if retention_ms is None or other in self._begun or (known is not None and known.caught_up_at >= 0):
                 continue
-            if other.phase is CopyState.RUNNING and other.fetch_offset == other.begins_at:
+            if other.state is CopyState.RUNNING and other.read.next_offset == other.read.start_offset:
                 self._start_anew(other, answered, retention_ms)
 
     def _set_mark(self, copy: PartitionCopy, answered: Answered, retention_ms: int) -> None:
@@ -382,9 +382,13 @@ class ReadWatch:
         The copy then has everything that was written before the mark was set.
         """
         known = self._known[copy.key]
-        if known.mark_at < 0 or copy.phase is not CopyState.RUNNING or copy.confirmed_source_offset < known.mark_offset:
+        if (
+            known.mark_at < 0
+            or copy.state is not CopyState.RUNNING
+            or copy.write.confirmed_source_offset < known.mark_offset
+        ):
             return
-        if 0 <= known.overtaken_until <= copy.confirmed_source_offset:
+        if 0 <= known.overtaken_until <= copy.write.confirmed_source_offset:
             self._write(copy, known, "passed")
             known = known.model_copy(update={"overtaken_from": -1, "overtaken_until": -1})
         self._known[copy.key] = known.model_copy(
@@ -403,14 +407,14 @@ class ReadWatch:
         gap_seconds = self._now() - known.caught_up_at
         if known.overtaken_until >= 0 or gap_seconds * 1000 <= known.retention_ms:
             return
-        missing = first_missing(copy.fetch_offset, answered.batches, answered.until_offset)
+        missing = first_missing(copy.read.next_offset, answered.batches, answered.until_offset)
         if missing is None:
             return
         until = max(answered.last_stable_offset, answered.until_offset)
-        stretch = known.model_copy(update={"overtaken_from": copy.fetch_offset, "overtaken_until": until})
+        stretch = known.model_copy(update={"overtaken_from": copy.read.next_offset, "overtaken_until": until})
         # Written ahead: a copier that continues behind the stretch can no longer see it.
         document = self._write(copy, stretch, "met")
-        copy.overtaken.append(document.from_offset)
+        copy.figures.overtaken.append(document.from_offset)
         if self._job.tombstones is not None and self._job.tombstones.on_overtaken == "fail":
             raise overtaken_error(self._job.migration_id, document)
         log.warning("%s-%s: %s", *copy.key, describe(document))
@@ -424,11 +428,11 @@ class ReadWatch:
             topic=copy.spec.topic,
             partition=copy.spec.partition,
             retention_ms=retention_ms,
-            overtaken_from=copy.fetch_offset,
-            overtaken_until=max(answered.last_stable_offset, copy.fetch_offset),
+            overtaken_from=copy.read.next_offset,
+            overtaken_until=max(answered.last_stable_offset, copy.read.next_offset),
         )
         document = self._write(copy, unknown, "met")
-        copy.overtaken.append(document.from_offset)
+        copy.figures.overtaken.append(document.from_offset)
         self._change(copy, overtaken_from=document.from_offset, overtaken_until=document.until_offset)
         log.warning("%s-%s: %s", *copy.key, describe(document))
 

@@ -89,7 +89,7 @@ class RecoveryPolicy:
     def close(self) -> None:
         """Settle the errors noted last: otherwise an error that takes a whole slice to occur would be lost."""
         for copy, incarnation, error in self._noted:
-            if copy.incarnation != incarnation or copy.phase is CopyState.FAILED or isinstance(error, SliceExpired):
+            if copy.incarnation != incarnation or copy.state is CopyState.FAILED or isinstance(error, SliceExpired):
                 continue
             if isinstance(error, Terminal) and not isinstance(error, SourceGap):
                 copy.fail(error)
@@ -101,7 +101,7 @@ class RecoveryPolicy:
         """Settle all noted errors."""
         while self._noted:
             copy, incarnation, error = self._noted.pop(0)
-            if copy.incarnation != incarnation or copy.phase is CopyState.FAILED:
+            if copy.incarnation != incarnation or copy.state is CopyState.FAILED:
                 continue
             try:
                 self._settle(copy, error)
@@ -111,7 +111,7 @@ class RecoveryPolicy:
     def _settle(self, copy: PartitionCopy, error: MigrationError) -> None:
         log.info("%s-%s: %s", *copy.key, error.what)
         # Only records that the copy was about to read next can be a gap, so a partition that still resumes has none.
-        is_reading = copy.phase is CopyState.RUNNING
+        is_reading = copy.state is CopyState.RUNNING
         if isinstance(error, SourceGap) and is_reading:
             # This comes first: if a put ends after it, the archive check below sees its segment.
             unfinished = self._feed.unfinished_put(copy)
@@ -144,7 +144,7 @@ class RecoveryPolicy:
             self._stop(copy, topic_gone(self._job, copy, error))
         elif copy.stuck_since is not None and now - copy.stuck_since > PATIENCE_SECONDS:
             self._stop(copy, error)
-        return copy.phase is not CopyState.FAILED
+        return copy.state is not CopyState.FAILED
 
     def _retry(self, copy: PartitionCopy, error: MigrationError) -> None:
         if not isinstance(error, OutOfOrder):

@@ -800,8 +800,8 @@ def _read_up_to(look: _Look) -> ReadUpTo | None:
     if look.last is None:
         return None
     position = look.map.source_position(look.last.next_offset)
-    if look.copy.source_epoch >= 0:
-        return ReadUpTo(position, look.copy.source_epoch)
-    before = look.copy.read_before
+    if look.copy.read.leader_epoch >= 0:
+        return ReadUpTo(position, look.copy.read.leader_epoch)
+    before = look.copy.read.before
     # Beyond what the target has, the source may lose anything: that was not copied.
     return ReadUpTo(*before) if before is not None and before[0] <= position else None

@@ -293,9 +293,9 @@ class KafkaSource:
         A leader whose epoch is that of the last batch is the one that was read from: its log only grows.
         """
         asked = {
-            copy.key: ReadUpTo(copy.fetch_offset, copy.source_epoch)
+            copy.key: ReadUpTo(copy.read.next_offset, copy.read.leader_epoch)
             for copy in copies
-            if 0 <= copy.source_epoch != epochs[copy.key]
+            if 0 <= copy.read.leader_epoch != epochs[copy.key]
         }
         found = check_not_truncated(self._source, asked) if asked else {}
         for copy in copies:
@@ -400,8 +400,8 @@ class KafkaSource:
             self._heard_at[copy] <= now - QUIET_SECONDS
             and copy not in self._alone
             # A partition that only waits for buffer room continues soon.
-            and not copy.pending_bytes
-            and not copy.reading_bytes
+            and not copy.write.pending_bytes
+            and not copy.read.undecided_bytes
         )
 
     def _send(self, reader: Reader) -> None:
@@ -411,12 +411,14 @@ class KafkaSource:
         chosen, ask = self._choose(reader, wanted)
         reader.was_alone = ask is not Ask.TOGETHER
         # Rotate: a broker fills an answer in the request's order, and the last ones may get nothing.
-        chosen.sort(key=lambda copy: copy.source_bytes)
+        chosen.sort(key=lambda copy: copy.figures.source_bytes)
         size = {copy: self._fetch_bytes.get(copy, self._partition_fetch_bytes) for copy in chosen}
         ranges = [
-            fetch.FetchRange(*copy.key, copy.fetch_offset, size[copy], self._leader_epochs[copy]) for copy in chosen
+            fetch.FetchRange(*copy.key, copy.read.next_offset, size[copy], self._leader_epochs[copy]) for copy in chosen
         ]
-        asked = {copy.key: (copy, copy.incarnation, copy.fetch_offset, self._leader_epochs[copy]) for copy in chosen}
+        asked = {
+            copy.key: (copy, copy.incarnation, copy.read.next_offset, self._leader_epochs[copy]) for copy in chosen
+        }
         waits = reader.is_quiet or len(chosen) == len(reader.copies)
         version = api_version(reader.connection, fetch.API_KEY, fetch.MAX_VERSION)
         body = fetch.encode(
@@ -463,7 +465,7 @@ class KafkaSource:
         left = {
             key: copy
             for key, (copy, incarnation, offset, epoch) in asked.items()
-            if (copy.incarnation, copy.fetch_offset) == (incarnation, offset)
+            if (copy.incarnation, copy.read.next_offset) == (incarnation, offset)
             # The same broker may lead again in a later epoch, with another log.
             and (self._reader_of.get(copy), self._leader_epochs[copy]) == (reader, epoch)
         }
@@ -526,19 +528,19 @@ class KafkaSource:
         """Return the error: retention has overtaken the copy, the source lost records, or the log moved meanwhile."""
         log_start = self._source.list_offsets([copy.key], "earliest")[copy.key]
         log_end = self._source.list_offsets([copy.key], "log_end")[copy.key]
-        details = {"from_offset": copy.fetch_offset, "log_start_offset": log_start, "log_end_offset": log_end}
-        if log_start > copy.fetch_offset:
+        details = {"from_offset": copy.read.next_offset, "log_start_offset": log_start, "log_end_offset": log_end}
+        if log_start > copy.read.next_offset:
             return SourceGap(
-                f"records {copy.fetch_offset}..{log_start - 1} were deleted on the source before they were copied",
+                f"records {copy.read.next_offset}..{log_start - 1} were deleted on the source before they were copied",
                 where=where,
                 next_step="raise the retention of the source topic; to continue without these records, set "
                 "offsets.on_source_gap: record, and the evidence names them",
                 details=details,
             )
-        if log_end < copy.fetch_offset:
+        if log_end < copy.read.next_offset:
             epoch = self._source.leader_epochs([copy.key])[copy.key]
-            read = ReadUpTo(copy.fetch_offset, copy.source_epoch)
-            return truncated(log_end, read, where, leader_epoch=epoch, last_epoch=copy.source_epoch)
+            read = ReadUpTo(copy.read.next_offset, copy.read.leader_epoch)
+            return truncated(log_end, read, where, leader_epoch=epoch, last_epoch=copy.read.leader_epoch)
         return BrokerBusy(
             "the source's log start or end moved while the log was read",
             where=where,
@@ -546,25 +548,25 @@ class KafkaSource:
         )
 
     def _on_partition(self, copy: PartitionCopy, item: fetch.FetchedPartition, ask: Ask, sent_at: float) -> None:
-        copy.source_end_offset = item.last_stable_offset
-        copy.source_high_watermark = item.high_watermark
+        copy.read.last_stable_offset = item.last_stable_offset
+        copy.read.high_watermark = item.high_watermark
         batches, consumed = read_batches(item.records)
         if ask is Ask.PROBE:
             self._on_probe(copy, item, batches, sent_at)
             return
-        said = says(item, batches, copy.fetch_offset, fetch.READ_COMMITTED)
+        said = says(item, batches, copy.read.next_offset, fetch.READ_COMMITTED)
         if said is Says.BATCHES:
             self._tell_watch(copy, batches, batches[-1].next_offset, item, sent_at)
-            copy.source_epoch = max(copy.source_epoch, last_epoch(batches))
+            copy.read.leader_epoch = max(copy.read.leader_epoch, last_epoch(batches))
             self._alone.pop(copy, None)
             self._fetch_bytes.pop(copy, None)
             self._deliver(copy, item, batches, item.records[:consumed], batches[-1].next_offset)
         elif said is Says.PIECE:
             self._ask_for_more(copy, item, ask)
         elif said is Says.END:
-            self._tell_watch(copy, [], copy.fetch_offset, item, sent_at)
+            self._tell_watch(copy, [], copy.read.next_offset, item, sent_at)
             self._alone.pop(copy, None)
-            if not copy.source_bytes:
+            if not copy.figures.source_bytes:
                 self._heard_at[copy] = 0.0
         else:
             # Other partitions have used up the answer's bytes, or the answer means nothing at all.
@@ -575,7 +577,7 @@ class KafkaSource:
         size = self._fetch_bytes.get(copy, self._partition_fetch_bytes)
         enough = enough_bytes(item.records, size)
         if enough is None and ask is not Ask.TOGETHER:
-            raise cut_short(copy.fetch_offset, len(item.records), self._where(copy))
+            raise cut_short(copy.read.next_offset, len(item.records), self._where(copy))
         self._fetch_bytes[copy] = enough or size
         self._alone[copy] = Ask.ALONE
 
@@ -598,20 +600,24 @@ class KafkaSource:
         :raises RecordsWithheld: nothing proves a hole.
         """
         self._alone.pop(copy, None)
-        if item.last_stable_offset <= copy.fetch_offset:
+        if item.last_stable_offset <= copy.read.next_offset:
             return
         local_start = None if batches else local_log_start(self._source, copy.key, self._leader_epochs[copy])
-        until = proven_hole(copy.fetch_offset, item.last_stable_offset, item, batches, local_start, self._where(copy))
-        log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.fetch_offset, until - 1)
+        until = proven_hole(
+            copy.read.next_offset, item.last_stable_offset, item, batches, local_start, self._where(copy)
+        )
+        log.info("%s-%s: offsets %s..%s are a hole", *copy.key, copy.read.next_offset, until - 1)
         # The hole may contain whole epochs: with the epoch before it, the position behind it would look truncated.
         behind = last_epoch(batches[:1]) if batches else self._leader_epochs[copy]
-        copy.source_epoch = max(copy.source_epoch, behind)
+        copy.read.leader_epoch = max(copy.read.leader_epoch, behind)
         self._tell_watch(copy, [], until, item, sent_at)
         self._deliver(copy, item._replace(aborted=[]), [], item.records[:0], until)
 
     @staticmethod
     def _where(copy: PartitionCopy) -> Where:
-        return Where(cluster="source", topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.fetch_offset)
+        return Where(
+            cluster="source", topic=copy.spec.topic, partition=copy.spec.partition, offset=copy.read.next_offset
+        )
 
     def _deliver(
         self,
@@ -622,7 +628,7 @@ class KafkaSource:
         until_offset: int,
     ) -> None:
         size = len(item.records)
-        copy.source_bytes += size
+        copy.figures.source_bytes += size
         self._withheld.pop(copy, None)
         self._note_heard(copy)
         self._on_chunk(
@@ -630,7 +636,7 @@ class KafkaSource:
             Chunk(
                 topic=item.topic,
                 partition=item.partition,
-                from_offset=copy.fetch_offset,
+                from_offset=copy.read.next_offset,
                 until_offset=until_offset,
                 batches=records,
                 aborted=item.aborted,

@@ -82,7 +82,7 @@ class Stage(Enum):
 class ProducerSession:
     """The present incarnation of a partition's transactional id, and its transaction.
 
-    ``copy.in_flight`` has every append of the transaction, answered or not: none of them counts before the end.
+    ``copy.write.in_flight`` has every append of the transaction, answered or not: none of them counts before the end.
     """
 
     copy: PartitionCopy
@@ -120,12 +120,17 @@ class ProducerSession:
     def is_resting(self, now: float) -> bool:
         """Return whether nothing is to be done and the position's age was checked lately, as for most partitions."""
         copy = self.copy
-        return self.stage is Stage.IDLE and not copy.pending and not copy.owes_position and now < self.rests_until
+        return (
+            self.stage is Stage.IDLE
+            and not copy.write.pending
+            and not copy.write.owes_position
+            and now < self.rests_until
+        )
 
     @property
     def unanswered(self) -> int:
         """The number of unanswered appends."""
-        return len(self.copy.in_flight) - self.answered
+        return len(self.copy.write.in_flight) - self.answered
 
     @property
     def is_live(self) -> bool:
@@ -146,7 +151,7 @@ class ProducerSession:
         """Return when there is something to do even if no answer comes before (monotonic clock)."""
         if self.stage is not Stage.OPEN or self.due > now:
             return self.due if self.due > now else now + _LOOK_SECONDS
-        patience = MAX_TRANSACTION_SECONDS if self.copy.pending else IDLE_TRANSACTION_SECONDS
+        patience = MAX_TRANSACTION_SECONDS if self.copy.write.pending else IDLE_TRANSACTION_SECONDS
         return max(self.opened_at + patience, now + _LEAST_PAUSE_SECONDS)
 
     # -- what a transaction holds ------------------------------------------------------------------------------------
@@ -155,17 +160,17 @@ class ProducerSession:
         """Return whether the next batch can be sent."""
         return (
             not self.is_closing
-            and bool(self.copy.pending)
+            and bool(self.copy.write.pending)
             and self.unanswered < (1 if self.first_step is not None else MAX_UNANSWERED)
         )
 
     def take_append(self) -> tuple[Append, int]:
         """Take the next batch, as sent: (step, base sequence)."""
         copy = self.copy
-        step = copy.take()
+        step = copy.write.take()
         assert isinstance(step, Append)
         sent = Sent.of(step, -1)
-        copy.in_flight.append(sent)
+        copy.write.in_flight.append(sent)
         sequence = self.sequence
         self.sequence = advance_sequence(sequence, step.batch.last_offset_delta)
         self.size_bytes += sent.size_bytes
@@ -174,15 +179,15 @@ class ProducerSession:
     def take_back(self, step: Append) -> None:
         """Put back the first batch, which was not accepted yet, to send it again with the same sequence."""
         copy = self.copy
-        sent = copy.in_flight.pop()
-        copy.take_back(step)
+        sent = copy.write.in_flight.pop()
+        copy.write.take_back(step)
         self.size_bytes -= sent.size_bytes
         self.sequence = 0
 
     @property
     def oldest(self) -> Sent:
         """The append whose answer comes next."""
-        return self.copy.in_flight[self.answered]
+        return self.copy.write.in_flight[self.answered]
 
     def confirm(self, base_offset: int) -> None:
         """Confirm the oldest append: the leader wrote it at an offset that it chose."""
@@ -211,7 +216,7 @@ class ProducerSession:
     @property
     def owes_position(self) -> bool:
         """Whether source offsets are decided that the committed position does not cover."""
-        return self.copy.source_offset > self.position.source_offset
+        return self.copy.write.source_offset > self.position.source_offset
 
     def open(self, now: float, *, is_second: bool, holds_records: bool) -> None:
         """Begin a transaction; one without records only commits a position."""
@@ -219,7 +224,7 @@ class ProducerSession:
         self.runs, self.answered, self.size_bytes = [], 0, 0
         self.is_closing, self.next_position = not holds_records, None
         self.go_on(Stage.OPEN if is_second or not holds_records else Stage.ADDING)
-        head = self.copy.pending[0] if holds_records else None
+        head = self.copy.write.pending[0] if holds_records else None
         self.first_step = head if is_second and isinstance(head, Append) else None
 
     def wants_end(self, now: float, *, hurry: bool) -> bool:
@@ -227,7 +232,7 @@ class ProducerSession:
         age = now - self.opened_at
         if self.size_bytes >= MAX_TRANSACTION_BYTES or age >= MAX_TRANSACTION_SECONDS:
             return True
-        return not self.copy.pending and (hurry or age >= IDLE_TRANSACTION_SECONDS)
+        return not self.copy.write.pending and (hurry or age >= IDLE_TRANSACTION_SECONDS)
 
     def plan_commit(self, seconds_now: int) -> Position:
         """Return the position that the transaction commits."""
@@ -235,9 +240,9 @@ class ProducerSession:
         if not self.is_begun:
             source_offset = self.position.source_offset
         else:
-            source_offset = copy.pending[0].source_offset if copy.pending else copy.source_offset
+            source_offset = copy.write.pending[0].source_offset if copy.write.pending else copy.write.source_offset
         return self.position.extended(
-            self.runs, source_offset, self.producer.producer_id, seconds_now, copy.source_epoch
+            self.runs, source_offset, self.producer.producer_id, seconds_now, copy.read.leader_epoch
         )
 
     def committed(self, producer_id: int, producer_epoch: int, now: float) -> None:
@@ -246,13 +251,13 @@ class ProducerSession:
         assert self.next_position is not None
         self.position = self.next_position
         self.next_position = None
-        for sent in copy.in_flight:
-            copy.records += sent.record_count
-            copy.copied_bytes += sent.size_bytes
-        copy.in_flight.clear()
-        copy.confirmed_offset = self.position.target_offset
-        copy.has_appended = True
-        copy.owes_position = self.owes_position
+        for sent in copy.write.in_flight:
+            copy.figures.records += sent.record_count
+            copy.figures.copied_bytes += sent.size_bytes
+        copy.write.in_flight.clear()
+        copy.write.confirmed_offset = self.position.target_offset
+        copy.write.has_appended = True
+        copy.write.owes_position = self.owes_position
         copy.retries, copy.stuck_since = 0, None
         self.runs, self.answered, self.size_bytes, self.is_closing = [], 0, 0, False
         self.position_due = now + POSITION_SECONDS
@@ -337,7 +342,7 @@ class TransactionalAppender:
             self._coordinator_of[copy] = self._channel(self._sessions[copy].coordinator_id, _COORDINATOR_CHANNEL)
             self._leader_of[copy] = self._channel(leaders[copy.target_key], copy.spec.partition % LEADER_CHANNELS)
             # Also where there is nothing to copy: the position records where the target's log ended at the start.
-            copy.owes_position = not self._sessions[copy].has_position
+            copy.write.owes_position = not self._sessions[copy].has_position
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
                 channel.copies[copy] = None
 
@@ -397,7 +402,7 @@ class TransactionalAppender:
         for copy, session in list(self._sessions.items()):
             if session.is_resting(now):
                 continue
-            if copy.phase is not CopyState.RUNNING or not session.is_live or copy not in self._leader_of:
+            if copy.state is not CopyState.RUNNING or not session.is_live or copy not in self._leader_of:
                 continue
             try:
                 self._advance(session, now)
@@ -411,7 +416,7 @@ class TransactionalAppender:
         due = [
             session.next_look(now)
             for copy, session in self._sessions.items()
-            if copy.phase is CopyState.RUNNING and session.is_live and not session.asked and not copy.is_idle
+            if copy.state is CopyState.RUNNING and session.is_live and not session.asked and not copy.write.is_idle
         ]
         return min(due, default=now + 1.0)
 
@@ -434,11 +439,11 @@ class TransactionalAppender:
 
     def _open_if_needed(self, session: ProducerSession, now: float) -> None:
         copy = session.copy
-        if copy.pending:
+        if copy.write.pending:
             wanted = now < self._deadline - LAST_BEGIN_SECONDS
         elif session.owes_position:
             # A position at the source's end is committed without waiting.
-            wanted = now >= session.position_due or copy.fetch_offset >= copy.source_end_offset
+            wanted = now >= session.position_due or copy.read.next_offset >= copy.read.last_stable_offset
         else:
             wanted = time.time() - session.position.committed_at > KEEP_ALIVE_SECONDS
             session.rests_until = now + REST_SECONDS
@@ -448,7 +453,7 @@ class TransactionalAppender:
             self._write_beginning(session)
             return
         # The very first transaction has no records: once it is committed, a missing position is a lost one.
-        holds_records = bool(copy.pending) and session.is_begun
+        holds_records = bool(copy.write.pending) and session.is_begun
         session.open(now, is_second=self._versions(session).is_second, holds_records=holds_records)
 
     def _write_beginning(self, session: ProducerSession) -> None:

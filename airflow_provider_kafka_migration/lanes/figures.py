@@ -92,7 +92,7 @@ class FiguresWriter:
         written: dict[str, int] | None = None
         while True:
             ended = self._stop.wait(WRITE_SECONDS)
-            sums = {name: sum(getattr(copy, name) for copy in copies) for name in self._names}
+            sums = {name: sum(getattr(copy.figures, name) for copy in copies) for name in self._names}
             try:
                 if former is None:
                     former = self._former()

@@ -115,7 +115,7 @@ class Slice:
         )
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        copy.source_offset = copy.confirmed_offset = chunk.until_offset
+        copy.write.source_offset = copy.write.confirmed_offset = chunk.until_offset
 
     def read_archive(self) -> None:
         """Read what the archive has, then go over to the source."""
@@ -147,10 +147,10 @@ def test_behind_a_leader_change_in_the_archive_nothing_is_lost(local_store: Obje
     first.read_archive()
     assert first.troubles == []
     assert source.asked == [(5, 5)]
-    assert (first.copy.fetch_offset, first.copy.source_epoch) == (30, 5)
+    assert (first.copy.read.next_offset, first.copy.read.leader_epoch) == (30, 5)
     first.end()
     # And so in the next slice, which knows of the epoch only what was stored.
-    assert Slice(local_store, source, at=30).copy.read_before == (30, 5)
+    assert Slice(local_store, source, at=30).copy.read.before == (30, 5)
 
 
 def test_what_the_source_has_lost_behind_the_leader_change_is_found(local_store: ObjectStore) -> None:
@@ -173,8 +173,8 @@ def test_where_the_archive_tells_no_epoch_none_is_asked_for_and_none_is_stored(
     world = Slice(local_store, source, at=10, epoch=3)
     world.read_archive()
     world.end()
-    assert (world.copy.fetch_offset, world.troubles, source.asked) == (30, [], [])
-    assert Slice(local_store, source, at=30).copy.read_before is None
+    assert (world.copy.read.next_offset, world.troubles, source.asked) == (30, [], [])
+    assert Slice(local_store, source, at=30).copy.read.before is None
 
 
 def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> BackupCopier:
@@ -230,7 +230,7 @@ def test_a_backup_asks_for_no_epoch_of_an_earlier_offset(
     source = FakeSource({5: 100})
     copier = backup_of(local_store, source, monkeypatch)
     (copy,) = copier.copies
-    assert (copy.error, copy.phase, copy.fetch_offset, source.asked) == (None, CopyState.RUNNING, 20, asked)
+    assert (copy.error, copy.state, copy.read.next_offset, source.asked) == (None, CopyState.RUNNING, 20, asked)
     copier._feed.close()
     copier._poller.close()
 

@@ -45,7 +45,7 @@ def test_chunks_are_given_on_in_order_and_durable(world: World) -> None:
     assert world.given == [(0, 10), (10, 20)]
     assert world.durable == [True, True]
     assert world.feed._wants(world.copy)
-    assert world.copy.reading_bytes == world.feed._gathered[world.copy].size_bytes
+    assert world.copy.read.undecided_bytes == world.feed._gathered[world.copy].size_bytes
 
 
 def test_nothing_overtakes_a_failed_put(world: World) -> None:

@@ -41,7 +41,7 @@ class World:
         )
         spec = orders()
         self.copy = PartitionCopy(spec, 0)
-        self.copy.phase = CopyState.RUNNING
+        self.copy.state = CopyState.RUNNING
         self.feed = SourceReader(
             job,
             None,
@@ -81,7 +81,7 @@ def worlds(local_store: ObjectStore) -> Iterator[Any]:
 
 def test_a_following_backup_lingers_and_then_writes_though_the_source_goes_on(worlds: Any) -> None:
     world = worlds("backup", segment_linger_seconds=0.3)
-    world.copy.source_end_offset = 1_000_000  # never at the end
+    world.copy.read.last_stable_offset = 1_000_000  # never at the end
     world.read(0)
     began = time.monotonic()
     assert 0.0 < world.feed.due_seconds(began) <= 0.3
@@ -99,7 +99,7 @@ def test_a_following_backup_lingers_and_then_writes_though_the_source_goes_on(wo
 
 def test_what_was_gathered_is_put_at_the_end_of_a_slice(worlds: Any, local_store: ObjectStore) -> None:
     world = worlds("backup", segment_linger_seconds=60.0)
-    world.copy.source_end_offset = 10
+    world.copy.read.last_stable_offset = 10
     world.read(0)
     world.settle()
     assert world.given == []
@@ -112,7 +112,7 @@ def test_what_was_gathered_is_put_at_the_end_of_a_slice(worlds: Any, local_store
 
 def test_a_gap_of_the_source_is_covered_by_a_segment_without_batches(worlds: Any, local_store: ObjectStore) -> None:
     world = worlds("backup")
-    world.copy.source_end_offset = 10
+    world.copy.read.last_stable_offset = 10
     world.read(0)
     world.feed.gather(world.copy, Chunk("orders", 0, 10, 50, memoryview(b""), log_start_offset=50))
     world.feed.flush()

@@ -91,23 +91,23 @@ def backup_copier(store: ObjectStore) -> tuple[BackupCopier, PartitionCopy]:
 
 def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: ObjectStore) -> None:
     copier, copy = backup_copier(local_store)
-    copy.phase, copy.fetch_offset = CopyState.RUNNING, 10
+    copy.state, copy.read.next_offset = CopyState.RUNNING, 10
     writer = SegmentWriter(local_store, "m1", "orders", 0)
     for first, until in ((0, 10), (10, 20)):
         batch = encode_batch([record(offset) for offset in range(first, until)], 0)
         writer.put(batch, [], first, until)
     copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
     copier._settle()
-    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
+    assert (copy.state, copy.figures.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
     # Behind it there is a gap, which is named and covered by a segment of its own.
-    copy.phase, copy.fetch_offset = CopyState.RUNNING, copier._archived_until(copy)
+    copy.state, copy.read.next_offset = CopyState.RUNNING, copier._archived_until(copy)
     copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
     copier._settle()
     (waiting,) = copier._feed._working.values()
     for _, future in waiting:
         future.result(20)
     copier._feed.collect()
-    assert (copy.gaps, copy.source_offset) == ([(20, 30)], 30)
+    assert (copy.figures.gaps, copy.write.source_offset) == ([(20, 30)], 30)
     index = SegmentIndex(local_store, "m1", "orders", 0)
     assert (index.until_offset(0), index.read_until_offset(0)) == (30, 20)
     copier._feed.close()
@@ -167,7 +167,7 @@ class World:
 
     def lose(self, until: int) -> None:
         """The fetch at the copy's position finds that the source's log begins further on."""
-        first = self.copy.fetch_offset
+        first = self.copy.read.next_offset
         gap = SourceGap("deleted", details={"from_offset": first, "log_start_offset": until, "log_end_offset": until})
         self.copier._on_trouble(self.copy, gap)
         self.copier._troubles.settle()
@@ -188,7 +188,7 @@ class World:
             ("records", step.source_offset, step.source_offset + step.record_count)
             if isinstance(step, Append)
             else ("hole", step.source_offset, step.source_offset + step.count)
-            for step in self.copy.pending
+            for step in self.copy.write.pending
         ]
 
     @property
@@ -223,7 +223,7 @@ def test_records_on_their_way_into_the_archive_get_to_the_target_before_the_gap(
     world.read(300, 310)
     world.put()
     assert world.decided == [("records", 100, 200), ("hole", 200, 300), ("records", 300, 310)]
-    assert world.copy.gaps == [(200, 300)]
+    assert world.copy.figures.gaps == [(200, 300)]
     assert read_gaps([world.plain], "m1") == {("orders", 0): [(200, 300)]}
 
 
@@ -250,7 +250,7 @@ def test_a_put_that_fails_before_a_gap_takes_the_gap_with_it(worlds: Any) -> Non
     assert world.decided == []
     world.copier._appender.detach = lambda _copy: None
     world.copier._troubles.settle()
-    assert world.copy.phase is CopyState.RESUMING
+    assert world.copy.state is CopyState.RESUMING
     # It resumes where the target stands, and meets a longer gap: that one is named as a whole.
     world.archive.fails = False
     world.resume(100)
@@ -274,7 +274,7 @@ def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -
     world.archive.opened.set()
     left_behind.result(20)
     world.lose(200)
-    assert (world.copy.phase, world.copy.gaps, read_gaps([world.plain], "m1")) == (CopyState.RUNNING, [], {})
+    assert (world.copy.state, world.copy.figures.gaps, read_gaps([world.plain], "m1")) == (CopyState.RUNNING, [], {})
     world.put()
     assert world.decided == [("records", 50, 100)]
     world.copier._feed.pump(time.monotonic())
@@ -300,13 +300,13 @@ def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worl
     world.copier._feed.reset(world.copy)
     world.resume(100)
     world.lose(300)
-    assert (world.copy.phase, world.decided, world.copy.gaps) == (CopyState.RESUMING, [], [])
+    assert (world.copy.state, world.decided, world.copy.figures.gaps) == (CopyState.RESUMING, [], [])
     assert read_gaps([world.plain], "m1") == {}
     world.archive.opened.set()
     put.result(20)
     world.resume(100)
     world.lose(300)
-    assert world.copy.phase is CopyState.RUNNING
+    assert world.copy.state is CopyState.RUNNING
     world.copier._feed.pump(time.monotonic())
     world.put()
     assert world.decided == [("records", 100, 200)]
@@ -314,7 +314,7 @@ def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worl
         world.lose(300)
         world.put()
         assert world.decided == [("records", 100, 200), ("hole", 200, 300)]
-        assert world.copy.gaps == [(200, 300)]
+        assert world.copy.figures.gaps == [(200, 300)]
         assert world.archived == [(100, 200, 100), (200, 300, 0)]
 
 
@@ -332,7 +332,7 @@ def test_puts_behind_one_that_has_failed_are_waited_for_as_well(worlds: Any) -> 
     world.copier._troubles.settle()
     world.resume(100)
     world.lose(300)
-    assert (world.copy.phase, world.decided) == (CopyState.RESUMING, [])
+    assert (world.copy.state, world.decided) == (CopyState.RESUMING, [])
     world.archive.opened.set()
     second.result(20)
 
@@ -345,31 +345,31 @@ def test_a_gap_ends_where_the_archive_has_records_again(worlds: Any) -> None:
     world.lose(300)
     world.put()
     assert world.decided == [("hole", 100, 200)]
-    assert world.copy.gaps == [(100, 200)]
+    assert world.copy.figures.gaps == [(100, 200)]
     world.lose(300)
     world.copier._feed.pump(time.monotonic())
     world.put()
     assert world.decided == [("hole", 100, 200), ("records", 200, 250)]
     world.lose(300)
     world.put()
-    assert world.copy.gaps == [(100, 200), (250, 300)]
+    assert world.copy.figures.gaps == [(100, 200), (250, 300)]
     assert world.archived == [(100, 200, 0), (200, 250, 50), (250, 300, 0)]
 
 
 def test_a_backup_waits_for_a_put_that_is_still_on_its_way(local_store: ObjectStore) -> None:
     held = Held(local_store)
     copier, copy = backup_copier(held)  # type: ignore[arg-type]
-    copy.phase, copy.fetch_offset = CopyState.RUNNING, 100
+    copy.state, copy.read.next_offset = CopyState.RUNNING, 100
     data = memoryview(encode_batch([record(offset) for offset in range(100, 200)], 0))
     copier._feed.gather(copy, Chunk("orders", 0, 100, 200, data))
     copier._feed.flush()
     ((_, put),) = copier._feed._working[copy]
     copy.reset(resume_at=0.0)
     copier._feed.reset(copy)
-    copy.phase, copy.fetch_offset = CopyState.RUNNING, 100
+    copy.state, copy.read.next_offset = CopyState.RUNNING, 100
     copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 300}))
     copier._settle()
-    assert (copy.phase, copy.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
+    assert (copy.state, copy.figures.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
     assert copier._feed._working == {}
     held.opened.set()
     put.result(20)
@@ -432,7 +432,7 @@ def test_a_source_whose_log_begins_later_than_planned(worlds: Any) -> None:
     world.read(100, 110)
     world.put()
     assert world.decided == [("hole", 0, 100), ("records", 100, 110)]
-    assert world.copy.gaps == []
+    assert world.copy.figures.gaps == []
     assert read_gaps([world.plain], "m1") == {}
     entry = SegmentIndex(world.plain, "m1", "orders", 0).find(0)
     assert entry is not None
@@ -443,7 +443,7 @@ def test_records_that_are_on_their_way_make_a_copy_one_that_has_begun(worlds: An
     world = worlds(policy="fail", position=0)
     world.read(0, 10)
     world.lose(100)
-    assert world.copy.phase is CopyState.FAILED
+    assert world.copy.state is CopyState.FAILED
     assert isinstance(world.copy.error, SourceGap)
 
 
@@ -502,9 +502,9 @@ def test_a_copy_begins_where_the_log_begins_by_then(worlds: Any, local_store: Ob
     world.lose(300)
     # It goes on from there, also where that was deleted before it was read.
     world.lose(310)
-    assert (world.copy.is_fresh, world.copy.fetch_offset, world.copy.gaps) == (True, 310, [])
+    assert (world.copy.is_fresh, world.copy.read.next_offset, world.copy.figures.gaps) == (True, 310, [])
     answer(world, first=312, until=320, end=330)
-    assert (world.copy.overtaken, read_overtaken([local_store], "m1"), world.copy.read_before) == ([], [], None)
+    assert (world.copy.figures.overtaken, read_overtaken([local_store], "m1"), world.copy.read.before) == ([], [], None)
     # Stored before the first record is copied.
     data = local_store.get("m1/reading/lane-000000.json")
     assert data is not None
@@ -523,15 +523,15 @@ def test_a_copy_that_is_resumed_at_its_planned_start_finds_the_beginning_again(w
     assert not world.copy.is_fresh
     world.copier._appender.detach = lambda _copy: None
     world.lose(400)
-    assert (world.copy.phase, world.copy.gaps) == (CopyState.FAILED, [])
+    assert (world.copy.state, world.copy.figures.gaps) == (CopyState.FAILED, [])
 
 
 def test_a_backup_begins_where_the_log_begins_by_then(local_store: ObjectStore) -> None:
     copier, copy = backup_copier(local_store)
-    copy.phase = CopyState.RUNNING
+    copy.state = CopyState.RUNNING
     for log_start in (30, 40):
         copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": log_start}))
         copier._settle()
-    assert (copy.fetch_offset, copy.begins_at, copy.gaps) == (40, 40, [])
+    assert (copy.read.next_offset, copy.read.start_offset, copy.figures.gaps) == (40, 40, [])
     copier._feed.close()
     copier._poller.close()

@@ -116,11 +116,11 @@ class Slices:
 
     def answer(self, read: list[AnyBatch], end: int, *, is_safe: bool = True) -> None:
         """One answer to a fetch; what it has is on the target then."""
-        until = read[-1].next_offset if read else self.copy.fetch_offset
+        until = read[-1].next_offset if read else self.copy.read.next_offset
         self.watch.note(self.copy, Answered(read, until, end, self.now))
-        self.copy.fetch_offset = until
+        self.copy.read.next_offset = until
         if is_safe:
-            self.position = self.copy.source_offset = until
+            self.position = self.copy.write.source_offset = until
 
     def end(self) -> None:
         self.watch.save()
@@ -151,7 +151,7 @@ def test_the_end_of_the_log_is_reached_when_everything_below_it_is_safe(slices: 
     slices.answer(batches((10, 30)), 35, is_safe=False)
     slices.end()
     assert slices.caught_up == (0, 0), "nothing of it is on the target"
-    slices.position = slices.copy.source_offset = 30
+    slices.position = slices.copy.write.source_offset = 30
     slices.now += 60
     slices.answer([], 30)
     slices.end()
@@ -266,7 +266,7 @@ def test_by_policy_the_copy_goes_on_and_is_named_once(slices: Slices) -> None:
     slices.answer(batches((12, 20)), 40)
     slices.now += 60
     slices.answer(batches((22, 30)), 50)
-    assert slices.copy.overtaken == [10]
+    assert slices.copy.figures.overtaken == [10]
     assert times_overtaken(slices.store, "m1", "orders", 0) == 1
     slices.now += 60
     slices.answer(batches((31, 45)), 50)
@@ -290,7 +290,7 @@ def test_a_copy_from_the_start_owes_nothing_to_the_one_before(local_store: Objec
         assert slices.named == []
         assert slices.caught_up == (3 * DAY, 0), "stored at once"
         return
-    slices.copy.fetch_offset = slices.copy.source_offset = 10
+    slices.copy.read.next_offset = slices.copy.write.source_offset = 10
     with pytest.raises(TombstonesOvertaken):
         slices.answer(batches((12, 20)), 20)
 
@@ -308,7 +308,7 @@ def test_what_is_not_known_is_named_and_stops_nothing(slices: Slices, what: str)
     slices.begin()
     slices.answer(batches((12, 20)), 20)
     assert slices.named == [(10, 20, -1.0)]
-    assert slices.copy.overtaken == [10]
+    assert slices.copy.figures.overtaken == [10]
 
 
 def test_a_partition_that_was_in_another_lane_is_known(slices: Slices) -> None:
@@ -361,16 +361,16 @@ def test_topics_that_are_not_compacted_are_not_watched(local_store: ObjectStore)
 
 def test_the_last_leader_epoch_lasts(slices: Slices) -> None:
     slices.answer(batches((0, 10)), 10)
-    slices.copy.source_epoch = 7
+    slices.copy.read.leader_epoch = 7
     slices.end()
     slices.begin()
-    assert slices.copy.read_before == (10, 7)
+    assert slices.copy.read.before == (10, 7)
     # What was read and is not safe yet says nothing of the position.
     slices.answer(batches((10, 20)), 20, is_safe=False)
-    slices.copy.source_epoch = 8
+    slices.copy.read.leader_epoch = 8
     slices.end()
     slices.begin()
-    assert slices.copy.read_before == (10, 7)
+    assert slices.copy.read.before == (10, 7)
 
 
 def test_what_was_proven_before_is_not_trusted(slices: Slices) -> None:
@@ -410,10 +410,10 @@ def test_a_copy_that_begins_again_has_read_nothing_under_any_epoch(
     """Else the source would have lost what the copy before has read."""
     slices = Slices(local_store, **({} if is_compacted else {"tombstones": None}))
     slices.answer(batches((0, 10)), 10)
-    slices.copy.source_epoch = 7
+    slices.copy.read.leader_epoch = 7
     slices.end()
     slices.begin(at=0, fresh=True)
-    assert slices.copy.read_before == (10, 7)
+    assert slices.copy.read.before == (10, 7)
     slices.answer(batches((0, 5)), 50)
     slices.begin()  # killed
-    assert slices.copy.read_before is None
+    assert slices.copy.read.before is None

@@ -109,12 +109,12 @@ class World:
             verdict=Verdict.EQUAL,
         )
         copy = PartitionCopy(spec, 0)
-        copy.phase = CopyState.RUNNING
+        copy.state = CopyState.RUNNING
         return copy
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
         assert chunk.from_offset == self.got.get(copy.key, 0), "read twice, or left out"
-        self.got[copy.key] = copy.fetch_offset = chunk.until_offset
+        self.got[copy.key] = copy.read.next_offset = chunk.until_offset
 
     def write(self, *keys: tuple[str, int]) -> None:
         for key in keys:
@@ -221,7 +221,7 @@ def test_one_that_falls_silent_moves_and_is_never_read_twice(world: World) -> No
 def test_what_waits_for_room_is_not_quiet(world: World) -> None:
     busy, quiet = world.sort()
     held = world.copies[0]
-    held.pending_bytes = 1
+    held.write.pending_bytes = 1
     world.held.add(held)
     for _ in range(30):
         world.write(*BUSY_KEYS[1:])
@@ -229,7 +229,7 @@ def test_what_waits_for_room_is_not_quiet(world: World) -> None:
         if quiet.asked is not None:
             world.wire.answer(quiet)
         world.pass_time(0.1)
-    held.pending_bytes = 0
+    held.write.pending_bytes = 0
     world.held.clear()
     world.wire.answer(busy)
     world.pass_time(0.01)

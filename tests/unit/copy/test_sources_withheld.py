@@ -96,11 +96,11 @@ class World:
             verdict=Verdict.EQUAL,
         )
         copy = PartitionCopy(spec, 0)
-        copy.phase = CopyState.RUNNING
+        copy.state = CopyState.RUNNING
         return copy
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        copy.fetch_offset = chunk.until_offset
+        copy.read.next_offset = chunk.until_offset
         self.chunks.append((chunk.partition, chunk.until_offset, len(chunk.batches)))
 
     def pump(self) -> tuple[list[int], int, int]:
@@ -172,12 +172,12 @@ def test_a_later_batch_proves_a_hole_up_to_it(world: World) -> None:
 
 def test_a_hole_may_have_swallowed_whole_epochs(world: World) -> None:
     """Behind it the epoch before it ends below the position, as if the source had been cut off."""
-    world.copies[0].source_epoch = 1
+    world.copies[0].read.leader_epoch = 1
     later = memoryview(encode_batch([record(40)], leader_epoch=3))
     world.cycle(world.silent()._replace(records=later))
-    assert (world.chunks[-1][1], world.copies[0].source_epoch) == (40, 3)
+    assert (world.chunks[-1][1], world.copies[0].read.leader_epoch) == (40, 3)
     world.cycle()
-    assert (world.chunks[-1][1], world.copies[0].source_epoch) == (END, world.broker.epoch)
+    assert (world.chunks[-1][1], world.copies[0].read.leader_epoch) == (END, world.broker.epoch)
 
 
 @pytest.mark.parametrize("local_start", [1, None])
@@ -200,7 +200,7 @@ def test_tries_are_counted_anew_when_records_have_come(world: World) -> None:
             world.cycle()
             world.now += 10
         world.pump()
-        world.broker.answer(world.batch(world.copies[0].fetch_offset))
+        world.broker.answer(world.batch(world.copies[0].read.next_offset))
     assert len(world.chunks) == 3
     assert not world.troubles
 
@@ -212,7 +212,7 @@ def test_a_partition_without_answers_does_not_hold_up_the_others(monkeypatch: py
     for _ in range(8):
         partitions = world.pump()[0]
         seen.append(partitions)
-        other = world.batch(world.copies[1].fetch_offset, 1)
+        other = world.batch(world.copies[1].read.next_offset, 1)
         world.broker.answer(*([world.silent()] if 0 in partitions else []), *([other] if 1 in partitions else []))
     assert all(1 in before or 1 in after for before, after in pairwise(seen))
     assert [0] in seen

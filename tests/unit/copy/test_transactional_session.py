@@ -7,11 +7,11 @@ from content_support import batch, record
 
 from airflow_provider_kafka_migration.copy import transactions as sessions
 from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder, TooLarge, append_error, coordinator_error
+from airflow_provider_kafka_migration.copy.layout import place_in_transactions
 from airflow_provider_kafka_migration.copy.partition import (
     PartitionCopy,
     ResumePoint,
     kept_bytes,
-    place_in_transactions,
 )
 from airflow_provider_kafka_migration.copy.transactions import ProducerSession, Stage
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, Hole
@@ -55,12 +55,12 @@ def test_a_transaction_holds_runs_and_counts_only_when_it_has_ended() -> None:
     session.confirm(103)
     session.confirm(110)  # somebody else wrote between
     assert session.runs == [OffsetRange(0, 100, 5), OffsetRange(9, 110, 1)]
-    assert (copy.records, copy.confirmed_source_offset, copy.is_idle) == (0, 0, False)
+    assert (copy.figures.records, copy.write.confirmed_source_offset, copy.write.is_idle) == (0, 0, False)
     position = session.plan_commit(50)
     assert (position.source_offset, position.target_offset, position.producer_ids) == (12, 111, (7,))
     session.next_position = position
     session.committed(-1, -1, 1.0)
-    assert (copy.records, copy.confirmed_source_offset, copy.is_idle) == (6, 12, True)
+    assert (copy.figures.records, copy.write.confirmed_source_offset, copy.write.is_idle) == (6, 12, True)
     assert session.producer == Producer("id", 7, 3)
     place_in_transactions(copy, [_append(12, 1)])
     session.open(2.0, is_second=False, holds_records=True)
@@ -90,7 +90,7 @@ def test_the_second_version_begins_anew_after_each_end() -> None:
     assert sequence == 0
     assert not session.may_append()  # the first one adds the partition, and goes alone
     session.take_back(step)  # the transaction before is still being ended
-    assert session.copy.pending_bytes == sum(kept_bytes(item) for item in (step, _append(3, 1)))
+    assert session.copy.write.pending_bytes == sum(kept_bytes(item) for item in (step, _append(3, 1)))
     assert session.take_append() == (step, 0)
     session.confirm(100)
     assert session.may_append()
@@ -105,13 +105,13 @@ def test_offsets_without_records_are_owed_until_they_are_committed() -> None:
     session = _session()
     place_in_transactions(session.copy, [Hole(0, 30)])
     assert session.owes_position
-    assert not session.copy.is_idle
+    assert not session.copy.write.is_idle
     session.open(0.0, is_second=False, holds_records=False)
     assert (session.stage, session.is_closing) == (Stage.OPEN, True)
     session.next_position = session.plan_commit(9)
     assert (session.next_position.source_offset, session.next_position.target_offset) == (30, 100)
     session.committed(-1, -1, 1.0)
-    assert session.copy.is_idle
+    assert session.copy.write.is_idle
 
 
 def test_the_first_commit_has_the_beginning_alone() -> None:

@@ -49,7 +49,7 @@ def test_records_on_the_target_follow_from_its_log(local_store: LocalStore) -> N
     assert (copy.confirmed_records, copy.confirmed_holes) == (7, 3)
     world.place([10, 11], [14])
     assert copy.confirmed_records == 7, "decided is not confirmed"
-    copy.take_append()
+    copy.write.take_append()
     assert (copy.confirmed_records, copy.result(done=False).total_records) == (7, 7)
     copy.confirm_append()
     assert (copy.confirmed_records, copy.confirmed_holes) == (9, 3)

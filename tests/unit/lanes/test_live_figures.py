@@ -24,7 +24,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def copies(records: int) -> list[PartitionCopy]:
     made = [PartitionCopy(spec, 0) for spec in LANE.partitions]
-    made[0].records, made[0].copied_bytes = records, records * 10
+    made[0].figures.records, made[0].figures.copied_bytes = records, records * 10
     return made
 
 

@@ -62,8 +62,8 @@ class World:
         )
         spec = orders(topic_id="id-1", until_offset=1_000_000)
         self.copy = PartitionCopy(spec, 0)
-        self.copy.phase = CopyState.RUNNING
-        self.copy.source_end_offset = 1_000_000
+        self.copy.state = CopyState.RUNNING
+        self.copy.read.last_stable_offset = 1_000_000
         self.feed = SourceReader(
             job,
             None,
@@ -72,7 +72,7 @@ class World:
             on_chunk=self._on_chunk,
             on_trouble=lambda _, error: self.troubles.append(error),
             wants=lambda _: True,
-            reached=lambda copy: copy.fetch_offset >= 1_000_000,
+            reached=lambda copy: copy.read.next_offset >= 1_000_000,
         )
         self.feed._choose_active()
 

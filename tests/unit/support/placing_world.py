@@ -5,7 +5,8 @@ from __future__ import annotations
 from copy_specs import IDS
 from source_logs import record
 
-from airflow_provider_kafka_migration.copy.partition import OffsetLayout, PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.layout import OffsetLayout
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, ResumePoint
 from airflow_provider_kafka_migration.copy.transform import BatchTransformer
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -42,12 +43,12 @@ class World:
         self.maps.load(spec, 0)
         self.copy.resume(ResumePoint(0, 0, 0, 0))
         self.placer = OffsetLayout(job, self.maps)
-        self.decider = BatchTransformer(0, packs=not self.copy.fills_holes)
+        self.decider = BatchTransformer(0, packs=not self.copy.write.fills_holes)
 
     def place(self, *batches: list[int]) -> None:
         """Batches of records with these source offsets."""
         data = b"".join(encode_batch([record(offset) for offset in offsets]) for offsets in batches)
-        self.decider.packs = not self.copy.fills_holes
+        self.decider.packs = not self.copy.write.fills_holes
         self.placer.place(self.copy, list(self.decider.decide(read_batches(data)[0])))
 
     def runs(self) -> list[tuple[int, int]]:
