@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.copy import append as appending
 from airflow_provider_kafka_migration.copy import resume
-from airflow_provider_kafka_migration.copy.recovery import RecoveryPolicy
+from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.kafka import logs, produce
 from airflow_provider_kafka_migration.kafka.batches import api
@@ -61,7 +61,7 @@ def _without_sequence() -> None:
 
     appending.patched_header = patched  # type: ignore[assignment, attr-defined]
     resume.ResumeFinder._check_owner = lambda *_: None  # type: ignore[method-assign]
-    RecoveryPolicy._look_for_others = lambda *_: None  # type: ignore[method-assign]
+    TargetSink._find_other_writers = lambda *_: None  # type: ignore[method-assign]
 
 
 def _without_resume_check() -> None:

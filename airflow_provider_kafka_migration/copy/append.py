@@ -34,7 +34,8 @@ from airflow_provider_kafka_migration.copy.holes import (
     marker_errors,
     markers_are_refused,
 )
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Sent, Throttling
+from airflow_provider_kafka_migration.copy.limits import Throttling
+from airflow_provider_kafka_migration.copy.partition import Confirmed, CopyState, PartitionCopy, Sent, Trouble
 from airflow_provider_kafka_migration.copy.transform import Append, Hole
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, SliceExpired, Terminal, Transient, Where
@@ -82,15 +83,93 @@ class MarkerIdentity:
     producer_epoch: int
 
 
-class Appender:
+class TargetWriter:
+    """The connections of a lane's writer to the target, and what it has to report.
+
+    :param deadline: moment of the monotonic clock after which nothing is sent.
+    :param wake: ends the lane's wait when background work has ended. Thread-safe.
+    """
+
+    def __init__(self, target: Wire, deadline: float, wake: Callable[[], object]) -> None:
+        self._target = target
+        self._deadline = deadline
+        self._wake = wake
+        self._channels: dict[tuple[int, int], Channel] = {}
+        #: what has happened since the last poll
+        self._events: list[Confirmed | Trouble] = []
+        self.throttling = Throttling()
+
+    @property
+    def connections(self) -> list[BrokerConnection]:
+        """All open connections."""
+        return [channel.connection for channel in self._channels.values()]
+
+    def poll(self) -> list[Confirmed | Trouble]:
+        """Return what the target has confirmed since the last poll, and errors."""
+        events, self._events = self._events, []
+        return events
+
+    def _report(self, copy: PartitionCopy, error: MigrationError) -> None:
+        self._events.append(Trouble.of(copy, error))
+
+    def next_due(self, now: float) -> float:
+        """Return when to poll or to send next even if no answer comes before (monotonic clock)."""
+        if self._events:
+            return now
+        muted = [channel.muted_until for channel in self._channels.values() if channel.muted_until > now]
+        return min(muted, default=now + 1.0)
+
+    def _channel(self, broker_id: int, number: int) -> Channel:
+        """Return an open channel to a broker."""
+        key = (broker_id, number)
+        channel = self._channels.get(key)
+        if channel is None or channel.connection.closed:
+            connection = self._target.open_connection(broker_id)
+            connection.send_deadline = self._deadline
+            channel = Channel(broker_id, number, connection)
+            self._channels[key] = channel
+        return channel
+
+    def lose(self, connection: BrokerConnection, error: MigrationError) -> None:
+        """Drop a broken connection, if it is one of this writer."""
+        for channel in list(self._channels.values()):
+            if channel.connection is connection:
+                self._lose(channel, error)
+
+    def _lose(self, channel: Channel, error: MigrationError) -> None:
+        """Drop a channel: the outcome of everything that it carried is unknown."""
+        channel.connection.close()
+        if self._channels.get((channel.broker_id, channel.number)) is channel:
+            del self._channels[(channel.broker_id, channel.number)]
+        for copy in list(channel.copies):
+            self._report(copy, error)
+            self.detach(copy)
+
+    def detach(self, copy: PartitionCopy) -> None:
+        """Take a partition off its channels; the next attach looks up its leader again."""
+        raise NotImplementedError
+
+    def _check_deadline(self) -> None:
+        if clock.is_over(self._deadline):
+            raise SliceExpired(
+                "the slice has ended", next_step="none: the next slice continues from the target's log end"
+            )
+
+    def close(self) -> None:
+        """Close all connections; unanswered requests have an unknown outcome."""
+        for channel in self._channels.values():
+            channel.connection.close()
+        self._channels.clear()
+
+
+class Appender(TargetWriter):
     """The target side of a lane.
 
-    :param busy: a live view of the partitions that have something to send; :meth:`pump` reads it.
+    :param busy: a live view of the partitions that have something to send; :meth:`send` reads it.
     :param deadline: moment of the monotonic clock after which nothing is sent.
     :param transactional_id: of the lane: it fences the markers of the lane's former incarnations, and serves empty
         transactions where the migration may not write markers.
-    :param on_trouble: called with (copy, error): the partition must be reset or stopped.
-    :param on_confirmed: called with the partition when an append (passed) or a fill (None) was answered as expected.
+    :param wake: ends the lane's wait when a fill by empty transactions has ended. Thread-safe.
     """
 
     def __init__(
@@ -101,33 +180,20 @@ class Appender:
         busy: Collection[PartitionCopy],
         deadline: float,
         transactional_id: str,
-        on_trouble: Callable[[PartitionCopy, MigrationError], None],
-        on_confirmed: Callable[[PartitionCopy, Sent | None], None] | None = None,
+        wake: Callable[[], object],
     ) -> None:
-        self._target = target
+        super().__init__(target, deadline, wake)
         self._producers = producers
         self._busy = busy
-        self._deadline = deadline
         self._transactional_id = transactional_id
         self._identity: MarkerIdentity | None = None
-        self._on_trouble = on_trouble
-        self._on_confirmed = on_confirmed
-        self._channels: dict[tuple[int, int], Channel] = {}
         self._channel_of: dict[PartitionCopy, Channel] = {}
-        self.throttling = Throttling()
-        #: wakes the copier's loop when a fill by empty transactions has ended
-        self.wake: Callable[[], object] = lambda: None
         self._transactions: EmptyTransactions | None = None
         self._markers_refused = False
         #: why holes cannot be filled at all
         self._fill_error: Terminal | None = None
 
     # -- channels ----------------------------------------------------------------------------------------------------
-
-    @property
-    def channels(self) -> list[Channel]:
-        """All open channels."""
-        return list(self._channels.values())
 
     def attach(self, copies: Iterable[PartitionCopy]) -> None:
         """Give each partition a channel to its present leader."""
@@ -141,16 +207,6 @@ class Appender:
             channel.copies[copy] = None
             self._channel_of[copy] = channel
 
-    def _channel(self, broker_id: int, number: int) -> Channel:
-        key = (broker_id, number)
-        channel = self._channels.get(key)
-        if channel is None or channel.connection.closed:
-            connection = self._target.open_connection(broker_id)
-            connection.send_deadline = self._deadline
-            channel = Channel(broker_id, number, connection)
-            self._channels[key] = channel
-        return channel
-
     def detach(self, copy: PartitionCopy) -> None:
         """Take a partition off its channel; the next attach looks up its leader again."""
         channel = self._channel_of.pop(copy, None)
@@ -158,28 +214,19 @@ class Appender:
             channel.copies.pop(copy, None)
         self._target.forget_leaders([copy.target_key])
 
-    def lose(self, channel: Channel, error: MigrationError) -> None:
-        """Drop a broken connection: the outcome of everything that it carried is unknown."""
-        channel.connection.close()
-        if self._channels.get((channel.broker_id, channel.number)) is channel:
-            del self._channels[(channel.broker_id, channel.number)]
+    def _lose(self, channel: Channel, error: MigrationError) -> None:
         if channel.filling:
             # The broker may still write these markers, so later ones must fence them, and the log end needs a moment to
             # settle.
             self._identity = None
             for copy in channel.filling:
                 copy.write.settles_at = time.monotonic() + LOST_MARKERS_SECONDS
-        for copy in list(channel.copies):
-            self._on_trouble(copy, error)
-            self.detach(copy)
+        super()._lose(channel, error)
 
     def close(self) -> None:
-        """Close all connections; unanswered requests have an unknown outcome."""
         if self._transactions is not None:
             self._transactions.close()
-        for channel in self._channels.values():
-            channel.connection.close()
-        self._channels.clear()
+        super().close()
         self._channel_of.clear()
 
     # -- how holes are filled ----------------------------------------------------------------------------------------
@@ -199,7 +246,7 @@ class Appender:
             "since Kafka 3.8, or the brokers lack the api): holes are filled by empty transactions, which takes longer"
         )
         transactions = EmptyTransactions(
-            self._target.config, self._transactional_id, deadline=self._deadline, wake=lambda: self.wake()
+            self._target.config, self._transactional_id, deadline=self._deadline, wake=self._wake
         )
         try:
             transactions.begin()
@@ -221,15 +268,12 @@ class Appender:
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
-    def pump(self, now: float) -> None:
+    def send(self, now: float) -> None:
         """Send what can be sent now.
 
         :raises SliceExpired: the deadline has passed.
         """
-        if clock.is_over(self._deadline):
-            raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice continues from the target's log end"
-            )
+        self._check_deadline()
         if self._markers_refused:
             self._collect_fills()
         for channel, copies in self._waiting().items():
@@ -242,7 +286,7 @@ class Appender:
             except Transient as error:
                 if isinstance(error, SliceExpired):
                     raise
-                self.lose(channel, error)
+                self._lose(channel, error)
         if self._markers_refused:
             self._submit_fills(now)
 
@@ -314,7 +358,7 @@ class Appender:
             raise
         except MigrationError as error:
             for copy in ready:
-                self._on_trouble(copy, error)
+                self._report(copy, error)
             return
         counts: dict[TopicPartition, int] = {}
         sent: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
@@ -362,7 +406,7 @@ class Appender:
             if copy.incarnation != incarnation:
                 continue
             if filled.error is not None:
-                self._on_trouble(copy, filled.error)
+                self._report(copy, filled.error)
             else:
                 copy.figures.transaction_holes += max(filled.log_end_offset - copy.write.confirmed_offset, 0)
                 self._judge_fill(copy, filled.log_end_offset)
@@ -373,7 +417,7 @@ class Appender:
             if copy not in self._channel_of or not self._may_fill(copy) or self.is_settling(copy):
                 continue
             if self._fill_error is not None:
-                self._on_trouble(copy, self._fill_error)
+                self._report(copy, self._fill_error)
                 continue
             copy.write.note_hole(now)
             copy.write.filling = _offsets_to_fill(copy, MAX_OFFSETS_PER_FILL)
@@ -401,13 +445,12 @@ class Appender:
             if copy.incarnation != incarnation:
                 continue
             if item.error_code:
-                self._on_trouble(copy, self._append_error(copy, item))
+                self._report(copy, self._append_error(copy, item))
             elif item.base_offset != waiting.target_offset:
-                self._on_trouble(copy, unexpected_offset(copy, waiting, item.base_offset))
+                self._report(copy, unexpected_offset(copy, waiting, item.base_offset))
             else:
-                confirmed = copy.confirm_append()
-                if self._on_confirmed is not None:
-                    self._on_confirmed(copy, confirmed)
+                copy.confirm_append()
+                self._events.append(Confirmed(copy))
 
     def _append_error(self, copy: PartitionCopy, item: produce.ProducedPartition) -> MigrationError:
         what = "the broker refused the append" + (f" ({item.error_message})" if item.error_message else "")
@@ -446,7 +489,7 @@ class Appender:
                     self._markers_refused = True
                 if code:
                     where = Where(cluster="target", topic=topic.name, partition=item.partition_index)
-                    self._on_trouble(copy, marker_error(code, where))
+                    self._report(copy, marker_error(code, where))
                 else:
                     self._judge_fill(copy, item.offset)
 
@@ -456,14 +499,13 @@ class Appender:
             log_end_offset > copy.write.confirmed_offset + copy.write.filling
             or log_end_offset < copy.write.confirmed_offset
         ):
-            self._on_trouble(copy, unexpected_end(copy, log_end_offset))
+            self._report(copy, unexpected_end(copy, log_end_offset))
         elif log_end_offset == copy.write.confirmed_offset:
             where = Where(cluster="target", topic=copy.spec.target_topic, partition=copy.spec.partition)
-            self._on_trouble(copy, dropped(where))
+            self._report(copy, dropped(where))
         else:
             copy.confirm_fill(log_end_offset, time.monotonic())
-            if self._on_confirmed is not None:
-                self._on_confirmed(copy, None)
+            self._events.append(Confirmed(copy))
 
 
 _said_lock = threading.Lock()

@@ -1,157 +1,97 @@
-"""The loop of a lane: fetch, (archive,) decide, place, append. One thread, no state but the target's log.
+"""The loop of a lane: one thread that moves what is read to the end that the lane writes to.
 
-An error of one partition never stops the others: that partition is reset and resumes, or stops with a named error.
+    source -> (archive) -> transform -> layout -> writer     seed, tail, restore   (``TargetSink``)
+    source ->  archive                                       backup                (``ArchiveSink``)
+
+Every stage is polled and returns what has come since the last time; nothing calls back into the loop. A lane stores no
+position: the target's log, or the archive, determines where it continues. An error of one partition never stops the
+others: that partition is reset and resumes, or stops with a named error.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import selectors
-import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from airflow_provider_kafka_migration.copy.append import Appender
-from airflow_provider_kafka_migration.copy.archive import write_gap
-from airflow_provider_kafka_migration.copy.layout import OffsetLayout
+from airflow_provider_kafka_migration.copy.backup import ArchiveSink
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import (
     CopyState,
     PartitionCopy,
+    Read,
     ResumePoint,
-    Sent,
+    Trouble,
     fail_recreated,
 )
 from airflow_provider_kafka_migration.copy.read_ahead import ARCHIVE_BUFFER_BYTES, SourceReader
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.recovery import RecoveryPolicy
-from airflow_provider_kafka_migration.copy.resume import ResumeFinder
-from airflow_provider_kafka_migration.copy.transform import BatchTransformer, Chunk, CopyOp
-from airflow_provider_kafka_migration.copy.writers import Writers
+from airflow_provider_kafka_migration.copy.recovery import Sink as RecoverySink
+from airflow_provider_kafka_migration.copy.resume import Resumed
+from airflow_provider_kafka_migration.copy.target import TargetSink
+from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
-from airflow_provider_kafka_migration.errors import (
-    BrokerUnreachable,
-    MigrationError,
-    RecordTooLarge,
-    SliceExpired,
-    SourceGap,
-    Transient,
-    Where,
-)
-from airflow_provider_kafka_migration.kafka import clock
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, SliceExpired, Transient, Where
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.poller import SocketPoller
 from airflow_provider_kafka_migration.kafka.wire import Wire
-from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 from airflow_provider_kafka_migration.storage.base import ObjectStore
-
-# -- polling ----------------------------------------------------------------------------------------------------------
-#
-# Waits for the sockets of a copier: one selector for the connections of both clusters, and a wake-up for threads.
-
-
-class SocketPoller:
-    """A selector for a copier's sockets. Only :meth:`wake` is thread-safe."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-
-    def wake(self) -> None:
-        """End the other thread's wait. That thread may have stopped waiting already."""
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"\0")
-
-    def wait(
-        self,
-        connections: Iterable[BrokerConnection],
-        timeout_seconds: float,
-        on_broken: Callable[[BrokerConnection, BrokerUnreachable], None],
-    ) -> None:
-        """Wait until a socket is readable or writable and serve it; pass broken connections to ``on_broken``."""
-        self._register(connections)
-        for key, events in self._selector.select(timeout_seconds):
-            if key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_reader.recv(4096)
-                continue
-            connection: BrokerConnection = key.data
-            try:
-                if events & selectors.EVENT_WRITE and not connection.closed:
-                    connection.on_writable()
-                if events & selectors.EVENT_READ and not connection.closed:
-                    connection.on_readable()
-            except BrokerUnreachable as error:
-                on_broken(connection, error)
-
-    def _register(self, connections: Iterable[BrokerConnection]) -> None:
-        """Update the selector: add new sockets, remove closed ones, and watch for writes where data is waiting."""
-        wanted: dict[int, tuple[BrokerConnection | None, int]] = {
-            self._wake_reader.fileno(): (None, selectors.EVENT_READ)
-        }
-        for connection in connections:
-            descriptor = connection.fileno()
-            if descriptor >= 0:
-                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_write else 0)
-                wanted[descriptor] = (connection, events)
-        for key in list(self._selector.get_map().values()):
-            if key.fd not in wanted or wanted[key.fd][0] is not key.data:
-                self._selector.unregister(key.fd)
-        present = self._selector.get_map()
-        for fileno, (data, events) in wanted.items():
-            if fileno not in present:
-                self._selector.register(fileno, events, data)
-            elif present[fileno].events != events:
-                self._selector.modify(fileno, events, data)
-
-    def close(self) -> None:
-        """Close the selector and the wake-up sockets; connections are closed by their owners."""
-        self._selector.close()
-        self._wake_reader.close()
-        self._wake_writer.close()
-
-
-# -- lane -------------------------------------------------------------------------------------------------------------
-
 
 log = logging.getLogger(__name__)
 
-#: Limits for decided but unsent bytes, of one partition and of the lane; beyond them nothing more is read.
+#: Limit for decided but unsent bytes of one partition; beyond it nothing more of it is read.
 PARTITION_BUFFER_BYTES = 4 * 1024 * 1024
-LANE_BUFFER_BYTES = 48 * 1024 * 1024
-#: In this last part of a slice, the copier reads nothing more and only waits for confirmations.
-CLOSING_SECONDS = 0.5
 STOP_POLL_SECONDS = 0.5
 #: The lane drops the connection to a broker that leaves a request unanswered for this long; the affected partitions
 #: then look up their leaders again.
 STALLED_SECONDS = 10.0
 #: Log an open transaction that holds records back for this long.
 OPEN_TRANSACTION_SECONDS = 2.0
+#: Pause before the target's log is read again when its replicas are behind.
+_REPLICAS_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class SliceLimits:
-    """How long, and how fast, a copier may run.
+class Sink(RecoverySink, Protocol):
+    """The end that a lane writes to: :class:`TargetSink` or :class:`ArchiveSink`."""
 
-    :param deadline: a moment of the monotonic clock; nothing is sent after it. A ``Deadline`` counts time asleep.
-    :param until: maps a partition's copy to its exclusive source stop offset, or to None while there is none.
-    :param stop: polled periodically; True ends the slice early.
-    :param rate: returns the bytes per second that may be read now; 0 or None is unlimited. Without this function the
-        job's rate applies.
-    """
+    #: limit for what the lane may hold unsent, in addition to what is on its way to the archive
+    buffer_bytes: int
+    #: how long before the deadline the lane stops reading
+    closing_seconds: float
+    #: whether a request to stop waits until the sink is drained
+    drains_when_stopped: bool
 
-    deadline: float
-    until: Callable[[PartitionCopy], int | None]
-    stop: Callable[[], bool] = lambda: False
-    rate: Callable[[], int | None] | None = None
+    @property
+    def connections(self) -> Sequence[BrokerConnection]: ...
+    @property
+    def throttled_seconds(self) -> float: ...
+    @property
+    def pending_bytes(self) -> int: ...
+
+    def prepare(self, copies: Iterable[PartitionCopy]) -> None: ...
+    def is_settling(self, copy: PartitionCopy) -> bool: ...
+    def resume(self, copies: Sequence[PartitionCopy]) -> dict[PartitionCopy, Resumed]: ...
+    def begin(self, copy: PartitionCopy, point: ResumePoint) -> None: ...
+    def take(self, copy: PartitionCopy, chunk: Chunk) -> None: ...
+    def poll(self) -> list[Trouble]: ...
+    def send(self, now: float) -> None: ...
+    def next_due(self, now: float) -> float: ...
+    def settle_end(self, copy: PartitionCopy) -> None: ...
+    def is_drained(self, copies: Iterable[PartitionCopy]) -> bool: ...
+    def lose(self, connection: BrokerConnection, error: MigrationError) -> None: ...
+    def result(self, copy: PartitionCopy, *, done: bool) -> PartitionResult: ...
+    def close(self) -> None: ...
 
 
-class LaneCopier:
+class Lane:
     """Copies the partitions of a lane until all are done, the slice ends, or a stop is requested.
 
     :param source: None for a restore from segments alone.
+    :param target: None for a backup.
+    :param map_store: holds offset maps, gaps, and how far the source was read; of a backup it is the archive.
+    :param archive_store: holds the segments; None if the job does not go through an archive.
     """
 
     def __init__(
@@ -160,67 +100,47 @@ class LaneCopier:
         lane: CopyLane,
         *,
         source: Wire | None,
-        target: Wire,
+        target: Wire | None,
         map_store: ObjectStore,
         archive_store: ObjectStore | None,
         limits: SliceLimits,
     ) -> None:
         self._job = job
-        self._limits = limits
         self._lane = lane
+        self._limits = limits
         self._source_wire = source
-        self._gap_store = map_store
         self.copies = [PartitionCopy(spec, lane.lane) for spec in lane.partitions]
-        self._deciders: dict[PartitionCopy, BatchTransformer] = {}
-        #: partitions with something to send, and those whose log end must be read: kept separately because a lane may
-        #: have thousands of others, which must not add cost to each round
-        self._busy: dict[PartitionCopy, None] = {}
-        self._resuming: dict[PartitionCopy, None] = dict.fromkeys(self.copies)
-        self._maps = LaneMaps(map_store, job.migration_id, self._check_deadline)
-        self._placer = OffsetLayout(job, self._maps)
-        append = Appender(
-            target,
-            job.producers,
-            busy=self._busy,
-            deadline=limits.deadline,
-            transactional_id=lane.transactional_id,
-            on_trouble=self._on_trouble,
-            on_confirmed=self._on_confirmed,
-        )
-        self._appender = Writers(
-            job,
-            target,
-            append,
-            map_store,
-            deadline=limits.deadline,
-            on_trouble=self._on_trouble,
-            on_confirmed=self._on_confirmed,
-        )
-        self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=self._check_deadline)
-        self._feed = SourceReader(
-            job,
-            source,
-            archive_store,
-            copies=self.copies,
-            on_chunk=self._on_chunk,
-            on_trouble=self._on_trouble,
-            wants=self._wants,
-            reached=self._is_read,
-            rate=limits.rate,
-            watch=self._watch,
-        )
-        self._troubles = RecoveryPolicy(
-            job, target, self._appender, self._feed, resuming=self._resuming, on_gap=self._record_gap
-        )
-        self._resumer = ResumeFinder(job, source, target, archive=self._feed.archive_reader)
-        self._buffered_bytes = 0
-        self._buffer_limit_bytes = LANE_BUFFER_BYTES + (ARCHIVE_BUFFER_BYTES if job.via == "s3" else 0)
         self._poller = SocketPoller()
-        self._feed.wake = self._poller.wake
-        self._appender.set_wake(self._poller.wake)
-        self._asked_to_stop = False
-        self._next_look = 0.0
+        self._watch = ReadWatch(job, lane.lane, map_store, self.copies, check=limits.check)
+        self.source = SourceReader(
+            job, source, archive_store, copies=self.copies, limits=limits, wake=self._poller.wake, watch=self._watch
+        )
+        self.sink = self._open_sink(target, map_store, archive_store)
+        #: partitions whose position must be found: kept separately because a lane may have thousands of others
+        self._resuming: dict[PartitionCopy, None] = dict.fromkeys(self.copies)
+        self.recovery = RecoveryPolicy(
+            job, self.source, self.sink, limits=limits, resuming=self._resuming, gap_store=map_store
+        )
+        self._buffer_limit_bytes = self.sink.buffer_bytes + (ARCHIVE_BUFFER_BYTES if job.via == "s3" else 0)
+        self._buffered_bytes = 0
+        self._is_stopping = False
+        self._next_check = 0.0
         self._unsettled: PartitionCopy | None = None
+
+    def _open_sink(self, target: Wire | None, map_store: ObjectStore, archive_store: ObjectStore | None) -> Sink:
+        if target is None:
+            assert archive_store is not None
+            return ArchiveSink(self._job, archive_store, self.source, self._limits)
+        return TargetSink(
+            self._job,
+            self._lane,
+            target,
+            source=self._source_wire,
+            map_store=map_store,
+            archive=self.source.archive_reader,
+            limits=self._limits,
+            wake=self._poller.wake,
+        )
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -229,8 +149,7 @@ class LaneCopier:
         try:
             if self._source_wire is not None:
                 self._watch.load()
-            if any(copy.write.fills_holes for copy in self.copies):
-                self._appender.prepare()
+            self.sink.prepare(self.copies)
             self._loop()
         except SliceExpired:
             log.debug("lane %s: the slice has ended", self._lane.lane)
@@ -238,111 +157,122 @@ class LaneCopier:
             self.close()
         if self._source_wire is not None:
             self._watch.save()
-        self._troubles.close()
-        results = [copy.result(done=self._is_done(copy)) for copy in self.copies]
+        # What the loop has not looked at any more: an error that takes a whole slice to occur must not be lost.
+        self._note([item for item in self.source.poll() if isinstance(item, Trouble)])
+        self._note(self.sink.poll())
+        self.recovery.close()
+        results = [self.sink.result(copy, done=self._is_done(copy)) for copy in self.copies]
         throttled = {
-            "source_throttled_seconds": round(self._feed.throttled_seconds, 3),
-            "target_throttled_seconds": round(self._appender.throttled_seconds, 3),
+            "source_throttled_seconds": round(self.source.throttled_seconds, 3),
+            "target_throttled_seconds": round(self.sink.throttled_seconds, 3),
         }
         return [results[0].model_copy(update=throttled), *results[1:]] if results else []
 
     def _loop(self) -> None:
-        while True:
+        while not self._limits.is_over and not self._all_are_settled():
             now = time.monotonic()
-            if clock.is_over(self._limits.deadline) or self._all_are_settled():
-                return
-            self._look_around(now)
-            if self._asked_to_stop:
+            self._check_around(now)
+            is_closing = self._is_stopping or self._limits.ends_within(self.sink.closing_seconds)
+            if is_closing and self._may_end():
                 return
             self._resume_due(now)
-            self._troubles.settle()
-            self._forget_idle_ones()
-            self._buffered_bytes = sum(copy.write.pending_bytes for copy in self._busy) + self._feed.reading_bytes
-            closing = now >= self._limits.deadline - CLOSING_SECONDS
-            if closing and all(copy.write.is_idle for copy in self.copies):
-                return
-            if not closing:
-                self._feed.pump(now)
-            self._appender.pump(time.monotonic())
-            self._troubles.settle()
-            self._wait(self._pause(now))
+            for item in self.source.poll():
+                self._take(item)
+            self._note(self.sink.poll())
+            self.recovery.settle()
+            if not is_closing:
+                self._buffered_bytes = self.sink.pending_bytes + self.source.reading_bytes
+                self.source.fetch_more(now, self._has_room)
+            self.sink.send(time.monotonic())
+            self._poller.wait(self._connections(), self._pause(now), self._lose)
 
-    def _forget_idle_ones(self) -> None:
-        for copy in [copy for copy in self._busy if not copy.write.pending]:
-            del self._busy[copy]
-
-    def _look_around(self, now: float) -> None:
-        """Check periodically for a stop request, lasting open transactions and brokers that do not answer."""
-        if now < self._next_look:
+    def _take(self, item: Read | Trouble) -> None:
+        """Hand a chunk, which is durable in every place that the job requires, to the sink."""
+        if isinstance(item, Trouble):
+            self.recovery.note(item)
             return
-        self._next_look = now + STOP_POLL_SECONDS
-        self._asked_to_stop = self._limits.stop()
+        copy, chunk = item.copy, item.chunk
+        if self._source_wire is None:
+            # A restore knows the source only as it was when the segment was written.
+            copy.read.last_stable_offset = max(copy.read.last_stable_offset, chunk.last_stable_offset)
+        if item.is_stale or copy.stopping is not None or copy.state is not CopyState.RUNNING:
+            return
+        try:
+            self.sink.take(copy, chunk)
+        except MigrationError as error:
+            self.recovery.note(Trouble.of(copy, error))
+
+    def _note(self, troubles: Iterable[Trouble]) -> None:
+        for trouble in troubles:
+            self.recovery.note(trouble)
+
+    def _has_room(self, copy: PartitionCopy) -> bool:
+        return (
+            copy.state is CopyState.RUNNING
+            and copy.stopping is None
+            and not self._limits.is_read(copy)
+            and copy.write.pending_bytes < PARTITION_BUFFER_BYTES
+            and self._buffered_bytes < self._buffer_limit_bytes
+        )
+
+    def _may_end(self) -> bool:
+        """Return whether a lane that reads nothing more has nothing left to wait for."""
+        if self._is_stopping and not self.sink.drains_when_stopped:
+            return True
+        return self.sink.is_drained(self.copies)
+
+    def _pause(self, now: float) -> float:
+        due = [copy.due_at for copy in self._still_resuming()]
+        due += [self._limits.deadline, now + STOP_POLL_SECONDS, self.sink.next_due(now), self.source.next_due(now)]
+        return max(0.0, min(due) - now)
+
+    def _connections(self) -> list[BrokerConnection]:
+        return [*self.sink.connections, *self.source.connections]
+
+    def _lose(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
+        self.sink.lose(connection, error)
+        self.source.lose(connection, error)
+
+    def close(self) -> None:
+        """Close all sockets; unanswered requests have an unknown outcome."""
+        self.source.close()
+        self.sink.close()
+        self._poller.close()
+
+    # -- now and then ------------------------------------------------------------------------------------------------
+
+    def _check_around(self, now: float) -> None:
+        """Check periodically for a stop request, lasting open transactions and brokers that do not answer."""
+        if now < self._next_check:
+            return
+        self._next_check = now + STOP_POLL_SECONDS
+        self._is_stopping = self._is_stopping or self._limits.stop()
         for copy in self.copies:
-            self._look_for_open_transactions(copy, now)
+            self._check_open_transactions(copy, now)
         for connection in self._connections():
             if connection.waiting_seconds(now) > STALLED_SECONDS:
-                self._on_broken(connection, connection.no_answer())
+                self._lose(connection, connection.no_answer())
 
-    def _look_for_open_transactions(self, copy: PartitionCopy, now: float) -> None:
+    def _check_open_transactions(self, copy: PartitionCopy, now: float) -> None:
         """Log once when, for a while, only an open transaction keeps the copier from reading on."""
-        if not copy.read.held_back or copy.read.next_offset < copy.read.last_stable_offset or self._is_read(copy):
-            copy.read.held_since = None
+        read = copy.read
+        if not read.held_back or read.next_offset < read.last_stable_offset or self._limits.is_read(copy):
+            read.held_since = None
             return
-        if copy.read.held_since is None:
-            copy.read.held_since = now
-        elif 0 < now - copy.read.held_since >= OPEN_TRANSACTION_SECONDS:
-            copy.read.held_since = float("inf")
+        if read.held_since is None:
+            read.held_since = now
+        elif 0 < now - read.held_since >= OPEN_TRANSACTION_SECONDS:
+            read.held_since = float("inf")
             log.warning(
                 "%s-%s: an open transaction on the source holds back %s records (last stable offset %s, "
                 "high watermark %s)",
                 *copy.key,
-                copy.read.held_back,
-                copy.read.last_stable_offset,
-                copy.read.high_watermark,
-            )
-
-    def _pause(self, now: float) -> float:
-        due = [copy.due_at - now for copy in self._still_resuming()]
-        due.append(self._limits.deadline - now)
-        due.append(STOP_POLL_SECONDS)
-        due.append(self._appender.next_due(now) - now)
-        due.append(self._feed.next_due(now) - now)
-        muted = [channel.muted_until - now for channel in self._appender.channels if channel.muted_until > now]
-        return max(0.0, min(due + muted))
-
-    def _connections(self) -> list[BrokerConnection]:
-        channels = [channel.connection for channel in self._appender.channels]
-        return channels + [reader.connection for reader in self._feed.readers]
-
-    def _wait(self, timeout_seconds: float) -> None:
-        self._poller.wait(self._connections(), timeout_seconds, self._on_broken)
-        self._feed.collect()
-
-    def _on_broken(self, connection: BrokerConnection, error: BrokerUnreachable) -> None:
-        for channel in self._appender.channels:
-            if channel.connection is connection:
-                self._appender.lose(channel, error)
-        for reader in self._feed.readers:
-            if reader.connection is connection:
-                self._feed.lose(reader, error)
-
-    def close(self) -> None:
-        """Close all sockets; unanswered requests have an unknown outcome."""
-        self._feed.close()
-        self._appender.close()
-        self._poller.close()
-
-    def _check_deadline(self) -> None:
-        if clock.is_over(self._limits.deadline):
-            raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice continues from the target's log end"
+                read.held_back,
+                read.last_stable_offset,
+                read.high_watermark,
             )
 
     # -- progress of a partition -------------------------------------------------------------------------------------
-
-    def _is_read(self, copy: PartitionCopy) -> bool:
-        until = self._limits.until(copy)
-        return until is not None and copy.read.next_offset >= until
 
     def _is_done(self, copy: PartitionCopy) -> bool:
         return self._is_copied(copy) and not (copy.write.fills_holes and copy.write.excess_markers > 0)
@@ -350,12 +280,9 @@ class LaneCopier:
     def _is_copied(self, copy: PartitionCopy) -> bool:
         """Whether everything up to the stop offset is decided, and confirmed by the target."""
         until = self._limits.until(copy)
-        return (
-            until is not None
-            and copy.state is CopyState.RUNNING
-            and copy.write.is_idle
-            and copy.write.source_offset >= until
-        )
+        if until is None or copy.state is not CopyState.RUNNING:
+            return False
+        return copy.write.is_idle and copy.write.source_offset >= until
 
     def _all_are_settled(self) -> bool:
         """Whether every partition is done or failed.
@@ -370,136 +297,57 @@ class LaneCopier:
     def _is_settled(self, copy: PartitionCopy) -> bool:
         if self._is_copied(copy) and not self._is_done(copy):
             try:
-                self._placer.settle_end(copy)
+                self.sink.settle_end(copy)
             except MigrationError as error:
-                self._on_trouble(copy, error)
+                self.recovery.note(Trouble.of(copy, error))
         return copy.state is CopyState.FAILED or self._is_done(copy)
-
-    def _wants(self, copy: PartitionCopy) -> bool:
-        return (
-            copy.state is CopyState.RUNNING
-            and copy.stopping is None
-            and not self._is_read(copy)
-            and copy.write.pending_bytes < PARTITION_BUFFER_BYTES
-            and self._buffered_bytes < self._buffer_limit_bytes
-        )
 
     # -- resume ------------------------------------------------------------------------------------------------------
 
     def _still_resuming(self) -> list[PartitionCopy]:
         for copy in [copy for copy in self._resuming if copy.state is not CopyState.RESUMING]:
             del self._resuming[copy]
-        return [copy for copy in self._resuming if not self._appender.is_settling(copy)]
+        return [copy for copy in self._resuming if not self.sink.is_settling(copy)]
 
     def _resume_due(self, now: float) -> None:
         due = [copy for copy in self._still_resuming() if copy.due_at <= now]
         if not due:
             return
-        found: dict[PartitionCopy, ResumePoint | MigrationError | None]
+        found: dict[PartitionCopy, Resumed]
         try:
             self._check_topic_ids(due)
             due = [copy for copy in due if copy.state is CopyState.RESUMING and copy.due_at <= now]
-            found = self._appender.resume(due, self._resumer, self._maps) if due else {}
+            found = self.sink.resume(due) if due else {}
         except Transient as error:
             found = dict.fromkeys(due, error)
         for copy, point in found.items():
             if point is None:
                 # The replicas are behind. That is not an error; the log is read again soon.
-                copy.resume_at = now + 0.05
-                self._troubles.is_patient(
+                copy.resume_at = now + _REPLICAS_SECONDS
+                self.recovery.is_patient(
                     copy, Transient("the target's replicas are not catching up", where=self._where(copy))
                 )
             elif isinstance(point, ResumePoint):
-                self._start(copy, point)
+                self._begin(copy, point)
             else:
-                self._on_trouble(copy, point)
+                self.recovery.note(Trouble.of(copy, point))
 
-    def _start(self, copy: PartitionCopy, point: ResumePoint) -> None:
+    def _begin(self, copy: PartitionCopy, point: ResumePoint) -> None:
         try:
-            copy.resume(point)
-            self._appender.attach([copy])
-            self._feed.attach([copy])
+            self.sink.begin(copy, point)
+            self.source.attach([copy])
         except MigrationError as error:
-            self._on_trouble(copy, error)
-            return
-        if copy.figures.went_back and copy.figures.went_back[-1][1] == point.target_end_offset:
-            log.warning(
-                "%s-%s: the target's log end went back from %s to %s (unclean election?); copying again from the "
-                "source",
-                *copy.key,
-                *copy.figures.went_back[-1],
-            )
-        self._deciders[copy] = BatchTransformer(
-            point.source_offset,
-            self._job.timestamps,
-            copy.spec.max_batch_bytes,
-            split_bytes=self._troubles.split_bytes(copy),
-            where=Where(migration_id=self._job.migration_id, topic=copy.spec.topic, partition=copy.spec.partition),
-        )
+            self.recovery.note(Trouble.of(copy, error))
 
     def _check_topic_ids(self, copies: Sequence[PartitionCopy]) -> None:
         """Fail partitions whose topic was deleted and recreated: it is another topic, whatever its offsets are."""
         if self._source_wire is None:
             return
         for copy, error in fail_recreated(self._source_wire, copies, self._where).items():
-            self._on_trouble(copy, error)
+            self.recovery.note(Trouble.of(copy, error))
             # settle() handles the noted error before the next check. Until then nothing may look up leaders of a topic
             # that does not exist.
             copy.resume_at = float("inf")
-
-    # -- chunks ------------------------------------------------------------------------------------------------------
-
-    def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        """Decide a chunk that is durable in every place that the job requires."""
-        if self._source_wire is None:
-            # A restore knows the source only as it was when the segment was written.
-            copy.read.last_stable_offset = max(copy.read.last_stable_offset, chunk.last_stable_offset)
-        if copy.stopping is not None or copy.state is not CopyState.RUNNING:
-            return
-        try:
-            steps: list[CopyOp] = []
-            # Once a partition leaves out its holes, it does so for as long as this decider lives.
-            self._deciders[copy].packs = not copy.write.fills_holes
-            try:
-                # Steps decided before a record that is too large stay in the list.
-                steps.extend(self._deciders[copy].decide_chunk(chunk))
-            except RecordTooLarge as error:
-                copy.stopping = error
-            self._busy[copy] = None
-            self._placer.place(copy, steps)
-            self._stop_when_idle(copy)
-        except MigrationError as error:
-            self._on_trouble(copy, error)
-
-    def _record_gap(self, copy: PartitionCopy, error: SourceGap) -> None:
-        """Record a gap when retention was faster than the copy and the policy is to continue.
-
-        The gap becomes a hole that results and evidence name.
-        """
-        log_start_offset = int(error.details["log_start_offset"])
-        gap = (copy.read.next_offset, self._feed.gap_until(copy, log_start_offset))
-        # A copier that wakes up late must not mark as a gap what others may have read before it was deleted.
-        self._check_deadline()
-        if copy.is_fresh:
-            copy.read.start_offset = gap[1]
-        else:
-            # Written ahead: a copier that resumes behind the gap can no longer see it.
-            write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
-            copy.figures.gaps.append(gap)
-        self._feed.pass_gap(copy, gap[1], log_start_offset)
-
-    def _on_confirmed(self, copy: PartitionCopy, _sent: Sent | None) -> None:
-        if self._troubles.relax(copy) and copy in self._deciders:
-            self._deciders[copy].split_bytes = self._troubles.split_bytes(copy)
-        self._stop_when_idle(copy)
-
-    def _stop_when_idle(self, copy: PartitionCopy) -> None:
-        """Stop a failed partition once everything decided before the error is sent, so that nothing overtakes it."""
-        if copy.stopping is not None and copy.write.is_idle:
-            self._on_trouble(copy, copy.stopping)
-
-    def _on_trouble(self, copy: PartitionCopy, error: MigrationError) -> None:
-        self._troubles.note(copy, error)
 
     def _where(self, copy: PartitionCopy) -> Where:
         return Where(

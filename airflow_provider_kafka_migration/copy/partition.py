@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from airflow_provider_kafka_migration.copy.transform import Append, CopyOp, Hole
+from airflow_provider_kafka_migration.copy.transform import Append, Chunk, CopyOp, Hole
 from airflow_provider_kafka_migration.documents.copy import CopyPartition, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
@@ -478,31 +478,49 @@ class PartitionCopy:
         return -1 if records < 0 else self.write.confirmed_offset - self.spec.target_start_offset - records
 
 
-# -- throttling -------------------------------------------------------------------------------------------------------
-#
-# For how long brokers' quotas have delayed a lane.
+# -- what a lane's stages return -------------------------------------------------------------------------------------
 
 
-class Throttling:
-    """Adds up throttle times, which overlap: each answer gives how long its connection is muted from now on.
+class Read(NamedTuple):
+    """A chunk that was read of a partition. It is stale once the partition was reset."""
 
-    :ivar seconds: the time in which at least one connection was muted.
-    """
+    copy: PartitionCopy
+    incarnation: int
+    chunk: Chunk
 
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._until = 0.0
+    @classmethod
+    def of(cls, copy: PartitionCopy, chunk: Chunk) -> Read:
+        """Describe a chunk of the present incarnation."""
+        return cls(copy, copy.incarnation, chunk)
 
-    def note(self, throttle_time_ms: int, now: float) -> float:
-        """Add an answer's throttle time.
+    @property
+    def is_stale(self) -> bool:
+        """Whether the partition was reset after the chunk was read."""
+        return self.incarnation != self.copy.incarnation
 
-        :param now: the present time of the monotonic clock.
-        :returns: when the answer's connection may send again.
-        """
-        until = now + throttle_time_ms / 1000
-        self.seconds += max(0.0, until - max(now, self._until))
-        self._until = max(self._until, until)
-        return until
+
+class Trouble(NamedTuple):
+    """An error of a partition, which must be reset or stopped. It is stale once the partition was reset."""
+
+    copy: PartitionCopy
+    incarnation: int
+    error: MigrationError
+
+    @classmethod
+    def of(cls, copy: PartitionCopy, error: MigrationError) -> Trouble:
+        """Describe an error of the present incarnation."""
+        return cls(copy, copy.incarnation, error)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the partition was reset or stopped after the error."""
+        return self.incarnation != self.copy.incarnation or self.copy.state is CopyState.FAILED
+
+
+class Confirmed(NamedTuple):
+    """The target has accepted an append, a fill or a transaction of a partition."""
+
+    copy: PartitionCopy
 
 
 # -- topic ids --------------------------------------------------------------------------------------------------------

@@ -13,14 +13,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Read, Trouble
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.resume import ReadChunk, chunks_of_archive
-from airflow_provider_kafka_migration.copy.source import PARTITION_FETCH_BYTES, KafkaSource, Reader, last_epoch
+from airflow_provider_kafka_migration.copy.source import PARTITION_FETCH_BYTES, KafkaSource, last_epoch
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import MigrationError, StorageUnavailable, Terminal, Where
 from airflow_provider_kafka_migration.kafka.batches.api import read_batches
+from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.fetch import Aborted
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -35,9 +37,6 @@ PUTS_PER_PARTITION = 2
 _LEAST_SEGMENT_BYTES = 4 * 1024 * 1024
 #: Pauses before a restore looks for more segments of a partition: each is twice the last if nothing new came.
 _FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS = 0.1, 3.2
-
-OnChunk = Callable[[PartitionCopy, Chunk], None]
-OnTrouble = Callable[[PartitionCopy, MigrationError], None]
 
 
 @dataclass
@@ -81,12 +80,9 @@ class _Gathered:
 
 
 class SourceReader:
-    """Passes chunks to a lane's copier, for one partition after the other or for several concurrently.
+    """Reads a lane's partitions, one after the other or several concurrently.
 
-    :param on_chunk: called with chunks in offset order, durable in every place that the job requires.
-    :param wants: returns whether a partition has room for more.
-    :param reached: returns whether a partition is read up to its stop offset.
-    :param rate: returns the bytes per second that may be read now; without it, the job's rate applies.
+    :param wake: ends the lane's wait when a background put or get has ended. Thread-safe.
     :param watch: notified of each answer of the source.
     """
 
@@ -97,22 +93,19 @@ class SourceReader:
         archive_store: ObjectStore | None,
         *,
         copies: Sequence[PartitionCopy],
-        on_chunk: OnChunk,
-        on_trouble: OnTrouble,
-        wants: Callable[[PartitionCopy], bool],
-        reached: Callable[[PartitionCopy], bool],
-        rate: Callable[[], int | None] | None = None,
+        limits: SliceLimits,
+        wake: Callable[[], object],
         watch: ReadWatch | None = None,
     ) -> None:
         self._job = job
-        self._rate = rate or (lambda: job.max_bytes_per_second)
+        self._limits = limits
+        self._rate = limits.rate or (lambda: job.max_bytes_per_second)
         #: the rate when the next read was postponed
         self._rate_before: int | None = None
         self._copies = sorted(copies, key=lambda copy: copy.key)
-        self._on_chunk = on_chunk
-        self._on_trouble = on_trouble
-        self._wants_room = wants
-        self._reached = reached
+        #: what was read since the last poll and is durable, and errors
+        self._ready: list[Read | Trouble] = []
+        self._wake = wake
         self._archive = archive_store if job.via == "s3" else None
         # A segment has room for at least two fetches; otherwise each fetch would become a segment, however small.
         self._fetch_bytes = min(PARTITION_FETCH_BYTES, job.segment_max_bytes // 2)
@@ -120,9 +113,6 @@ class SourceReader:
         if source is not None:
             self._kafka = KafkaSource(
                 source,
-                on_chunk=self._on_read,
-                on_trouble=on_trouble,
-                wants=self._wants,
                 partition_fetch_bytes=self._fetch_bytes,
                 watch=watch,
             )
@@ -139,8 +129,6 @@ class SourceReader:
         self._active: frozenset[PartitionCopy] = frozenset()
         #: partitions that may have something left to read, so that finished ones are not checked all the time
         self._unread: dict[PartitionCopy, None] = dict.fromkeys(copies)
-        #: wakes the copier's loop when a background put or get has ended
-        self.wake: Callable[[], object] = lambda: None
 
     @property
     def _is_backup(self) -> bool:
@@ -148,9 +136,26 @@ class SourceReader:
         return self._job.name == "backup"
 
     @property
-    def readers(self) -> list[Reader]:
+    def connections(self) -> list[BrokerConnection]:
         """Open connections to source leaders."""
-        return [] if self._kafka is None else self._kafka.readers
+        return [] if self._kafka is None else self._kafka.connections
+
+    def poll(self) -> list[Read | Trouble]:
+        """Return what was read since the last poll, durable in every place that the job requires, and errors.
+
+        The chunks of a partition come in offset order.
+        """
+        self._collect()
+        for item in self._kafka.poll() if self._kafka is not None else ():
+            if isinstance(item, Trouble):
+                self._ready.append(item)
+            elif not item.is_stale:
+                self.take(item.copy, item.chunk)
+        ready, self._ready = self._ready, []
+        return ready
+
+    def _report(self, copy: PartitionCopy, error: MigrationError) -> None:
+        self._ready.append(Trouble.of(copy, error))
 
     @property
     def throttled_seconds(self) -> float:
@@ -163,19 +168,24 @@ class SourceReader:
         return sum(copy.read.undecided_bytes for copy in self._gathered.keys() | self._working.keys())
 
     def next_due(self, now: float) -> float:
-        """Return when to read next even if no answer comes before (monotonic clock)."""
+        """Return when to poll or to fetch next even if nothing comes before (monotonic clock)."""
+        if self._ready:
+            return now
+        due = [now + _LONGEST_LOOK_SECONDS if self._kafka is None else self._kafka.next_due(now)]
         if self._read_again_at > now:
-            return self._read_again_at
-        return now + _LONGEST_LOOK_SECONDS if self._kafka is None else self._kafka.next_due(now)
+            due = [self._read_again_at]
+        if self._is_backup:
+            due.append(now + self.due_seconds(now))
+        return min(due)
 
     def archive_reader(self, copy: PartitionCopy) -> ReadChunk | None:
         """Return a reader of what the archive has of a partition; None without an archive."""
         return None if self._archive is None else chunks_of_archive(self._index(copy))
 
-    def lose(self, reader: Reader, error: MigrationError) -> None:
-        """Drop a broken connection to a source leader."""
-        assert self._kafka is not None
-        self._kafka.lose(reader, error)
+    def lose(self, connection: BrokerConnection, error: MigrationError) -> None:
+        """Drop a broken connection, if it is one to a source leader."""
+        if self._kafka is not None:
+            self._kafka.lose(connection, error)
 
     def attach(self, copies: Iterable[PartitionCopy]) -> None:
         """Begin to read partitions at their ``fetch_offset``."""
@@ -203,12 +213,11 @@ class SourceReader:
 
     # -- which partitions --------------------------------------------------------------------------------------------
 
-    def _wants(self, copy: PartitionCopy) -> bool:
+    def _may_fetch(self, copy: PartitionCopy) -> bool:
         return (
             self._is_active(copy)
             and copy not in self._from_archive
             and len(self._working.get(copy, ())) < PUTS_PER_PARTITION
-            and self._wants_room(copy)
         )
 
     def _is_active(self, copy: PartitionCopy) -> bool:
@@ -227,7 +236,7 @@ class SourceReader:
             if len(chosen) >= self._job.max_concurrent_partitions:
                 break
             if copy.state is CopyState.RUNNING:
-                (done if self._reached(copy) else chosen).append(copy)
+                (done if self._limits.is_read(copy) else chosen).append(copy)
         for copy in done:
             del self._unread[copy]
         self._active = frozenset(chosen)
@@ -248,8 +257,8 @@ class SourceReader:
         waits = [gathered.began_at + self._job.segment_linger_seconds - now for gathered in self._gathered.values()]
         return max(min(waits, default=60.0), 0.02)
 
-    def pump(self, now: float) -> None:
-        """Read more where there is room for it."""
+    def fetch_more(self, now: float, has_room: Callable[[PartitionCopy], bool]) -> None:
+        """Read more of the partitions that have room for it."""
         self._choose_active()
         if self._is_held_back(now):
             return
@@ -260,10 +269,10 @@ class SourceReader:
             if self._is_active(copy) and copy not in self._working and now >= self._look_again.get(copy, (0.0,))[0]
         ]
         for copy in sorted(due, key=lambda item: item.key):
-            if self._wants_room(copy):
+            if has_room(copy):
                 self._look_into_archive(copy)
         if self._kafka is not None:
-            self._kafka.pump(now)
+            self._kafka.fetch_more(now, lambda copy: self._may_fetch(copy) and has_room(copy))
         self._put_leftovers()
 
     def _throttle(self, size_bytes: int) -> None:
@@ -280,18 +289,17 @@ class SourceReader:
 
     # -- through the archive -----------------------------------------------------------------------------------------
 
-    def _on_read(self, copy: PartitionCopy, chunk: Chunk) -> None:
+    def take(self, copy: PartitionCopy, chunk: Chunk) -> None:
         """Take a chunk from the source cluster."""
         self._throttle(chunk.source_bytes)
-        if self._archive is None:
-            copy.read.next_offset = chunk.until_offset
-            self._on_chunk(copy, chunk)
-            return
-        self.gather(copy, chunk)
-
-    def gather(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        """Take a chunk for the archive; it is passed on when it is durable."""
         copy.read.next_offset = chunk.until_offset
+        if self._archive is None:
+            self._ready.append(Read.of(copy, chunk))
+        else:
+            self._gather(copy, chunk)
+
+    def _gather(self, copy: PartitionCopy, chunk: Chunk) -> None:
+        """Keep a chunk for the archive; it is passed on when it is durable."""
         gathered = self._gathered.get(copy)
         if gathered is not None and gathered.size_bytes + len(chunk.batches) > self._segment_bytes():
             self._put(copy, gathered)
@@ -328,13 +336,17 @@ class SourceReader:
         """Switch to the archive if it has what the source has deleted at the position; return whether it has.
 
         The archive is read after what is gathered. A put that a reset has left behind may have ended since the archive
-        was last checked.
+        was last checked. A backup is reset: it continues where its archive ends.
         """
-        if self._archive is None or self._is_backup:
+        if self._archive is None:
             return False
         index = self._new_index(copy)
         if index.until_offset(copy.read.next_offset) <= copy.read.next_offset:
             return False
+        if self._is_backup:
+            copy.reset(resume_at=time.monotonic())
+            self.reset(copy)
+            return True
         if copy in self._gathered:
             self._put(copy, self._gathered[copy])
         if self._kafka is not None:
@@ -366,12 +378,12 @@ class SourceReader:
             log_start_offset=log_start_offset, origin="kafka",
         )  # fmt: skip
         if self._archive is None:
-            self._on_read(copy, gap)
+            self.take(copy, gap)
             return
         # A separate segment, which distinguishes "deleted before it was read" from "the source had no records there".
         if copy in self._gathered:
             self._put(copy, self._gathered[copy])
-        self.gather(copy, gap)
+        self.take(copy, gap)
         self._put(copy, self._gathered[copy])
 
     def _segment_bytes(self) -> int:
@@ -389,7 +401,7 @@ class SourceReader:
             # Chunks of a partition that is read up to its end wait for the put before them, and grow meanwhile.
             # What a following backup archives must be readable soon, even if the backup never reaches the end.
             is_due = copy.read.next_offset >= copy.read.last_stable_offset or self._job.segment_linger_seconds > 0
-            at_end = self._reached(copy) or (is_due and gathered.began_at <= lingered)
+            at_end = self._limits.is_read(copy) or (is_due and gathered.began_at <= lingered)
             if gathered.size_bytes + self._fetch_bytes > limit or (at_end and copy not in self._working):
                 self._put(copy, gathered)
         if total > ARCHIVE_BUFFER_BYTES and self._gathered:
@@ -441,11 +453,11 @@ class SourceReader:
 
     def _wake_up(self, _future: Future[Chunk | None]) -> None:
         try:
-            self.wake()
+            self._wake()
         except OSError:
             return  # the copier's slice has ended, so nothing waits
 
-    def collect(self) -> None:
+    def _collect(self) -> None:
         """Process what background puts and gets have brought."""
         for copy, waiting in list(self._working.items()):
             while waiting and waiting[0][1].done():
@@ -462,7 +474,7 @@ class SourceReader:
         try:
             chunk = future.result()
         except MigrationError as error:
-            self._on_trouble(copy, error)
+            self._report(copy, error)
             return False
         if chunk is None:
             self._archive_exhausted(copy)
@@ -481,7 +493,7 @@ class SourceReader:
             copy.read.next_offset = chunk.until_offset
         else:
             copy.read.undecided_bytes -= len(chunk.batches)
-        self._on_chunk(copy, chunk)
+        self._ready.append(Read.of(copy, chunk))
 
     def _archive_exhausted(self, copy: PartitionCopy) -> None:
         """Switch to the source where the archive ends, or wait for a backup that continues."""
@@ -495,4 +507,4 @@ class SourceReader:
         except MigrationError as error:
             if isinstance(error, Terminal):
                 raise
-            self._on_trouble(copy, error)
+            self._report(copy, error)

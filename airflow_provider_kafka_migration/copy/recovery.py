@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from typing import Protocol
 
-from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder, TooLarge, UnexpectedEnd, UnexpectedOffset
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, another_topic
+from airflow_provider_kafka_migration.copy.append_errors import OutOfOrder
+from airflow_provider_kafka_migration.copy.archive import write_gap
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble, another_topic
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
-from airflow_provider_kafka_migration.copy.writers import Writers
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import (
-    ForeignData,
     MigrationError,
     SliceExpired,
     SourceGap,
@@ -23,10 +23,8 @@ from airflow_provider_kafka_migration.errors import (
     Terminal,
     Where,
 )
-from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
-from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
-from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC, read_span
-from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.kafka.logs import MISSING_TOPIC
+from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -35,61 +33,53 @@ PATIENCE_SECONDS = 60.0
 #: A topic counts as deleted when the cluster has answered so for this long: a broker that has just started may not know
 #: the topic yet.
 MISSING_SECONDS = 10.0
-#: After this many accepted appends, batches may become twice as large again.
-_RELAX_AFTER = 64
 _RETRY_PAUSES = (0.0, 0.02, 0.1, 0.3, 1.0)
+
+
+class Sink(Protocol):
+    """What recovery needs of the end that a lane writes to."""
+
+    def detach(self, copy: PartitionCopy) -> None:
+        """Take a partition off its connections."""
+
+    def adapt(self, copy: PartitionCopy, error: MigrationError) -> None:
+        """Draw the consequences of an error that is to be retried."""
 
 
 class RecoveryPolicy:
     """Settles the errors of a lane's partitions.
 
-    :param resuming: receives the partitions whose log ends must be read again.
-    :param on_gap: called with (copy, error) when retention was faster and the policy is to continue.
+    :param resuming: receives the partitions whose position must be found again.
+    :param gap_store: where gaps of the source are recorded.
     """
 
     def __init__(
         self,
         job: CopyJob,
-        target: Wire,
-        appender: Writers,
-        feed: SourceReader,
+        source: SourceReader,
+        sink: Sink,
         *,
+        limits: SliceLimits,
         resuming: dict[PartitionCopy, None],
-        on_gap: Callable[[PartitionCopy, SourceGap], None],
+        gap_store: ObjectStore,
     ) -> None:
         self._job = job
-        self._target = target
-        self._appender = appender
-        self._feed = feed
+        self._source = source
+        self._sink = sink
+        self._limits = limits
         self._resuming = resuming
-        self._on_gap = on_gap
-        self._noted: list[tuple[PartitionCopy, int, MigrationError]] = []
-        self._split_bytes: dict[PartitionCopy, int] = {}
-        self._since_split: dict[PartitionCopy, int] = {}
+        self._gap_store = gap_store
+        self._noted: list[Trouble] = []
 
-    def split_bytes(self, copy: PartitionCopy) -> int | None:
-        """Return the size limit for batches of several records; None unless the target lately refused larger ones."""
-        return self._split_bytes.get(copy)
-
-    def relax(self, copy: PartitionCopy) -> bool:
-        """Count an accepted append; return whether batches may be larger again from now on."""
-        if copy not in self._split_bytes:
-            return False
-        self._since_split[copy] += 1
-        if self._since_split[copy] < _RELAX_AFTER:
-            return False
-        self._since_split[copy] = 0
-        self._split_bytes[copy] *= 2
-        return True
-
-    def note(self, copy: PartitionCopy, error: MigrationError) -> None:
+    def note(self, trouble: Trouble) -> None:
         """Note an error of a partition. Once a reset follows, later errors of the same incarnation are ignored."""
-        self._noted.append((copy, copy.incarnation, error))
+        self._noted.append(trouble)
 
     def close(self) -> None:
         """Settle the errors noted last: otherwise an error that takes a whole slice to occur would be lost."""
-        for copy, incarnation, error in self._noted:
-            if copy.incarnation != incarnation or copy.state is CopyState.FAILED or isinstance(error, SliceExpired):
+        for trouble in self._noted:
+            copy, error = trouble.copy, trouble.error
+            if trouble.is_stale or isinstance(error, SliceExpired):
                 continue
             if isinstance(error, Terminal) and not isinstance(error, SourceGap):
                 copy.fail(error)
@@ -100,13 +90,13 @@ class RecoveryPolicy:
     def settle(self) -> None:
         """Settle all noted errors."""
         while self._noted:
-            copy, incarnation, error = self._noted.pop(0)
-            if copy.incarnation != incarnation or copy.state is CopyState.FAILED:
+            trouble = self._noted.pop(0)
+            if trouble.is_stale:
                 continue
             try:
-                self._settle(copy, error)
+                self._settle(trouble.copy, trouble.error)
             except MigrationError as second:
-                self._stop(copy, second)
+                self._stop(trouble.copy, second)
 
     def _settle(self, copy: PartitionCopy, error: MigrationError) -> None:
         log.info("%s-%s: %s", *copy.key, error.what)
@@ -114,27 +104,25 @@ class RecoveryPolicy:
         is_reading = copy.state is CopyState.RUNNING
         if isinstance(error, SourceGap) and is_reading:
             # This comes first: if a put ends after it, the archive check below sees its segment.
-            unfinished = self._feed.unfinished_put(copy)
-            if self._feed.back_to_archive(copy):
+            unfinished = self._source.unfinished_put(copy)
+            if self._source.back_to_archive(copy):
+                self._note_resuming(copy)
                 return
             error = unfinished or error
         if isinstance(error, SourceGap) and is_reading and (self._job.on_source_gap == "record" or copy.is_fresh):
             # Before the first record is copied nothing is lost: the source's log simply starts later than planned.
-            self._on_gap(copy, error)
+            self._record_gap(copy, error)
             return
         if isinstance(error, Terminal | SliceExpired):
             self._stop(copy, error)
             return
-        if isinstance(error, TooLarge):
-            self._split_from_now_on(copy, error)
-        elif isinstance(error, UnexpectedOffset | UnexpectedEnd):
-            self._look_for_others(copy, error)
+        self._sink.adapt(copy, error)
         if self.is_patient(copy, error):
             self._retry(copy, error)
 
     def _stop(self, copy: PartitionCopy, error: MigrationError) -> None:
         copy.fail(error)
-        self._feed.reset(copy)
+        self._source.reset(copy)
 
     def is_patient(self, copy: PartitionCopy, error: MigrationError) -> bool:
         """Return whether to try again; stop a partition that has been stuck for too long."""
@@ -148,49 +136,33 @@ class RecoveryPolicy:
 
     def _retry(self, copy: PartitionCopy, error: MigrationError) -> None:
         if not isinstance(error, OutOfOrder):
-            self._appender.detach(copy)
+            self._sink.detach(copy)
         pause = _RETRY_PAUSES[min(copy.retries, len(_RETRY_PAUSES) - 1)]
         copy.retries += 1
         copy.reset(resume_at=time.monotonic() + pause)
-        self._resuming[copy] = None
-        self._feed.reset(copy)
+        self._note_resuming(copy)
+        self._source.reset(copy)
 
-    def _split_from_now_on(self, copy: PartitionCopy, error: TooLarge) -> None:
-        """Split batches from now on.
+    def _note_resuming(self, copy: PartitionCopy) -> None:
+        if copy.state is CopyState.RESUMING:
+            self._resuming[copy] = None
 
-        The target's limit applies to what it writes itself: with another codec that may be more than what was sent.
+    def _record_gap(self, copy: PartitionCopy, error: SourceGap) -> None:
+        """Record a gap when retention was faster than the copy and the policy is to continue.
+
+        The gap becomes a hole that results and evidence name.
         """
-        size, known = int(error.details["size_bytes"]), self._split_bytes.get(copy)
-        self._split_bytes[copy] = max(1, (size if known is None else min(size, known)) // 2)
-        self._since_split[copy] = 0
-
-    def _look_for_others(self, copy: PartitionCopy, error: UnexpectedOffset | UnexpectedEnd) -> None:
-        """Check which producer wrote between the expected offset and the actual one.
-
-        The resume places the migration's own markers and records again; records of another producer stop the partition.
-        """
-        expected = int(error.details["expected_offset"])
-        if isinstance(error, UnexpectedEnd):
-            until = int(error.details["log_end_offset"])
+        log_start_offset = int(error.details["log_start_offset"])
+        gap = (copy.read.next_offset, self._source.gap_until(copy, log_start_offset))
+        # A copier that wakes up late must not mark as a gap what others may have read before it was deleted.
+        self._limits.check()
+        if copy.is_fresh:
+            copy.read.start_offset = gap[1]
         else:
-            until = int(error.details["base_offset"])
-        for batch in read_span(self._target, copy.target_key, expected, until, isolation=READ_UNCOMMITTED):
-            producer_id = batch.producer_id if isinstance(batch, RawBatch) else -1
-            if isinstance(batch, RawBatch) and (batch.is_control or batch.base_offset >= until):
-                continue
-            if producer_id != self._job.producers.data_producer_id:
-                raise ForeignData(
-                    f"another producer writes to the target partition while it is copied (producer id {producer_id})",
-                    where=Where(
-                        migration_id=self._job.migration_id,
-                        cluster="target",
-                        topic=copy.spec.target_topic,
-                        partition=copy.spec.partition,
-                        offset=batch.last_offset,
-                    ),
-                    next_step="stop that producer, delete the target topic and start again, or leave the topic out",
-                    details={"producer_id": producer_id, "target_offset": batch.last_offset},
-                )
+            # Written ahead: a copier that resumes behind the gap can no longer see it.
+            write_gap(self._gap_store, self._job.migration_id, copy.spec, gap)
+            copy.figures.gaps.append(gap)
+        self._source.pass_gap(copy, gap[1], log_start_offset)
 
 
 def note_trouble(copy: PartitionCopy, error: MigrationError) -> float:

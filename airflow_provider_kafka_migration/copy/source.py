@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 
-from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Throttling
+from airflow_provider_kafka_migration.copy.limits import Throttling
+from airflow_provider_kafka_migration.copy.partition import PartitionCopy, Read, Trouble
 from airflow_provider_kafka_migration.copy.read_watch import Answered, ReadWatch
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.errors import (
@@ -231,9 +232,6 @@ class Reader:
 class KafkaSource:
     """The source side of a lane: one unanswered fetch per reader, long-polling, read_committed.
 
-    :param on_chunk: called with (copy, chunk) for each partition that has something new.
-    :param on_trouble: called with (copy, error).
-    :param wants: returns whether a partition may be fetched now (room in its queues, stop offset not reached).
     :param watch: notified of each answer before its content is passed on.
     """
 
@@ -241,17 +239,13 @@ class KafkaSource:
         self,
         source: Wire,
         *,
-        on_chunk: Callable[[PartitionCopy, Chunk], None],
-        on_trouble: Callable[[PartitionCopy, MigrationError], None],
-        wants: Callable[[PartitionCopy], bool],
         partition_fetch_bytes: int = PARTITION_FETCH_BYTES,
         watch: ReadWatch | None = None,
     ) -> None:
         self._watch = watch
         self._source = source
-        self._on_chunk = on_chunk
-        self._on_trouble = on_trouble
-        self._wants = wants
+        #: what answers have brought since the last poll
+        self._arrived: list[Read | Trouble] = []
         self._partition_fetch_bytes = partition_fetch_bytes
         #: by broker id and whether they carry the quiet partitions
         self._readers: dict[tuple[int, bool], Reader] = {}
@@ -269,9 +263,17 @@ class KafkaSource:
         self.throttling = Throttling()
 
     @property
-    def readers(self) -> list[Reader]:
-        """All open readers."""
-        return list(self._readers.values())
+    def connections(self) -> list[BrokerConnection]:
+        """All open connections."""
+        return [reader.connection for reader in self._readers.values()]
+
+    def poll(self) -> list[Read | Trouble]:
+        """Return what answers have brought since the last poll, in the order of the answers."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def _report(self, copy: PartitionCopy, error: MigrationError) -> None:
+        self._arrived.append(Trouble.of(copy, error))
 
     def attach(self, copies: Iterable[PartitionCopy]) -> None:
         """Give each partition a reader at its present leader."""
@@ -301,7 +303,7 @@ class KafkaSource:
         for copy in copies:
             error = found.get(copy.key)
             if error is not None:
-                self._on_trouble(copy, error)
+                self._report(copy, error)
         return [copy for copy in copies if found.get(copy.key) is None]
 
     def _reader(self, broker_id: int, is_quiet: bool = False) -> Reader:
@@ -329,14 +331,19 @@ class KafkaSource:
         self._withheld.pop(copy, None)
         self._source.forget_leaders([copy.key])
 
-    def lose(self, reader: Reader, error: MigrationError) -> None:
-        """Drop a broken connection."""
+    def lose(self, connection: BrokerConnection, error: MigrationError) -> None:
+        """Drop a broken connection, if it is one of this side."""
+        for reader in list(self._readers.values()):
+            if reader.connection is connection:
+                self._lose(reader, error)
+
+    def _lose(self, reader: Reader, error: MigrationError) -> None:
         reader.connection.close()
         if self._readers.get((reader.broker_id, reader.is_quiet)) is reader:
             del self._readers[(reader.broker_id, reader.is_quiet)]
         for copy in list(reader.copies):
             self.detach(copy)
-            self._on_trouble(copy, error)
+            self._report(copy, error)
 
     def close(self) -> None:
         """Close all connections."""
@@ -348,13 +355,18 @@ class KafkaSource:
     # -- fetching ----------------------------------------------------------------------------------------------------
 
     def next_due(self, now: float) -> float:
-        """Return when a resting reader or partition may fetch (monotonic clock); a long poll from now if none rests."""
+        """Return when to poll or to fetch next even if no answer comes before (monotonic clock)."""
+        if self._arrived:
+            return now
         resting = [item.muted_until for item in self._readers.values() if not item.busy and item.muted_until > now]
         resting += [due_at for _, due_at in self._withheld.values() if due_at > now]
         return min(resting, default=now + LONG_POLL_MS / 1000)
 
-    def pump(self, now: float) -> None:
-        """Send a fetch through each reader that has none unanswered."""
+    def fetch_more(self, now: float, wants: Callable[[PartitionCopy], bool]) -> None:
+        """Send a fetch through each reader that has none unanswered.
+
+        :param wants: returns whether a partition may be fetched now (room in its queues, stop offset not reached).
+        """
         if now >= self._next_sorting:
             self._next_sorting = now + QUIET_SECONDS / 2
             self._open_for_quiet_ones(now)
@@ -363,9 +375,9 @@ class KafkaSource:
                 continue
             try:
                 self._take_in(reader, now)
-                self._send(reader)
+                self._send(reader, wants)
             except Transient as error:
-                self.lose(reader, error)
+                self._lose(reader, error)
 
     def _open_for_quiet_ones(self, now: float) -> None:
         """Open a second connection to leaders with many partitions if some of them bring nothing."""
@@ -404,8 +416,8 @@ class KafkaSource:
             and not copy.read.undecided_bytes
         )
 
-    def _send(self, reader: Reader) -> None:
-        wanted = [copy for copy in reader.copies if self._wants(copy) and not self._is_resting(copy)]
+    def _send(self, reader: Reader, wants: Callable[[PartitionCopy], bool]) -> None:
+        wanted = [copy for copy in reader.copies if wants(copy) and not self._is_resting(copy)]
         if not wanted:
             return
         chosen, ask = self._choose(reader, wanted)
@@ -484,7 +496,7 @@ class KafkaSource:
                 self._on_withheld(copy, error)
             except MigrationError as error:
                 # Bytes that are not batches, or a broker that does not give its log start, concern only this partition.
-                self._on_trouble(copy, error)
+                self._report(copy, error)
         if answer.throttle_time_ms <= 0:
             self._on_left_out(left.values(), answer.error_code)
 
@@ -493,7 +505,7 @@ class KafkaSource:
         self._alone.pop(copy, None)
         times, _ = self._withheld.get(copy, (0, 0.0))
         if times == len(WITHHELD_PAUSES):
-            self._on_trouble(copy, error)
+            self._report(copy, error)
             return
         log.info("%s-%s: %s", *copy.key, error.what)
         self._withheld[copy] = (times + 1, time.monotonic() + WITHHELD_PAUSES[times])
@@ -511,16 +523,16 @@ class KafkaSource:
                     where=self._where(copy),
                     next_step="once the broker has recovered, clear the task",
                 )
-            self._on_trouble(copy, error)
+            self._report(copy, error)
 
     def _on_error(self, copy: PartitionCopy, item: fetch.FetchedPartition) -> None:
         where = self._where(copy)
         if item.error_code in error_codes.STALE_METADATA:
             self.detach(copy)
         if item.error_code == error_codes.OFFSET_OUT_OF_RANGE:
-            self._on_trouble(copy, self._out_of_range(copy, where))
+            self._report(copy, self._out_of_range(copy, where))
         else:
-            self._on_trouble(
+            self._report(
                 copy, error_codes.error_for(item.error_code, "records cannot be read", where=where, needs="Read")
             )
 
@@ -631,22 +643,22 @@ class KafkaSource:
         copy.figures.source_bytes += size
         self._withheld.pop(copy, None)
         self._note_heard(copy)
-        self._on_chunk(
-            copy,
-            Chunk(
-                topic=item.topic,
-                partition=item.partition,
-                from_offset=copy.read.next_offset,
-                until_offset=until_offset,
-                batches=records,
-                aborted=item.aborted,
-                last_stable_offset=item.last_stable_offset,
-                log_start_offset=item.log_start_offset,
-                origin="kafka",
-                source_bytes=size,
-                parsed=batches,
-            ),
+        chunk = Chunk(
+            topic=item.topic,
+            partition=item.partition,
+            from_offset=copy.read.next_offset,
+            until_offset=until_offset,
+            batches=records,
+            aborted=item.aborted,
+            last_stable_offset=item.last_stable_offset,
+            log_start_offset=item.log_start_offset,
+            origin="kafka",
+            source_bytes=size,
+            parsed=batches,
         )
+        # Immediately: a late answer of the partition's other reader brings the same records.
+        copy.read.next_offset = until_offset
+        self._arrived.append(Read.of(copy, chunk))
 
     def _note_heard(self, copy: PartitionCopy) -> None:
         self._heard_at[copy] = time.monotonic()

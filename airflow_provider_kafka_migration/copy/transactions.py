@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
-from airflow_provider_kafka_migration.copy.append import Channel
+from airflow_provider_kafka_migration.copy.append import Channel, TargetWriter
 from airflow_provider_kafka_migration.copy.append_errors import (
     PAUSES,
     TooLarge,
@@ -24,10 +24,16 @@ from airflow_provider_kafka_migration.copy.append_errors import (
     coordinator_error,
     is_concurrent,
 )
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Sent, Throttling, advance_sequence
+from airflow_provider_kafka_migration.copy.partition import (
+    Confirmed,
+    CopyState,
+    PartitionCopy,
+    Sent,
+    advance_sequence,
+)
 from airflow_provider_kafka_migration.copy.transform import Append
 from airflow_provider_kafka_migration.errors import MigrationError, RecordTooLarge, SliceExpired, Where
-from airflow_provider_kafka_migration.kafka import clock, error_codes
+from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka import transactions as requests
 from airflow_provider_kafka_migration.kafka.batches.api import patched_header
 from airflow_provider_kafka_migration.kafka.transactions import Producer
@@ -252,13 +258,12 @@ class ProducerSession:
         self.position = self.next_position
         self.next_position = None
         for sent in copy.write.in_flight:
-            copy.figures.records += sent.record_count
-            copy.figures.copied_bytes += sent.size_bytes
+            copy.figures.add_sent(sent)
         copy.write.in_flight.clear()
         copy.write.confirmed_offset = self.position.target_offset
         copy.write.has_appended = True
         copy.write.owes_position = self.owes_position
-        copy.retries, copy.stuck_since = 0, None
+        copy.note_progress()
         self.runs, self.answered, self.size_bytes, self.is_closing = [], 0, 0, False
         self.position_due = now + POSITION_SECONDS
         if producer_epoch >= 0:
@@ -280,14 +285,13 @@ _GROUP_CHANNEL = 101
 _PAGE_THREADS = 4
 
 
-class TransactionalAppender:
+class TransactionalAppender(TargetWriter):
     """The target side of a lane's transactional partitions.
 
     :param group: the consumer group whose offsets on the target are the source positions.
     :param pages: returns a partition's map pages, for runs that no longer fit into the commit.
     :param deadline: moment of the monotonic clock after which nothing is sent.
-    :param on_trouble: called with (copy, error): the partition must be reset or stopped.
-    :param on_confirmed: called with the partition when a transaction has ended well.
+    :param wake: ends the lane's wait when a page has been written. Thread-safe.
     """
 
     def __init__(
@@ -297,32 +301,19 @@ class TransactionalAppender:
         *,
         pages: Callable[[PartitionCopy], MapPages],
         deadline: float,
-        on_trouble: Callable[[PartitionCopy, MigrationError], None],
-        on_confirmed: Callable[[PartitionCopy, Sent | None], None],
+        wake: Callable[[], object],
     ) -> None:
-        self._target = target
+        super().__init__(target, deadline, wake)
         self._group = group
         self._pages = pages
-        self._deadline = deadline
-        self._on_trouble = on_trouble
-        self._on_confirmed = on_confirmed
         self._sessions: dict[PartitionCopy, ProducerSession] = {}
-        self._channels: dict[tuple[int, int], Channel] = {}
         self._leader_of: dict[PartitionCopy, Channel] = {}
         self._coordinator_of: dict[PartitionCopy, Channel] = {}
         self._group_channel: Channel | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._max_metadata_bytes = MAX_METADATA_BYTES
-        self.throttling = Throttling()
-        #: wakes the copier's loop when a page has been written
-        self.wake: Callable[[], object] = lambda: None
 
     # -- channels ----------------------------------------------------------------------------------------------------
-
-    @property
-    def channels(self) -> list[Channel]:
-        """All open channels."""
-        return list(self._channels.values())
 
     def begin(self, session: ProducerSession) -> None:
         """Continue a partition under a new incarnation of its transactional id."""
@@ -346,15 +337,6 @@ class TransactionalAppender:
             for channel in (self._coordinator_of[copy], self._leader_of[copy], self._group_channel):
                 channel.copies[copy] = None
 
-    def _channel(self, broker_id: int, number: int) -> Channel:
-        channel = self._channels.get((broker_id, number))
-        if channel is None or channel.connection.closed:
-            connection = self._target.open_connection(broker_id)
-            connection.send_deadline = self._deadline
-            channel = Channel(broker_id, number, connection)
-            self._channels[(broker_id, number)] = channel
-        return channel
-
     def detach(self, copy: PartitionCopy) -> None:
         """Take a partition off its channels; the next attach looks up leader and coordinators again."""
         self._leader_of.pop(copy, None)
@@ -363,22 +345,15 @@ class TransactionalAppender:
             channel.copies.pop(copy, None)
         self._target.forget_leaders([copy.target_key])
 
-    def lose(self, channel: Channel, error: MigrationError) -> None:
-        """Drop a broken connection: what it carried has an unknown outcome until the ids are taken over again."""
-        channel.connection.close()
-        if self._channels.get((channel.broker_id, channel.number)) is channel:
-            del self._channels[(channel.broker_id, channel.number)]
+    def _lose(self, channel: Channel, error: MigrationError) -> None:
+        """Drop a channel: what it carried has an unknown outcome until the ids are taken over again."""
         if self._group_channel is channel:
             self._group_channel = None
-        for copy in list(channel.copies):
-            self._on_trouble(copy, error)
-            self.detach(copy)
+        super()._lose(channel, error)
 
     def close(self) -> None:
         """Close all connections. The next incarnation, or the coordinator, ends transactions that are still open."""
-        for channel in self._channels.values():
-            channel.connection.close()
-        self._channels.clear()
+        super().close()
         self._leader_of.clear()
         self._coordinator_of.clear()
         if self._pool is not None:
@@ -390,15 +365,12 @@ class TransactionalAppender:
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
-    def pump(self, now: float) -> None:
+    def send(self, now: float) -> None:
         """Do what can be done now.
 
         :raises SliceExpired: the deadline has passed.
         """
-        if clock.is_over(self._deadline):
-            raise SliceExpired(
-                "the slice has ended", next_step="none: the next slice continues from the position on the target"
-            )
+        self._check_deadline()
         for copy, session in list(self._sessions.items()):
             if session.is_resting(now):
                 continue
@@ -409,16 +381,16 @@ class TransactionalAppender:
             except SliceExpired:
                 raise
             except MigrationError as error:
-                self._on_trouble(copy, error)
+                self._report(copy, error)
 
     def next_due(self, now: float) -> float:
-        """Return when the next transaction must be checked again (monotonic clock)."""
+        """Return when to poll, or to check the next transaction (monotonic clock)."""
         due = [
             session.next_look(now)
             for copy, session in self._sessions.items()
             if copy.state is CopyState.RUNNING and session.is_live and not session.asked and not copy.write.is_idle
         ]
-        return min(due, default=now + 1.0)
+        return min([*due, super().next_due(now)])
 
     def _advance(self, session: ProducerSession, now: float) -> None:
         """Pass through as many stages as possible without waiting for an answer."""
@@ -506,7 +478,7 @@ class TransactionalAppender:
 
     def _wake_up(self, _page: object) -> None:
         try:
-            self.wake()
+            self._wake()
         except OSError:
             return  # the copier's slice has ended, so nothing waits
 
@@ -553,7 +525,7 @@ class TransactionalAppender:
         except SliceExpired:
             raise
         except MigrationError as error:
-            self.lose(channel, error)
+            self._lose(channel, error)
             raise
 
     # -- answers -----------------------------------------------------------------------------------------------------
@@ -580,7 +552,7 @@ class TransactionalAppender:
                 limit = session.oldest.size_bytes - 1
                 session.copy.spec = session.copy.spec.model_copy(update={"max_batch_bytes": limit})
                 error = TooLarge(error.what, where=error.where, details={"size_bytes": limit})
-            self._on_trouble(session.copy, error)
+            self._report(session.copy, error)
 
     def _on_added(self, session: ProducerSession, frame: memoryview) -> None:
         if self._is_good(session, requests.add_partition_answer(frame), "no transaction takes the partition", "Write"):
@@ -605,7 +577,7 @@ class TransactionalAppender:
         needs = f"Write on TransactionalId {session.producer.transactional_id}"
         if self._is_good(session, code, "the transaction cannot be ended", needs):
             session.committed(producer_id, epoch, time.monotonic())
-            self._on_confirmed(session.copy, None)
+            self._events.append(Confirmed(session.copy))
 
     def _is_good(self, session: ProducerSession, code: int, what: str, needs: str) -> bool:
         """Return whether to continue; otherwise repeat the request later, or report the partition's error."""
@@ -623,5 +595,5 @@ class TransactionalAppender:
             partition=session.copy.spec.partition,
             group=self._group,
         )
-        self._on_trouble(session.copy, coordinator_error(code, what, where, needs))
+        self._report(session.copy, coordinator_error(code, what, where, needs))
         return False

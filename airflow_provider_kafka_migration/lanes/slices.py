@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_kafka_migration.compare.lane_prover import LaneProver
-from airflow_provider_kafka_migration.copy.backup import BackupCopier
 from airflow_provider_kafka_migration.copy.clients import Clients
-from airflow_provider_kafka_migration.copy.lane import LaneCopier, SliceLimits
+from airflow_provider_kafka_migration.copy.lane import Lane
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
 from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult, StopAt
@@ -328,17 +328,20 @@ def run_slice(
         stops.poll()
         rates.poll()
         limits = SliceLimits(lease.deadline, stops.until, should_stop, lambda: rates.bytes_per_second)
-        copier: BackupCopier | LaneCopier
         archive = clients.store(job.archive_location) if job.via == "s3" else None
-        if job.name == "backup":
-            assert archive is not None
-            copier = BackupCopier(job, lane, source=wire("source"), archive_store=archive, limits=limits)
-        else:
+        is_backup = job.name == "backup"
+        assert archive is not None or not is_backup
+        copier = Lane(
+            job,
+            lane,
             # A restore gets no access to the source, which may be unreachable from here or no longer exist.
-            source = None if job.name == "restore" else wire("source")
-            copier = LaneCopier(
-                job, lane, source=source, target=wire("target"), map_store=store, archive_store=archive, limits=limits
-            )
+            source=None if job.name == "restore" else wire("source"),
+            target=None if is_backup else wire("target"),
+            map_store=archive if is_backup and archive is not None else store,
+            archive_store=archive,
+            limits=limits,
+        )
+        if not is_backup:
             opened.enter_context(LaneProver(job, lane, clients, store, lease.deadline))
         with writer.watching(copier.copies):
             results = copier.run()

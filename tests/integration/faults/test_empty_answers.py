@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import pytest
 
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
-from airflow_provider_kafka_migration.copy import backup, recovery, source
+from airflow_provider_kafka_migration.copy import recovery, source
 from airflow_provider_kafka_migration.copy.clients import Clients
 from airflow_provider_kafka_migration.documents.proof import ContentJob, ContentRange, PartitionContent
 from airflow_provider_kafka_migration.errors import BrokerBusy, CopyStalled, RecordsWithheld
@@ -71,7 +71,6 @@ class Scene:
         """What stays as it is has its name soon."""
         self.monkeypatch.setattr(job_progress, "MAX_TRANSIENT_ROUNDS", 2)
         self.monkeypatch.setattr(recovery, "PATIENCE_SECONDS", 0.5)
-        self.monkeypatch.setattr(backup, "PATIENCE_SECONDS", 0.5)
         self.monkeypatch.setitem(cast(Any, Wire.__init__).__kwdefaults__, "patience_seconds", 0.5)
 
     def target_end(self) -> int:

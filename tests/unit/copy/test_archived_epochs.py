@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,11 @@ from copy_specs import IDS, orders
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from source_logs import legacy, record
 
-from airflow_provider_kafka_migration.copy import backup
+from airflow_provider_kafka_migration.copy import lane as lane_module
 from airflow_provider_kafka_migration.copy.archive import SegmentWriter
-from airflow_provider_kafka_migration.copy.backup import BackupCopier
-from airflow_provider_kafka_migration.copy.lane import SliceLimits
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.lane import Lane
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint, Trouble
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.read_watch import ReadWatch
 from airflow_provider_kafka_migration.copy.transform import Chunk
@@ -107,10 +108,8 @@ class Slice:
             source,  # type: ignore[arg-type]
             store,
             copies=[self.copy],
-            on_chunk=self._on_chunk,
-            on_trouble=lambda _, error: self.troubles.append(error),
-            wants=lambda _: True,
-            reached=lambda _: False,
+            limits=SliceLimits(math.inf, lambda _: None),
+            wake=lambda: None,
             watch=self.watch,
         )
 
@@ -127,7 +126,14 @@ class Slice:
                     self.feed._look_into_archive(copy)
             for _, future in self.feed._working[self.copy]:
                 future.exception(60)
-            self.feed.collect()
+            self._poll()
+
+    def _poll(self) -> None:
+        for item in self.feed.poll():
+            if isinstance(item, Trouble):
+                self.troubles.append(item.error)
+            else:
+                self._on_chunk(item.copy, item.chunk)
 
     def end(self) -> None:
         self.watch.save()
@@ -177,9 +183,9 @@ def test_where_the_archive_tells_no_epoch_none_is_asked_for_and_none_is_stored(
     assert Slice(local_store, source, at=30).copy.read.before is None
 
 
-def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> BackupCopier:
+def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> Lane:
     """A backup's copier that has looked where its archive ends."""
-    monkeypatch.setattr(backup, "fail_recreated", lambda *_: {})
+    monkeypatch.setattr(lane_module, "fail_recreated", lambda *_: {})
     spec = orders(topic_id="id-1")
     lane = CopyLane(lane=0, transactional_id="x", partitions=[spec])
     job = CopyJob(
@@ -193,10 +199,20 @@ def backup_of(store: ObjectStore, source: FakeSource, monkeypatch: pytest.Monkey
         lanes=[lane],
     )
     limits = SliceLimits(time.monotonic() + 600, lambda _: None)
-    copier = BackupCopier(job, lane, source=source, archive_store=store, limits=limits)  # type: ignore[arg-type]
+    copier = Lane(
+        job,
+        lane,
+        source=source,  # type: ignore[arg-type]
+        target=None,
+        map_store=store,
+        archive_store=store,
+        limits=limits,
+    )
     copier._watch.load()
     copier._resume_due(time.monotonic())
-    copier._settle()
+    for item in copier.source.poll():
+        copier._take(item)
+    copier.recovery.settle()
     return copier
 
 
@@ -217,8 +233,7 @@ def test_a_backup_finds_again_what_was_lost_while_it_had_read_ahead(
         (copy,) = copier.copies
         assert isinstance(copy.error, SourceTruncated)
         copier._watch.save()
-        copier._feed.close()
-        copier._poller.close()
+        copier.close()
 
 
 @pytest.mark.parametrize(("stored", "asked"), [(20, [(5, 5)]), (25, [(5, 5)]), (15, [])])
@@ -231,8 +246,7 @@ def test_a_backup_asks_for_no_epoch_of_an_earlier_offset(
     copier = backup_of(local_store, source, monkeypatch)
     (copy,) = copier.copies
     assert (copy.error, copy.state, copy.read.next_offset, source.asked) == (None, CopyState.RUNNING, 20, asked)
-    copier._feed.close()
-    copier._poller.close()
+    copier.close()
 
 
 def test_a_committed_position_does_not_keep_the_epoch_of_an_earlier_one() -> None:

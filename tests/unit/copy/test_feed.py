@@ -34,17 +34,17 @@ def test_chunks_are_given_on_in_order_and_durable(world: World) -> None:
     for first in (0, 10, 20):
         world.read(first)
     # Two are on their way; the third is gathered, and nothing more is wanted meanwhile.
-    assert not world.feed._wants(world.copy)
+    assert not world.feed._may_fetch(world.copy)
     world.open(10)
     waiting = world.feed._working[world.copy]
     assert waiting[1][1].result(20) is not None
-    world.feed.collect()
+    world.poll()
     assert world.given == [], "the first one is not durable yet"
     world.open(0)
     world.settle(2)
     assert world.given == [(0, 10), (10, 20)]
     assert world.durable == [True, True]
-    assert world.feed._wants(world.copy)
+    assert world.feed._may_fetch(world.copy)
     assert world.copy.read.undecided_bytes == world.feed._gathered[world.copy].size_bytes
 
 
@@ -71,8 +71,8 @@ def test_gathered_bytes_do_not_hold_the_answer_they_came_in(local_store: ObjectS
     world = World(local_store, segment_max_bytes=10 * size)
     frame = bytearray(encode_batch([record(delta) for delta in range(10)], 0))
     chunk = Chunk("orders", 0, 0, 10, memoryview(frame), aborted=[(5, 1), (5, 1)], source_bytes=len(frame))
-    world.feed._on_read(world.copy, chunk)
-    world.feed._on_read(world.copy, replace(chunk, from_offset=10, until_offset=25, aborted=[(4, 1)]))
+    world.feed.take(world.copy, chunk)
+    world.feed.take(world.copy, replace(chunk, from_offset=10, until_offset=25, aborted=[(4, 1)]))
     del chunk
     frame.pop()  # raises BufferError while there are views of it
     joined = world.feed._gathered[world.copy].joined()
@@ -86,10 +86,10 @@ def test_small_answers_share_a_segment_however_small_segments_are(local_store: O
     world = World(local_store, segment_max_bytes=10 * size)
     for first in range(0, 50, 10):
         world.read(first)
-        world.feed.pump(0.0)
+        world.fetch_more(0.0)
         assert world.copy not in world.feed._working
     world.read(50)
-    world.feed.pump(0.0)
+    world.fetch_more(0.0)
     world.open(0)
     world.settle(1)
     assert world.given == [(0, 60)], "one more answer might not fit"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,8 @@ from copy_specs import IDS, orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -47,23 +49,25 @@ class World:
             None,
             store,
             copies=[self.copy],
-            on_chunk=lambda _, chunk: self.given.append((chunk.from_offset, chunk.until_offset)),
-            on_trouble=lambda _, error: self.troubles.append(error),
-            wants=lambda _: True,
-            reached=lambda _: False,
+            limits=SliceLimits(math.inf, lambda _: None),
+            wake=lambda: None,
         )
 
     def read(self, first: int, count: int = 10) -> None:
         data = memoryview(encode_batch([record(first + delta) for delta in range(count)], 0))
-        self.feed._on_read(self.copy, Chunk("orders", 0, first, first + count, data, source_bytes=len(data)))
+        self.feed.take(self.copy, Chunk("orders", 0, first, first + count, data, source_bytes=len(data)))
 
     def settle(self) -> None:
         """One round of the loop, all that it has started included."""
-        self.feed.pump(time.monotonic())
+        self.feed.fetch_more(time.monotonic(), lambda _: True)
         for waiting in list(self.feed._working.values()):
             for _, future in waiting:
                 future.exception(20)
-        self.feed.collect()
+        for item in self.feed.poll():
+            if isinstance(item, Trouble):
+                self.troubles.append(item.error)
+            else:
+                self.given.append((item.chunk.from_offset, item.chunk.until_offset))
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ def test_a_gap_of_the_source_is_covered_by_a_segment_without_batches(worlds: Any
     world = worlds("backup")
     world.copy.read.last_stable_offset = 10
     world.read(0)
-    world.feed.gather(world.copy, Chunk("orders", 0, 10, 50, memoryview(b""), log_start_offset=50))
+    world.feed.take(world.copy, Chunk("orders", 0, 10, 50, memoryview(b""), log_start_offset=50))
     world.feed.flush()
     world.settle()
     assert world.given == [(0, 50)]

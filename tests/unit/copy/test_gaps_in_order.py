@@ -12,11 +12,12 @@ from copy_specs import IDS, orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter, build_manifest, read_gaps
-from airflow_provider_kafka_migration.copy.backup import BackupCopier
-from airflow_provider_kafka_migration.copy.lane import LaneCopier, SliceLimits
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint
+from airflow_provider_kafka_migration.copy.lane import Lane
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, ResumePoint, Trouble
 from airflow_provider_kafka_migration.copy.read_watch import Answered, read_overtaken
 from airflow_provider_kafka_migration.copy.resume import chunks_of_archive, read_source
+from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer, Chunk, CopyOp
 from airflow_provider_kafka_migration.documents.copy import (
     CopyJob,
@@ -25,7 +26,7 @@ from airflow_provider_kafka_migration.documents.copy import (
     PartitionReading,
     TombstoneSettings,
 )
-from airflow_provider_kafka_migration.errors import SourceGap, StorageUnavailable
+from airflow_provider_kafka_migration.errors import MigrationError, SourceGap, StorageUnavailable
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch, read_batches
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
@@ -63,7 +64,7 @@ class SourceWire:
         return
 
 
-def backup_copier(store: ObjectStore) -> tuple[BackupCopier, PartitionCopy]:
+def backup_copier(store: ObjectStore) -> tuple[Lane, PartitionCopy]:
     """A backup's copier without brokers, with one partition that was read up to offset 0."""
     spec = orders()
     lane = CopyLane(lane=0, partitions=[spec], transactional_id="m1-0")
@@ -78,15 +79,37 @@ def backup_copier(store: ObjectStore) -> tuple[BackupCopier, PartitionCopy]:
         lanes=[lane],
         on_source_gap="record",
     )
-    copier = BackupCopier(
+    copier = Lane(
         job,
         lane,
         source=SourceWire(),  # type: ignore[arg-type]
+        target=None,
+        map_store=store,
         archive_store=store,
         limits=SliceLimits(time.monotonic() + 600, lambda _: None),
     )
     (copy,) = copier.copies
     return copier, copy
+
+
+def settle(copier: Lane, copy: PartitionCopy, error: MigrationError) -> None:
+    """An error is noted, and settled as between two rounds of the loop."""
+    copier.recovery.note(Trouble.of(copy, error))
+    copier.recovery.settle()
+    take(copier)
+
+
+def take(copier: Lane) -> None:
+    """The loop takes what the source side has."""
+    for item in copier.source.poll():
+        copier._take(item)
+
+
+def archived_until(copier: Lane, copy: PartitionCopy) -> int:
+    """Where the archive ends, as a backup resumes there."""
+    point = copier.sink.resume([copy])[copy]
+    assert isinstance(point, ResumePoint)
+    return point.source_offset
 
 
 def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: ObjectStore) -> None:
@@ -96,22 +119,19 @@ def test_a_backup_goes_on_behind_what_it_had_archived_meanwhile(local_store: Obj
     for first, until in ((0, 10), (10, 20)):
         batch = encode_batch([record(offset) for offset in range(first, until)], 0)
         writer.put(batch, [], first, until)
-    copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
-    copier._settle()
+    settle(copier, copy, SourceGap("deleted", details={"log_start_offset": 30}))
     assert (copy.state, copy.figures.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
     # Behind it there is a gap, which is named and covered by a segment of its own.
-    copy.state, copy.read.next_offset = CopyState.RUNNING, copier._archived_until(copy)
-    copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 30}))
-    copier._settle()
-    (waiting,) = copier._feed._working.values()
+    copy.state, copy.read.next_offset = CopyState.RUNNING, archived_until(copier, copy)
+    settle(copier, copy, SourceGap("deleted", details={"log_start_offset": 30}))
+    (waiting,) = copier.source._working.values()
     for _, future in waiting:
         future.result(20)
-    copier._feed.collect()
+    take(copier)
     assert (copy.figures.gaps, copy.write.source_offset) == ([(20, 30)], 30)
     index = SegmentIndex(local_store, "m1", "orders", 0)
     assert (index.until_offset(0), index.read_until_offset(0)) == (30, 20)
-    copier._feed.close()
-    copier._poller.close()
+    copier.close()
 
 
 class World:
@@ -143,7 +163,7 @@ class World:
                 "tombstones": tombstones,
             }
         )
-        self.copier = LaneCopier(
+        self.copier = Lane(
             job,
             lane,
             source=None,
@@ -158,28 +178,30 @@ class World:
     def resume(self, position: int) -> None:
         """The target's log says that the copy stands here."""
         self.copy.resume(ResumePoint(position, position, position, 0))
-        self.copier._deciders[self.copy] = BatchTransformer(position)
+        sink = self.copier.sink
+        assert isinstance(sink, TargetSink)
+        sink._transformers[self.copy] = BatchTransformer(position)
 
     def read(self, first: int, until: int) -> None:
         data = memoryview(encode_batch([record(offset) for offset in range(first, until)], 0))
         chunk = Chunk("orders", 0, first, until, data, last_stable_offset=until, source_bytes=len(data))
-        self.copier._feed._on_read(self.copy, chunk)
+        self.copier.source.take(self.copy, chunk)
+        take(self.copier)
 
     def lose(self, until: int) -> None:
         """The fetch at the copy's position finds that the source's log begins further on."""
         first = self.copy.read.next_offset
         gap = SourceGap("deleted", details={"from_offset": first, "log_start_offset": until, "log_end_offset": until})
-        self.copier._on_trouble(self.copy, gap)
-        self.copier._troubles.settle()
+        settle(self.copier, self.copy, gap)
 
     def put(self) -> None:
         """All that was gathered gets into the archive, or fails to; then the copier takes note of it."""
-        self.copier._feed.flush()
+        self.copier.source.flush()
         self.archive.opened.set()
-        for waiting in list(self.copier._feed._working.values()):
+        for waiting in list(self.copier.source._working.values()):
             for _, future in waiting:
                 future.exception(20)
-        self.copier._feed.collect()
+        take(self.copier)
 
     @property
     def decided(self) -> list[tuple[str, int, int]]:
@@ -217,7 +239,7 @@ def test_records_on_their_way_into_the_archive_get_to_the_target_before_the_gap(
     world = worlds()
     world.read(100, 200)
     if is_put:
-        world.copier._feed.flush()
+        world.copier.source.flush()
     world.lose(300)
     assert world.decided == [], "nothing is durable yet"
     world.read(300, 310)
@@ -248,8 +270,8 @@ def test_a_put_that_fails_before_a_gap_takes_the_gap_with_it(worlds: Any) -> Non
     world.lose(300)
     world.put()
     assert world.decided == []
-    world.copier._appender.detach = lambda _copy: None
-    world.copier._troubles.settle()
+    world.copier.sink.detach = lambda _copy: None
+    world.copier.recovery.settle()
     assert world.copy.state is CopyState.RESUMING
     # It resumes where the target stands, and meets a longer gap: that one is named as a whole.
     world.archive.fails = False
@@ -265,10 +287,10 @@ def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -
     """Its put ended after the present one had looked into the archive; the source has deleted the records since."""
     world = worlds(policy=policy)
     world.read(100, 200)
-    world.copier._feed.flush()
-    ((_, left_behind),) = world.copier._feed._working[world.copy]
+    world.copier.source.flush()
+    ((_, left_behind),) = world.copier.source._working[world.copy]
     world.copy.reset(resume_at=0.0)
-    world.copier._feed.reset(world.copy)
+    world.copier.source.reset(world.copy)
     world.resume(50)
     world.read(50, 100)
     world.archive.opened.set()
@@ -277,7 +299,7 @@ def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -
     assert (world.copy.state, world.copy.figures.gaps, read_gaps([world.plain], "m1")) == (CopyState.RUNNING, [], {})
     world.put()
     assert world.decided == [("records", 50, 100)]
-    world.copier._feed.pump(time.monotonic())
+    world.copier.source.fetch_more(time.monotonic(), world.copier._has_room)
     world.put()
     assert world.decided == [("records", 50, 100), ("records", 100, 200)]
 
@@ -285,8 +307,8 @@ def test_what_an_earlier_life_has_archived_is_no_gap(worlds: Any, policy: str) -
 def left_behind(world: World, first: int, until: int) -> Any:
     """A put that an earlier life of the copy has begun, and that has not ended yet."""
     world.read(first, until)
-    world.copier._feed.flush()
-    _, future = world.copier._feed._working[world.copy][-1]
+    world.copier.source.flush()
+    _, future = world.copier.source._working[world.copy][-1]
     return future
 
 
@@ -294,10 +316,10 @@ def left_behind(world: World, first: int, until: int) -> Any:
 def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worlds: Any, policy: str) -> None:
     """Else the archive would have the records and a gap of the same range, and the target a hole."""
     world = worlds(policy=policy)
-    world.copier._appender.detach = lambda _copy: None
+    world.copier.sink.detach = lambda _copy: None
     put = left_behind(world, 100, 200)
     world.copy.reset(resume_at=0.0)
-    world.copier._feed.reset(world.copy)
+    world.copier.source.reset(world.copy)
     world.resume(100)
     world.lose(300)
     assert (world.copy.state, world.decided, world.copy.figures.gaps) == (CopyState.RESUMING, [], [])
@@ -307,7 +329,7 @@ def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worl
     world.resume(100)
     world.lose(300)
     assert world.copy.state is CopyState.RUNNING
-    world.copier._feed.pump(time.monotonic())
+    world.copier.source.fetch_more(time.monotonic(), world.copier._has_room)
     world.put()
     assert world.decided == [("records", 100, 200)]
     if policy == "record":
@@ -320,16 +342,16 @@ def test_a_put_that_is_still_on_its_way_is_waited_for_before_there_is_a_gap(worl
 
 def test_puts_behind_one_that_has_failed_are_waited_for_as_well(worlds: Any) -> None:
     world = worlds()
-    world.copier._appender.detach = lambda _copy: None
+    world.copier.sink.detach = lambda _copy: None
     world.read(100, 200)
-    world.copier._feed.flush()
-    ((incarnation, ended),) = world.copier._feed._working[world.copy]
+    world.copier.source.flush()
+    ((incarnation, ended),) = world.copier.source._working[world.copy]
     failed: Any = type(ended)()
     failed.set_exception(StorageUnavailable("503 SlowDown"))
-    world.copier._feed._working[world.copy][0] = (incarnation, failed)
+    world.copier.source._working[world.copy][0] = (incarnation, failed)
     second = left_behind(world, 200, 250)
-    world.copier._feed.collect()
-    world.copier._troubles.settle()
+    take(world.copier)
+    world.copier.recovery.settle()
     world.resume(100)
     world.lose(300)
     assert (world.copy.state, world.decided) == (CopyState.RESUMING, [])
@@ -347,7 +369,7 @@ def test_a_gap_ends_where_the_archive_has_records_again(worlds: Any) -> None:
     assert world.decided == [("hole", 100, 200)]
     assert world.copy.figures.gaps == [(100, 200)]
     world.lose(300)
-    world.copier._feed.pump(time.monotonic())
+    world.copier.source.fetch_more(time.monotonic(), world.copier._has_room)
     world.put()
     assert world.decided == [("hole", 100, 200), ("records", 200, 250)]
     world.lose(300)
@@ -361,21 +383,19 @@ def test_a_backup_waits_for_a_put_that_is_still_on_its_way(local_store: ObjectSt
     copier, copy = backup_copier(held)  # type: ignore[arg-type]
     copy.state, copy.read.next_offset = CopyState.RUNNING, 100
     data = memoryview(encode_batch([record(offset) for offset in range(100, 200)], 0))
-    copier._feed.gather(copy, Chunk("orders", 0, 100, 200, data))
-    copier._feed.flush()
-    ((_, put),) = copier._feed._working[copy]
+    copier.source.take(copy, Chunk("orders", 0, 100, 200, data))
+    copier.source.flush()
+    ((_, put),) = copier.source._working[copy]
     copy.reset(resume_at=0.0)
-    copier._feed.reset(copy)
+    copier.source.reset(copy)
     copy.state, copy.read.next_offset = CopyState.RUNNING, 100
-    copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": 300}))
-    copier._settle()
+    settle(copier, copy, SourceGap("deleted", details={"log_start_offset": 300}))
     assert (copy.state, copy.figures.gaps, read_gaps([local_store], "m1")) == (CopyState.RESUMING, [], {})
-    assert copier._feed._working == {}
+    assert copier.source._working == {}
     held.opened.set()
     put.result(20)
-    assert copier._archived_until(copy) == 0, "it begins at 0 and the archive does not"
-    copier._feed.close()
-    copier._poller.close()
+    assert archived_until(copier, copy) == 0, "it begins at 0 and the archive does not"
+    copier.close()
 
 
 def late_records(store: ObjectStore) -> SegmentIndex:
@@ -521,7 +541,7 @@ def test_a_copy_that_is_resumed_at_its_planned_start_finds_the_beginning_again(w
     world.lose(300)
     world.read(300, 310)
     assert not world.copy.is_fresh
-    world.copier._appender.detach = lambda _copy: None
+    world.copier.sink.detach = lambda _copy: None
     world.lose(400)
     assert (world.copy.state, world.copy.figures.gaps) == (CopyState.FAILED, [])
 
@@ -530,8 +550,6 @@ def test_a_backup_begins_where_the_log_begins_by_then(local_store: ObjectStore) 
     copier, copy = backup_copier(local_store)
     copy.state = CopyState.RUNNING
     for log_start in (30, 40):
-        copier._on_trouble(copy, SourceGap("deleted", details={"log_start_offset": log_start}))
-        copier._settle()
+        settle(copier, copy, SourceGap("deleted", details={"log_start_offset": log_start}))
     assert (copy.read.next_offset, copy.read.start_offset, copy.figures.gaps) == (40, 40, [])
-    copier._feed.close()
-    copier._poller.close()
+    copier.close()

@@ -9,7 +9,7 @@ import pytest
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy import source
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -90,13 +90,18 @@ class World:
         monkeypatch.setattr(source.fetch, "decode", lambda answer, _version: answer[0])
         self.source = source.KafkaSource(
             cast(Wire, self.wire),
-            on_chunk=self._on_chunk,
-            on_trouble=lambda _, error: self.troubles.append(error),
-            wants=lambda copy: copy not in self.held,
         )
         self.copies = [self._copy("busy", number) for number in range(BUSY)]
         self.copies += [self._copy("idle", number) for number in range(IDLE)]
         self.source.attach(self.copies)
+        answer = self.wire.answer
+
+        def answered(connection: FakeConnection) -> list[tuple[str, int]]:
+            keys = answer(connection)
+            self.take()
+            return keys
+
+        self.wire.answer = answered  # type: ignore[method-assign]
 
     @staticmethod
     def _copy(topic: str, number: int) -> PartitionCopy:
@@ -114,7 +119,15 @@ class World:
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
         assert chunk.from_offset == self.got.get(copy.key, 0), "read twice, or left out"
-        self.got[copy.key] = copy.read.next_offset = chunk.until_offset
+        self.got[copy.key] = chunk.until_offset
+
+    def take(self) -> None:
+        """Take what the source side has brought."""
+        for item in self.source.poll():
+            if isinstance(item, Trouble):
+                self.troubles.append(item.error)
+            else:
+                self._on_chunk(item.copy, item.chunk)
 
     def write(self, *keys: tuple[str, int]) -> None:
         for key in keys:
@@ -122,7 +135,8 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.source.pump(self.now)
+        self.source.fetch_more(self.now, lambda copy: copy not in self.held)
+        self.take()
 
     def sort(self) -> tuple[FakeConnection, FakeConnection]:
         """Rounds until the idle ones are apart: the connections of the busy and of the quiet ones."""
@@ -247,8 +261,8 @@ def test_few_partitions_stay_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_broken_connection_of_the_quiet_ones_leaves_the_busy_ones_alone(world: World) -> None:
     busy, quiet = world.sort()
-    reader = next(reader for reader in world.source.readers if reader.is_quiet)
-    world.source.lose(reader, BrokerUnreachable("gone"))
+    world.source.lose(quiet, BrokerUnreachable("gone"))  # type: ignore[arg-type]
+    world.take()
     assert quiet.closed
     assert not busy.closed
     assert len(world.troubles) == IDLE

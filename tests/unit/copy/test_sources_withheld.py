@@ -10,7 +10,7 @@ import pytest
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy import source
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.documents.plan import Verdict
@@ -73,13 +73,17 @@ class World:
         monkeypatch.setattr(source, "local_log_start", self._local_log_start)
         self.source = source.KafkaSource(
             cast(Wire, self.broker),
-            on_chunk=self._on_chunk,
-            on_trouble=lambda _, error: self.troubles.append(error),
-            wants=lambda _: True,
         )
         self.local_epochs: list[int] = []
         self.copies = [self._copy(number) for number in range(partitions)]
         self.source.attach(self.copies)
+        answer = self.broker.answer
+
+        def answered(*items: FetchedPartition, **more: int) -> None:
+            answer(*items, **more)
+            self.take()
+
+        self.broker.answer = answered  # type: ignore[method-assign]
 
     def _local_log_start(self, _wire: object, _key: object, leader_epoch: int) -> int | None:
         self.local_epochs.append(leader_epoch)
@@ -100,15 +104,22 @@ class World:
         return copy
 
     def _on_chunk(self, copy: PartitionCopy, chunk: Chunk) -> None:
-        copy.read.next_offset = chunk.until_offset
         self.chunks.append((chunk.partition, chunk.until_offset, len(chunk.batches)))
+
+    def take(self) -> None:
+        """Take what the source side has brought."""
+        for item in self.source.poll():
+            if isinstance(item, Trouble):
+                self.troubles.append(item.error)
+            else:
+                self._on_chunk(item.copy, item.chunk)
 
     def pump(self) -> tuple[list[int], int, int]:
         """The next fetch: (partitions, wait in ms, isolation)."""
-        self.source.pump(self.now)
+        self.source.fetch_more(self.now, lambda _: True)
         if self.broker.asked is None:
             self.now = self.source.next_due(self.now)
-            self.source.pump(self.now)
+            self.source.fetch_more(self.now, lambda _: True)
         assert self.broker.asked is not None
         ranges, wait, isolation = self.broker.asked
         return sorted(item.partition for item in ranges), wait, isolation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_kafka_migration.copy.partition import Throttling
+from airflow_provider_kafka_migration.copy.limits import Throttling
 
 
 def test_overlapping_throttle_times_count_once() -> None:

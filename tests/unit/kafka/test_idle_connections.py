@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_provider_kafka_migration.copy.lane import SocketPoller
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
+from airflow_provider_kafka_migration.kafka.poller import SocketPoller
 
 
 @pytest.fixture

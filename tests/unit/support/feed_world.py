@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -9,7 +10,8 @@ from copy_specs import IDS, orders
 from source_logs import record
 
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex
-from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy
+from airflow_provider_kafka_migration.copy.limits import SliceLimits
+from airflow_provider_kafka_migration.copy.partition import CopyState, PartitionCopy, Trouble
 from airflow_provider_kafka_migration.copy.read_ahead import SourceReader
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -69,10 +71,8 @@ class World:
             None,
             self.store,  # type: ignore[arg-type]
             copies=[self.copy],
-            on_chunk=self._on_chunk,
-            on_trouble=lambda _, error: self.troubles.append(error),
-            wants=lambda _: True,
-            reached=lambda copy: copy.read.next_offset >= 1_000_000,
+            limits=SliceLimits(math.inf, lambda _: 1_000_000),
+            wake=lambda: None,
         )
         self.feed._choose_active()
 
@@ -85,15 +85,27 @@ class World:
         """A chunk comes from the source; its size."""
         data = memoryview(encode_batch([record(first + delta) for delta in range(count)], 0))
         chunk = Chunk("orders", 0, first, first + count, data, last_stable_offset=1_000_000, source_bytes=len(data))
-        self.feed._on_read(self.copy, chunk)
+        self.feed.take(self.copy, chunk)
+        self.poll()
         return len(data)
+
+    def poll(self) -> None:
+        """Take what has become durable, and errors."""
+        for item in self.feed.poll():
+            if isinstance(item, Trouble):
+                self.troubles.append(item.error)
+            else:
+                self._on_chunk(item.copy, item.chunk)
+
+    def fetch_more(self, now: float) -> None:
+        self.feed.fetch_more(now, lambda _: True)
 
     def settle(self, count: int) -> None:
         """Wait until all puts have ended, then collect; ``count`` chunks must have been given on by then."""
         for waiting in list(self.feed._working.values()):
             for _, future in waiting:
                 future.exception(20)
-        self.feed.collect()
+        self.poll()
         assert len(self.given) == count
 
     def open(self, *offsets: int) -> None:
