@@ -10,8 +10,11 @@ All errors can be pickled, because they cross process boundaries (Spark executor
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
+
+_WORD_BEGINS = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,13 @@ class MigrationError(Exception):
     :param details: data for machines; must be JSON-serializable and must not contain a secret.
     """
 
-    #: Stable name of the kind of error, shown to people and used by tests.
-    code = "MIGRATION_ERROR"
+    #: Stable name of the kind of error, shown to people and used by tests: ``SpecInvalid`` has ``SPEC_INVALID``.
+    code: ClassVar[str] = "MIGRATION_ERROR"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "code" not in cls.__dict__:
+            cls.code = _WORD_BEGINS.sub("_", cls.__name__).upper()
 
     def __init__(
         self,
@@ -117,79 +125,53 @@ def _rebuild(
 class Terminal(MigrationError):
     """A retry cannot help: a person has to decide or change something."""
 
-    code = "TERMINAL"
-
 
 class Transient(MigrationError):
     """A later attempt can succeed: retry or clear the task."""
-
-    code = "TRANSIENT"
 
 
 class SpecInvalid(Terminal):
     """The spec has mistakes; ``details["mistakes"]`` lists all of them with their paths."""
 
-    code = "SPEC_INVALID"
-
 
 class ConnectionInvalid(Terminal):
     """A connection is missing or has keys that cannot be used."""
-
-    code = "CONNECTION_INVALID"
 
 
 class AuthenticationFailed(Terminal):
     """The broker refused the credentials, or the TLS handshake failed permanently."""
 
-    code = "AUTHENTICATION_FAILED"
-
 
 class PermissionMissing(Terminal):
     """The principal lacks a permission that the migration needs; the error names the operation and the resource."""
-
-    code = "PERMISSION_MISSING"
 
 
 class BrokerUnreachable(Transient):
     """No broker of the cluster answered within the bounded wait."""
 
-    code = "BROKER_UNREACHABLE"
-
 
 class BrokerRefused(Terminal):
     """A broker answered with an error that a retry cannot fix."""
-
-    code = "BROKER_REFUSED"
 
 
 class BrokerBusy(Transient):
     """A broker answered with a retriable error for longer than the bounded wait."""
 
-    code = "BROKER_BUSY"
-
 
 class RecordsWithheld(Transient):
     """A broker reports more log but returns no records, or only part of a batch: we draw no conclusion from that."""
-
-    code = "RECORDS_WITHHELD"
 
 
 class StorageUnavailable(Transient):
     """Object storage is slow, throttled or unreachable beyond the bounded retries."""
 
-    code = "STORAGE_UNAVAILABLE"
-
 
 class StorageRefused(Terminal):
     """Object storage refused the request: no such bucket, or access denied."""
 
-    code = "STORAGE_REFUSED"
-
 
 class ObjectExists(Terminal):
     """A create-only put met an existing object (HTTP 412): another writer created it first."""
-
-    code = "OBJECT_EXISTS"
 
 
 #: Terminal for a caller that has just read the connections. A caller that has held them for long reads them again
@@ -200,223 +182,149 @@ CREDENTIALS_REFUSED = (AuthenticationFailed, ConnectionInvalid, StorageRefused)
 class JournalConflict(Transient):
     """Too many other writers appended to the journal at the same time."""
 
-    code = "JOURNAL_CONFLICT"
-
 
 class JournalTampered(Terminal):
     """A journal entry was altered, is missing, or the hash chain forks."""
-
-    code = "JOURNAL_TAMPERED"
 
 
 class FingerprintChanged(Terminal):
     """Clusters, buckets or prefixes differ from those that the migration was started with."""
 
-    code = "FINGERPRINT_CHANGED"
-
 
 class ClaimHeld(Terminal):
     """Another run holds the migration; ``details`` names it and the time of its claim."""
-
-    code = "CLAIM_HELD"
 
 
 class ClaimLost(Terminal):
     """This run held the migration, but another run has taken it over: stop writing."""
 
-    code = "CLAIM_LOST"
-
 
 class IllegalTransition(Terminal):
     """The state machine has no such transition."""
-
-    code = "ILLEGAL_TRANSITION"
 
 
 class WaitsForOperator(Terminal):
     """The migration waits for a person (CLI exit code 10)."""
 
-    code = "WAITS_FOR_OPERATOR"
-
 
 class PrecheckBlocked(Terminal):
     """Precheck found blockers; ``details["findings"]`` lists all of them."""
-
-    code = "PRECHECK_BLOCKED"
 
 
 class TopologyRefused(Terminal):
     """The target's topics, configs or ACLs differ in a way that the policy refuses."""
 
-    code = "TOPOLOGY_REFUSED"
-
 
 class ForeignData(Terminal):
     """A target partition holds data, or has a writer, that does not belong to this migration."""
-
-    code = "FOREIGN_DATA"
 
 
 class TopicRecreated(Terminal):
     """The source topic was deleted and created again: its topic id differs from the plan."""
 
-    code = "TOPIC_RECREATED"
-
 
 class TargetTopicMissing(Terminal):
     """A target topic was deleted while it was being copied."""
-
-    code = "TARGET_TOPIC_MISSING"
 
 
 class SourceGap(Terminal):
     """Source retention has overtaken the copy: records were deleted before the copy read them."""
 
-    code = "SOURCE_GAP"
-
 
 class SourceTruncated(Terminal):
     """The source lost records after we read them: its log was truncated below our position and may have grown again."""
-
-    code = "SOURCE_TRUNCATED"
 
 
 class TombstonesOvertaken(Terminal):
     """A compacted partition was read so late that tombstones may already be removed: deleted keys may live on."""
 
-    code = "TOMBSTONES_OVERTAKEN"
-
 
 class OutsideOfLog(Terminal):
     """A check has to read an offset that is below the start of the log or above its end."""
-
-    code = "OUTSIDE_OF_LOG"
 
 
 class RecordTooLarge(Terminal):
     """A single record is larger than the target topic accepts."""
 
-    code = "RECORD_TOO_LARGE"
-
 
 class BatchMalformed(Terminal):
     """The bytes are not a valid record batch, or their CRC is wrong."""
-
-    code = "BATCH_MALFORMED"
 
 
 class SegmentTampered(Terminal):
     """An archived segment is torn, altered or missing."""
 
-    code = "SEGMENT_TAMPERED"
-
 
 class SliceExpired(Transient):
     """The deadline of this copier's slice has passed: it sends no more data."""
-
-    code = "SLICE_EXPIRED"
 
 
 class FreezeFailed(Terminal):
     """Producers could not be frozen, or one of them continues to write."""
 
-    code = "FREEZE_FAILED"
-
 
 class FreezeUnconfirmed(Transient):
     """The freeze webhook has not confirmed that producers stay stopped; we call it again while the freeze lasts."""
-
-    code = "FREEZE_UNCONFIRMED"
 
 
 class StillFrozen(Transient):
     """A freeze had to be lifted but could not be; ``next_step`` explains how a person unfreezes them."""
 
-    code = "STILL_FROZEN"
-
 
 class DrainTimeout(Transient):
     """The target did not reach the end of the source in time."""
-
-    code = "DRAIN_TIMEOUT"
 
 
 class GroupsIncomplete(Terminal):
     """Some consumer groups could not be committed; ``details["groups"]`` lists them."""
 
-    code = "GROUPS_INCOMPLETE"
-
 
 class FloorViolated(Terminal):
     """The target's log start or end contradicts the copied range: data was cut off."""
-
-    code = "FLOOR_VIOLATED"
 
 
 class ApprovalRefused(Terminal):
     """The approval is stale, has no code or a wrong code, or a person refused."""
 
-    code = "APPROVAL_REFUSED"
-
 
 class ValidationFailed(Terminal):
     """Source and target differ; ``details`` lists the checks."""
-
-    code = "VALIDATION_FAILED"
 
 
 class EvidenceInvalid(Terminal):
     """An evidence bundle does not verify: it was altered, or another key signed it."""
 
-    code = "EVIDENCE_INVALID"
-
 
 class CopyFailed(Terminal):
     """Some partitions could not be copied; ``details["partitions"]`` lists all of them."""
-
-    code = "COPY_FAILED"
 
 
 class CopyStalled(Transient):
     """Some partitions could not be copied, each for a reason that may pass; ``details["partitions"]`` lists them."""
 
-    code = "COPY_STALLED"
-
 
 class PhaseOver(Terminal):
     """The migration is past the phase in which this step may act: stop writing."""
-
-    code = "PHASE_OVER"
 
 
 class DocumentUnreadable(Terminal):
     """A stored document has a version or a structure that this release cannot read."""
 
-    code = "DOCUMENT_UNREADABLE"
-
 
 class JobMissing(Terminal):
     """A data plane process was started for a job document that does not exist."""
-
-    code = "JOB_MISSING"
 
 
 class SparkSettingsRefused(Terminal):
     """With these Spark settings a copy would be unsafe, or would not survive a lost task."""
 
-    code = "SPARK_SETTINGS_REFUSED"
-
 
 class ExecutorUnfit(Terminal):
     """A Spark executor lacks this package, or Python packages that a copier needs."""
 
-    code = "EXECUTOR_UNFIT"
-
 
 class SparkJobFailed(Transient):
     """Spark gave up on a task after all its attempts, or the Spark cluster disappeared."""
-
-    code = "SPARK_JOB_FAILED"
 
 
 def error_from_dict(data: dict[str, Any]) -> MigrationError:
@@ -441,34 +349,22 @@ def _all_kinds(kind: type[MigrationError]) -> list[type[MigrationError]]:
 class OffsetMapInvalid(Terminal):
     """An offset map is damaged: its runs go backwards, or objects are missing or belong to another partition."""
 
-    code = "OFFSET_MAP_INVALID"
-
 
 class PositionLost(Terminal):
     """A source position committed on the target is missing, or the target's log ends below it (transactional)."""
-
-    code = "POSITION_LOST"
 
 
 class OffsetMapConflict(Transient):
     """Two copiers wrote runs for the same target offsets."""
 
-    code = "OFFSET_MAP_CONFLICT"
-
 
 class Interrupted(Transient):
     """The process was asked to stop before it finished; nothing is lost."""
-
-    code = "INTERRUPTED"
 
 
 class HolesExceedBudget(Terminal):
     """A partition has more holes than markers may fill, and the policy requires its offsets to stay equal."""
 
-    code = "HOLES_EXCEED_BUDGET"
-
 
 class SameCluster(Terminal):
     """Source and target are the same cluster."""
-
-    code = "SAME_CLUSTER"

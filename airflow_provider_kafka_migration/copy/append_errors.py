@@ -20,8 +20,6 @@ from airflow_provider_kafka_migration.kafka import error_codes
 class OutOfOrder(Transient):
     """The compare of compare-and-append failed: another writer was faster, or the log went back."""
 
-    code = "OUT_OF_ORDER"
-
 
 class TooLarge(Transient):
     """The batch is larger than the target accepts and is split; ``details``: size_bytes."""
@@ -35,13 +33,9 @@ class UnexpectedOffset(Transient):
     ``details``: expected_offset, base_offset, source_offset, record_count.
     """
 
-    code = "UNEXPECTED_OFFSET"
-
 
 class UnexpectedEnd(Transient):
     """The log end after writing markers is not the expected one; ``details``: expected_offset, log_end_offset."""
-
-    code = "UNEXPECTED_END"
 
 
 def too_large(sent: Sent, what: str, where: Where) -> TooLarge | RecordTooLarge:

@@ -33,7 +33,7 @@ from airflow_provider_kafka_migration.copy.resume import Resumed
 from airflow_provider_kafka_migration.copy.target import TargetSink
 from airflow_provider_kafka_migration.copy.transform import Chunk
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, PartitionResult
-from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, SliceExpired, Transient, Where
+from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, SliceExpired, Transient
 from airflow_provider_kafka_migration.kafka.connection import BrokerConnection
 from airflow_provider_kafka_migration.kafka.poller import SocketPoller
 from airflow_provider_kafka_migration.kafka.wire import Wire
@@ -325,7 +325,7 @@ class Lane:
                 # The replicas are behind. That is not an error; the log is read again soon.
                 copy.resume_at = now + _REPLICAS_SECONDS
                 self.recovery.is_patient(
-                    copy, Transient("the target's replicas are not catching up", where=self._where(copy))
+                    copy, Transient("the target's replicas are not catching up", where=copy.where(self._job))
                 )
             elif isinstance(point, ResumePoint):
                 self._begin(copy, point)
@@ -343,17 +343,8 @@ class Lane:
         """Fail partitions whose topic was deleted and recreated: it is another topic, whatever its offsets are."""
         if self._source_wire is None:
             return
-        for copy, error in fail_recreated(self._source_wire, copies, self._where).items():
+        for copy, error in fail_recreated(self._source_wire, copies, lambda copy: copy.where(self._job)).items():
             self.recovery.note(Trouble.of(copy, error))
             # settle() handles the noted error before the next check. Until then nothing may look up leaders of a topic
             # that does not exist.
             copy.resume_at = float("inf")
-
-    def _where(self, copy: PartitionCopy) -> Where:
-        return Where(
-            migration_id=self._job.migration_id,
-            phase=self._job.name,
-            topic=copy.spec.topic,
-            partition=copy.spec.partition,
-            offset=copy.write.confirmed_source_offset,
-        )

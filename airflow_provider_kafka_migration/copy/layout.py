@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.copy.partition import PartitionCopy
 from airflow_provider_kafka_migration.copy.transform import Append, CopyOp, Hole
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import ForeignData, HolesExceedBudget, Where
+from airflow_provider_kafka_migration.errors import ForeignData, HolesExceedBudget
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.store import LaneMaps
 
@@ -91,7 +91,7 @@ class OffsetLayout:
             raise ForeignData(
                 f"a hole was filled twice: the target has {extra} control markers too many before source offset "
                 f"{source_offset}",
-                where=self._where(copy),
+                where=copy.where(self._job),
                 next_step="delete the target topic and start again, or set offsets.on_mismatch: mapped",
                 details={"extra_markers": extra, "source_offset": source_offset},
             )
@@ -109,7 +109,7 @@ class OffsetLayout:
         if (copy.spec.on_mismatch or self._job.on_mismatch) == "fail":
             raise HolesExceedBudget(
                 f"{why} for {copy.write.total_records} records exceeds the budget for holes",
-                where=self._where(copy),
+                where=copy.where(self._job),
                 next_step="raise offsets.max_markers, offsets.max_markers_per_record and offsets.max_fill_time, or let "
                 "the partition become mapped (offsets.mode: auto, offsets.on_mismatch: mapped)",
                 details={
@@ -149,15 +149,6 @@ class OffsetLayout:
         runs: list[OffsetRange] = []
         self._begin_run(copy, OffsetRange(copy.write.source_offset, copy.write.projected_offset), runs)
         self._maps.write_ahead(copy.spec, copy.write.confirmed_offset, runs)
-
-    def _where(self, copy: PartitionCopy) -> Where:
-        return Where(
-            migration_id=self._job.migration_id,
-            phase=self._job.name,
-            topic=copy.spec.topic,
-            partition=copy.spec.partition,
-            offset=copy.write.confirmed_source_offset,
-        )
 
 
 def place_in_transactions(copy: PartitionCopy, steps: Sequence[CopyOp]) -> None:

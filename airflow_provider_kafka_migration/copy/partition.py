@@ -14,7 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from airflow_provider_kafka_migration.copy.transform import Append, Chunk, CopyOp, Hole
-from airflow_provider_kafka_migration.documents.copy import CopyPartition, PartitionResult
+from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, PartitionResult
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.errors import (
     BrokerBusy,
@@ -332,6 +332,16 @@ class PartitionCopy:
     def target_key(self) -> tuple[str, int]:
         """The (target topic, partition)."""
         return (self.spec.target_topic, self.spec.partition)
+
+    def where(self, job: CopyJob) -> Where:
+        """Return the place of an error of this partition in a job."""
+        return Where(
+            migration_id=job.migration_id,
+            phase=job.name,
+            topic=self.spec.topic,
+            partition=self.spec.partition,
+            offset=self.write.confirmed_source_offset,
+        )
 
     @property
     def due_at(self) -> float:
