@@ -1,0 +1,32 @@
+"""Simulated migrations for the tests of phases."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from phase_support import SIGNING_SEED
+from phase_world.world import SIGNING_KEY, Worlds, without_probes
+
+from airflow_provider_kafka_migration.phases import validate
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a disk or for a controller that does not exist."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(validate, "CONFIGS_VISIBLE_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="session")
+def all_worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Worlds that all tests of a process share; only :func:`worlds` uses them directly."""
+    return Worlds(tmp_path_factory.mktemp("worlds"))
+
+
+@pytest.fixture
+def worlds(all_worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> Worlds:
+    """Copies of migrations at the beginning of any phase."""
+    monkeypatch.setenv(SIGNING_KEY, SIGNING_SEED)
+    without_probes(monkeypatch)
+    return all_worlds

@@ -1,0 +1,198 @@
+"""The final drain: the brokers decide when the target has everything, and nothing else ends up in the offset map."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from phase_world.jobs import MIGRATION
+from phase_world.world import World, Worlds
+
+from airflow_provider_kafka_migration.documents.copy import StopAt
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    DrainTimeout,
+    ForeignData,
+    FreezeFailed,
+    MigrationError,
+)
+from airflow_provider_kafka_migration.state import State
+
+DRAIN = "cutover.final_drain"
+STOP = f"{MIGRATION}/control/tail-stop.json"
+#: exclusive ends of the source, each behind its sentinel
+ENDS = {"orders-0": 6, "orders-1": 11, "state-0": 6}
+CONTINUE = {"cutover": {"freeze": "acl", "on_bypass": "continue"}}
+
+
+def offset_map(world: World) -> dict[str, Any] | None:
+    data = world.evidence_store.get(f"{MIGRATION}/offset-map.json")
+    return None if data is None else dict(json.loads(data))
+
+
+def stop(world: World) -> dict[str, int]:
+    data = world.journal_store.get(STOP)
+    return {} if data is None else dict(StopAt.parse(data).offsets)
+
+
+def assert_lifted(world: World) -> None:
+    assert world.state is State.TAIL
+    assert not world.denied
+    assert stop(world) == {}, "the tail must go on"
+    found = offset_map(world)
+    assert found is None or not found["complete"]
+
+
+def test_the_tail_stops_at_the_boundary_and_the_map_ends_there(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    result = world.run(DRAIN)
+    assert stop(world) == ENDS
+    found = offset_map(world)
+    assert found is not None and found["complete"]
+    ends = {f"{item['topic']}-{item['partition']}": item["source_end_offset"] for item in found["partitions"]}
+    assert ends == ENDS
+    assert {item["lag"] for item in result.details["partitions"]} == {0}
+    assert world.run(DRAIN).already_done
+
+
+def test_a_map_that_was_lost_is_made_again(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    world.run(DRAIN)
+    first = offset_map(world)
+    (world.evidence_store.folder / MIGRATION / "offset-map.json").unlink()
+    assert not world.run(DRAIN).already_done
+    assert offset_map(world) == first
+
+
+def test_a_late_update_of_the_tail_does_not_replace_the_finished_map(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    before = world.evidence_store.get(f"{MIGRATION}/offset-map.json")
+    world.run(DRAIN)
+    finished = offset_map(world)
+    assert before is not None
+    world.evidence_store.put(f"{MIGRATION}/offset-map.json", before)
+    assert world.run(DRAIN).already_done
+    assert offset_map(world) == finished
+
+
+def test_it_needs_the_sentinels_of_this_very_freeze(worlds: Worlds) -> None:
+    world = worlds.at("cutover.sentinels")
+    with pytest.raises(FreezeFailed, match="sentinels were not written"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_the_boundary_of_an_earlier_freeze_does_not_count(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    data = json.loads(world.stored("results/boundary.json") or b"")
+    world.journal_store.put(f"{MIGRATION}/results/boundary.json", json.dumps({**data, "attempt": 7}).encode())
+    with pytest.raises(FreezeFailed, match="the sentinels of this freeze are not written yet"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_a_tail_that_does_not_finish_lifts_the_freeze_and_goes_on(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN, cutover={"freeze": "acl", "max_producer_freeze": "10m", "drain_timeout": "1m"})
+    world.copiers.leaves["orders", 1] = 10
+    with pytest.raises(DrainTimeout, match="1 partitions are not drained after 60 s; the largest lag is 1 at orders-1"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_the_limit_of_the_freeze_ends_the_wait_first(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    world.copiers.leaves["orders", 1] = 10
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_records_that_the_target_has_not_replicated_are_not_there(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    world.target.log("orders").lagging = 1
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_a_target_that_ends_beyond_the_source_is_somebody_else_s(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    world.while_tail_runs()(0)
+    world.target.log("orders").write(b"foreign")
+    world.target.log("orders").write(b"foreign")
+    with pytest.raises(ForeignData, match="offsets beyond the source's end"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+def test_a_source_that_was_written_to_while_the_tail_finished_is_named(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    world.source.log("state").write(b"late", producer_id=7)
+    with pytest.raises(FreezeFailed, match="state-0 got offsets 6 to 6 from producer id 7"):
+        world.run(DRAIN)
+    assert_lifted(world)
+
+
+@pytest.mark.parametrize("call", ["target.wire.list_offsets.log_end", "target.wire.list_offsets.latest"])
+def test_a_target_that_is_away_keeps_the_freeze_while_there_is_time(worlds: Worlds, call: str) -> None:
+    world = worlds.at(DRAIN)
+    world.outside.fail(call, BrokerUnreachable("away"))
+    with pytest.raises(BrokerUnreachable):
+        world.run(DRAIN)
+    assert world.denied
+    assert world.state is State.CUTOVER
+    world.outside.heal()
+    world.run(DRAIN)
+    assert stop(world) == ENDS
+
+
+def test_the_stop_of_somebody_else_is_not_overwritten(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    other = StopAt(migration_id=MIGRATION, offsets={**ENDS, "state-0": 4}).canonical()
+    world.journal_store.put(STOP, other)
+    with pytest.raises(FreezeFailed, match="another stop of the tail, at other offsets, is already in force"):
+        world.run(DRAIN)
+    assert not world.denied
+
+
+def test_a_stop_that_was_withdrawn_is_replaced(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    world.journal_store.put(STOP, StopAt(migration_id=MIGRATION, offsets={}).canonical())
+    world.run(DRAIN)
+    assert stop(world) == ENDS
+
+
+def test_with_continue_the_boundary_moves_to_where_the_tail_stopped(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN, **CONTINUE)
+    world.source.log("orders").write(b"late", producer_id=7)
+    # The tail copies past the boundary before it reads its stop.
+    target = world.target.log("orders")
+    for data in world.source.log("orders").batches[-2:]:
+        target.put(data, target.end)
+    result = world.run(DRAIN)
+    assert json.loads(world.stored("results/boundary.json") or b"")["ends"] == {**ENDS, "orders-0": 7}
+    found = offset_map(world)
+    assert found is not None
+    ends = {f"{item['topic']}-{item['partition']}": item["target_end_offset"] for item in found["partitions"]}
+    assert ends == {**ENDS, "orders-0": 7}
+    assert result.details["bypasses"] == []
+
+
+def test_with_continue_what_was_written_behind_the_boundary_is_named(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN, **CONTINUE)
+    world.source.log("state").write(b"late", producer_id=7)
+    result = world.run(DRAIN)
+    (bypass,) = result.details["bypasses"]
+    assert (bypass["topic"], bypass["from_offset"], bypass["to_offset"]) == ("state", 6, 7)
+    assert offset_map(world) is not None
+
+
+def test_a_partition_that_appeared_after_the_boundary_ends_the_cutover(worlds: Worlds) -> None:
+    world = worlds.at(DRAIN)
+    data = json.loads(world.stored("results/boundary.json") or b"")
+    del data["ends"]["state-0"]
+    world.journal_store.put(f"{MIGRATION}/results/boundary.json", json.dumps(data).encode())
+    with pytest.raises(MigrationError, match="1 partitions appeared after the freeze; the first is state-0"):
+        world.run(DRAIN)
+    assert_lifted(world)

@@ -1,0 +1,260 @@
+"""Consumer groups: what is read, what is committed, what is never moved backwards, and failures that name their group."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from phase_world.admin import BUSY, GROUP_NOT_PERMITTED, NOT_PERMITTED
+from phase_world.cluster import Group
+from phase_world.jobs import MIGRATION
+from phase_world.world import World, Worlds
+
+from airflow_provider_kafka_migration.errors import (
+    BrokerUnreachable,
+    DocumentUnreadable,
+    FreezeFailed,
+    GroupsIncomplete,
+    PermissionMissing,
+)
+from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset, GroupOffsets
+from airflow_provider_kafka_migration.state import State
+
+SNAPSHOT, COMMIT = "cutover.snapshot_groups", "cutover.commit_groups"
+COMMITTED = {"billing": {("orders", 0): 2, ("orders", 1): 10}, "audit": {("state", 0): 5}}
+
+
+def snapshot(world: World) -> dict[str, Any]:
+    data = world.stored("results/groups-snapshot.json")
+    assert data is not None
+    return {item["group"]: item for item in json.loads(data)["groups"]}
+
+
+def result(world: World) -> dict[str, Any]:
+    data = world.stored("results/groups.json")
+    assert data is not None
+    return {item["group"]: item for item in json.loads(data)["groups"]}
+
+
+def on_target(world: World) -> dict[str, dict[tuple[str, int], int]]:
+    return {
+        name: {key: item.offset for key, item in group.offsets.items()} for name, group in world.target.groups.items()
+    }
+
+
+# -- snapshot ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_snapshot_has_all_groups_with_offsets_and_metadata(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT)
+    world.run(SNAPSHOT)
+    found = snapshot(world)
+    assert sorted(found) == ["audit", "billing"]
+    assert found["billing"]["offsets"][0] == {"topic": "orders", "partition": 0, "offset": 2, "metadata": "at 2"}
+    world.source.groups["billing"].offsets["orders", 0] = GroupOffset(4, -1, "")
+    assert world.run(SNAPSHOT).already_done
+    assert snapshot(world) == found
+
+
+def test_a_snapshot_that_was_lost_is_taken_again(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT)
+    world.run(SNAPSHOT)
+    (world.journal_store.folder / MIGRATION / "results" / "groups-snapshot.json").unlink()
+    assert not world.run(SNAPSHOT).already_done
+    assert sorted(snapshot(world)) == ["audit", "billing"]
+
+
+def test_a_group_that_the_answer_omits_is_a_failure_and_not_a_group_without_offsets(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT)
+    world.outside.fail("source.admin.groups_offsets", lambda found: {"audit": found["audit"]})
+    taken = world.run(SNAPSHOT)
+    assert taken.details["unread"] == ["billing"]
+    world.outside.heal()
+    with pytest.raises(GroupsIncomplete, match="billing: the broker's answer does not contain the group's offsets"):
+        world.run(COMMIT)
+    assert on_target(world) == {"audit": COMMITTED["audit"]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        GroupOffsets("billing", error=GROUP_NOT_PERMITTED),
+        GroupOffsets("billing", {("orders", 0): GroupOffset(2)}, {("orders", 1): NOT_PERMITTED}),
+    ],
+    ids=["group", "partition"],
+)
+def test_offsets_that_may_not_be_read_are_never_nothing(worlds: Worlds, answer: GroupOffsets) -> None:
+    world = worlds.at(SNAPSHOT)
+    world.outside.fail("source.admin.groups_offsets", lambda found: {**found, "billing": answer})
+    world.run(SNAPSHOT)
+    world.outside.heal()
+    with pytest.raises(GroupsIncomplete, match="billing: the group's offsets cannot be read on the source"):
+        world.run(COMMIT)
+    assert on_target(world) == {"audit": COMMITTED["audit"]}, "one bad group does not block the others"
+
+
+def test_an_error_in_a_topic_that_is_not_migrated_is_no_failure(worlds: Worlds) -> None:
+    world = worlds.at(SNAPSHOT)
+    answer = GroupOffsets("billing", {("orders", 0): GroupOffset(2)}, {("other", 1): NOT_PERMITTED})
+    world.outside.fail("source.admin.groups_offsets", lambda found: {**found, "billing": answer})
+    assert world.run(SNAPSHOT).details["unread"] == []
+
+
+@pytest.mark.parametrize("error", [BrokerUnreachable("away"), PermissionMissing("not permitted")])
+def test_groups_that_cannot_be_listed_are_not_no_groups(worlds: Worlds, error: Exception) -> None:
+    world = worlds.at(SNAPSHOT)
+    world.outside.fail("source.admin.list_groups", error)
+    with pytest.raises(type(error)):
+        world.run(SNAPSHOT)
+    assert world.stored("results/groups-snapshot.json") is None
+    assert bool(world.denied) is isinstance(error, BrokerUnreachable), "a missing right ends the freeze"
+
+
+# -- commit -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_offset_is_committed_with_its_metadata_and_without_an_epoch(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.run(COMMIT)
+    assert on_target(world) == COMMITTED
+    assert world.target.groups["billing"].offsets["orders", 1] == GroupOffset(10, -1, "at 10")
+    assert world.run(COMMIT).already_done
+    assert len(world.target.commits) == 2
+
+
+def test_nothing_is_committed_before_the_target_has_everything(worlds: Worlds) -> None:
+    world = worlds.at("cutover.final_drain")
+    world.run(SNAPSHOT)
+    with pytest.raises(FreezeFailed, match="so no offset is final"):
+        world.run(COMMIT)
+    assert not world.target.commits
+    assert world.state is State.TAIL
+
+
+@pytest.mark.parametrize(("data", "error"), [(None, FreezeFailed), (b'{"groups": 3}', DocumentUnreadable)])
+def test_without_a_readable_snapshot_nothing_is_committed(
+    worlds: Worlds, data: bytes | None, error: type[Exception]
+) -> None:
+    world = worlds.at(COMMIT)
+    world.journal_store.answers[f"{MIGRATION}/results/groups-snapshot.json"] = lambda _: data
+    with pytest.raises(error):
+        world.run(COMMIT)
+    assert not world.target.commits
+
+
+def test_a_group_that_is_ahead_on_the_target_is_not_set_back(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=4, orders_1=6)
+    world.run(COMMIT)
+    assert on_target(world)["billing"] == {("orders", 0): 4, ("orders", 1): 10}
+    ahead = result(world)["billing"]["offsets"][0]
+    assert ahead["reason"] == "the target is ahead: it has 4; a group is never set back"
+
+
+@pytest.mark.parametrize("metadata", ["at 2", "older"])
+def test_an_offset_that_is_there_is_written_only_for_other_metadata(worlds: Worlds, metadata: str) -> None:
+    world = worlds.at(COMMIT)
+    world.target.groups["billing"] = Group(
+        {("orders", 0): GroupOffset(2, -1, metadata), ("orders", 1): GroupOffset(10, -1, "at 10")}
+    )
+    world.run(COMMIT)
+    assert ("billing" in dict(world.target.commits)) is (metadata == "older")
+
+
+def test_a_group_with_members_on_the_target_is_left_alone(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=0)
+    world.target.groups["billing"].state = "Stable"
+    world.target.groups["billing"].members = ("app",)
+    done = world.run(COMMIT)
+    assert on_target(world)["billing"] == {("orders", 0): 0}
+    assert done.details["left_alone"] == {"billing": "it has members on the target (state Stable)"}
+
+
+def test_a_target_group_that_cannot_be_read_is_not_an_empty_one(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=4)
+    world.outside.fail("target.admin.groups_offsets", lambda _: {"billing": GroupOffsets("billing", error=BUSY)})
+    with pytest.raises(GroupsIncomplete, match="billing"):
+        world.run(COMMIT)
+    assert on_target(world)["billing"] == {("orders", 0): 4}
+
+
+def test_a_target_group_that_the_answer_omits_is_not_written(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.target.group("billing", orders_0=4)
+    world.outside.fail("target.admin.describe_groups", lambda _: {})
+    world.run(COMMIT)
+    assert "billing" not in dict(world.target.commits)
+
+
+def test_a_partition_that_is_refused_is_a_failure_and_only_the_rest_is_repeated(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+
+    def refused(answers: dict[Any, Any]) -> dict[Any, Any]:
+        if ("orders", 1) in answers:
+            world.target.groups["billing"].offsets.pop(("orders", 1))
+            return {**answers, ("orders", 1): NOT_PERMITTED}
+        return answers
+
+    world.outside.fail("target.admin.alter_group_offsets", refused)
+    with pytest.raises(GroupsIncomplete, match="1 groups could not be moved"):
+        world.run(COMMIT)
+    assert world.denied, "a person may correct this while producers are still stopped"
+    assert world.steps("groups_incomplete")
+    assert result(world)["billing"]["failures"][0]["where"]["partition"] == 1
+    world.outside.heal()
+    world.run(COMMIT)
+    assert on_target(world) == COMMITTED
+    assert [name for name, _ in world.target.commits] == ["audit", "billing", "billing"]
+    assert world.target.commits[-1] == ("billing", {("orders", 1): 10})
+
+
+def test_a_failure_that_lasts_until_the_limit_frees_the_producers(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.outside.fail("target.admin.alter_group_offsets", PermissionMissing("not permitted"))
+    with pytest.raises(GroupsIncomplete):
+        world.run(COMMIT)
+    assert world.denied
+    world.clock.sleep(61)
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(COMMIT)
+    assert not world.denied
+
+
+def test_a_commit_that_fails_as_a_whole_does_not_stop_the_next_group(worlds: Worlds) -> None:
+    world = worlds.at(COMMIT)
+    world.outside.fail("target.admin.alter_group_offsets", PermissionMissing("not permitted"), times=1)
+    with pytest.raises(GroupsIncomplete, match="audit: not permitted"):
+        world.run(COMMIT)
+    assert on_target(world) == {"billing": COMMITTED["billing"]}
+
+
+# -- until the switch -------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_synced_until_clients_switch_and_only_forward(worlds: Worlds) -> None:
+    world = worlds.at("approve_switch")
+    offsets = world.source.groups["billing"].offsets
+    rounds: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        world.clock.sleep(seconds)
+        rounds.append(seconds)
+        offsets["orders", 0] = GroupOffset(4 if len(rounds) == 1 else 3, -1, "")
+        if len(rounds) == 3:
+            world.approve("client_switch")
+
+    done = world.run("sync_groups", sleep=sleep)
+    assert done.details["rounds"] == 3
+    assert set(rounds) == {world.spec.groups.sync_interval.total_seconds()}
+    assert on_target(world)["billing"]["orders", 0] == 4
+
+
+def test_after_the_switch_nothing_is_synced(worlds: Worlds) -> None:
+    world = worlds.at("validate")
+    commits = len(world.target.commits)
+    world.source.groups["billing"].offsets["orders", 0] = GroupOffset(4)
+    assert world.run("sync_groups").already_done
+    assert len(world.target.commits) == commits

@@ -1,0 +1,107 @@
+"""A process that dies after any change it has made: the next one ends where the first would have, nothing twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from phase_world.outside import Killed
+from phase_world.world import KEYS, ORDER, World, Worlds
+
+from airflow_provider_kafka_migration.state import State
+
+#: Steps that each run of a phase journals, because it has checked again.
+_EACH_RUN = {"prechecked"}
+#: Steps whose keys are times.
+_TIMES = {"drain_ready"}
+#: A topic that was created by a process that died before it could journal that is adopted by the next one.
+_SAME = {"topic_adopted": "topic_created"}
+PHASES = [phase for phase in ORDER if phase not in ("tail", "approve_cutover")]
+
+
+def outcome(world: World) -> dict[str, Any]:
+    """Everything that a migration has done outside, and what its journal says; without times and random ids."""
+    journal = world.context().journal
+    steps = [
+        (_SAME.get(str(entry.step), entry.step), entry.step_key if entry.step not in _TIMES else "")
+        for entry in journal.steps()
+        if entry.step not in _EACH_RUN
+    ]
+    return {
+        "logs": {
+            (role, name, number): (log.start, log.end, {offset: _kind(value) for offset, value in log.values().items()})
+            for role, cluster in (("source", world.source), ("target", world.target))
+            for name, topic in cluster.topics.items()
+            for number, log in enumerate(topic.logs)
+        },
+        "configs": {name: topic.configs for name, topic in world.target.topics.items()},
+        "created": world.target.created,
+        "groups": {name: group.offsets for name, group in world.target.groups.items()},
+        "commits": sorted(world.target.commits, key=str),
+        "acls": (world.source.acls, world.target.acls),
+        "steps": sorted(set(steps), key=str),
+        "states": journal.history,
+    }
+
+
+def _kind(value: bytes | None) -> bytes | None:
+    return b"sentinel" if value is not None and b'"migration_id"' in value else value
+
+
+def changes_of(worlds: Worlds, phase: str) -> tuple[int, dict[str, Any]]:
+    """How many changes a phase makes, and what they end in."""
+    world = worlds.at(phase)
+    world.context()
+    world.outside.revive()
+    world.run(phase)
+    return len(world.outside.changes), outcome(world)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_the_next_process_ends_where_the_killed_one_would_have(worlds: Worlds, phase: str) -> None:
+    count, expected = changes_of(worlds, phase)
+    assert count > 1
+    for number in range(count):
+        world = worlds.at(phase)
+        world.context()
+        world.outside.revive()
+        world.outside.dies_after = number
+        with pytest.raises(Killed):
+            world.run(phase)
+        world.restart()
+        world.run(phase)
+        assert outcome(world) == expected, f"killed after change {number}"
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_phase_that_is_done_changes_nothing_when_it_runs_again(worlds: Worlds, phase: str) -> None:
+    world = worlds.at(phase)
+    world.run(phase)
+    expected = outcome(world)
+    world.restart()
+    world.context()
+    world.outside.revive()
+    world.run(phase)
+    assert outcome(world) == expected
+    done = [change for change in world.outside.changes if change.startswith(("source.", "target.", "copiers."))]
+    assert done == []
+
+
+@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
+def test_a_migration_that_is_killed_once_in_each_phase_is_finalized(worlds: Worlds, place: float) -> None:
+    counts = {phase: changes_of(worlds, phase)[0] for phase in PHASES}
+    world = worlds.at(ORDER[0])
+    for phase in ORDER:
+        if phase in counts:
+            world.context()
+            world.outside.revive()
+            world.outside.dies_after = int(counts[phase] * place)
+            with pytest.raises(Killed):
+                world.run(phase)
+            world.restart()
+        world.run(phase)
+    assert world.state is State.FINALIZED
+    for topic, partition in KEYS:
+        source, target = world.source.log(topic, partition), world.target.log(topic, partition)
+        assert target.values() == source.values()
+        assert [_kind(value) for value in source.values().values()].count(b"sentinel") == 1

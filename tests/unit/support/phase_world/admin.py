@@ -1,0 +1,286 @@
+"""The admin client of a simulated cluster: the public methods that phases and what they use call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from phase_world.outside import Outside
+
+from airflow_provider_kafka_migration.errors import Transient
+from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
+from airflow_provider_kafka_migration.kafka.admin.base import ItemError
+from airflow_provider_kafka_migration.kafka.admin.cluster import ClusterDescription, LogDir
+from airflow_provider_kafka_migration.kafka.admin.groups import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    GroupOffset,
+    GroupOffsets,
+)
+from airflow_provider_kafka_migration.kafka.admin.producers import PartitionProducers, TransactionFacts
+from airflow_provider_kafka_migration.kafka.admin.topics import (
+    Configs,
+    ConfigSource,
+    ConfigValue,
+    CreatedTopic,
+    NewTopic,
+    PartitionFacts,
+    TopicFacts,
+)
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+
+if TYPE_CHECKING:
+    from phase_world.cluster import ClusterState, Group
+
+_T = TypeVar("_T")
+
+UNKNOWN_TOPIC = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
+TOPIC_EXISTS = ItemError(36, "TOPIC_ALREADY_EXISTS")
+NOT_PERMITTED = ItemError(29, "TOPIC_AUTHORIZATION_FAILED")
+GROUP_NOT_PERMITTED = ItemError(30, "GROUP_AUTHORIZATION_FAILED")
+CLUSTER_NOT_PERMITTED = ItemError(31, "CLUSTER_AUTHORIZATION_FAILED")
+REFUSED = ItemError(42, "INVALID_REQUEST", "not like this")
+BUSY = ItemError(14, "COORDINATOR_LOAD_IN_PROGRESS", retriable=True)
+#: configs that each new topic has by default
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "delete.retention.ms": "86400000",
+    "max.message.bytes": "1048588",
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
+}
+
+
+class SimAdmin:
+    """Admin access to one simulated cluster."""
+
+    alters_share_groups = False
+
+    def __init__(self, role: str, state: ClusterState, outside: Outside) -> None:
+        self._name, self._state, self._outside = f"{role}.admin", state, outside
+
+    def _call(self, method: str, act: Callable[[], _T], *, changes: str = "") -> _T:
+        return self._outside.call(f"{self._name}.{method}", act, changes=changes)
+
+    # -- cluster ------------------------------------------------------------------------------------------------------
+
+    def facts(self) -> ClusterDescription:
+        """See ``Admin.facts``."""
+        state = self._state
+        description = ClusterDescription(state.cluster_id, "4.1", "kraft", [1], {}, authorizer=state.acls is not None)
+        return self._call("facts", lambda: description)
+
+    def log_dirs(self) -> list[LogDir]:
+        """See ``ClusterAdmin.log_dirs``."""
+        sizes = {
+            (name, number): sum(map(len, log.batches))
+            for name, topic in self._state.topics.items()
+            for number, log in enumerate(topic.logs)
+        }
+        return self._call("log_dirs", lambda: [LogDir(1, "/data", 10**12, 10**12, sizes)])
+
+    def broker_configs(self, _broker_id: int) -> Configs:
+        """See ``ConfigsAdmin.broker_configs``."""
+        return self._call("broker_configs", lambda: _configs("1", {}))
+
+    # -- topics -------------------------------------------------------------------------------------------------------
+
+    def describe_topics(self, names: Sequence[str] | None = None, *, operations: bool = False) -> dict[str, TopicFacts]:
+        """See ``TopicsAdmin.describe_topics``."""
+
+        def act() -> dict[str, TopicFacts]:
+            return {name: self._facts(name) for name in sorted(self._state.topics if names is None else names)}
+
+        return self._call("describe_topics", act)
+
+    def describe_topics_by_broker(self, names: Sequence[str]) -> dict[int, dict[str, TopicFacts] | Transient]:
+        """See ``TopicsAdmin.describe_topics_by_broker``."""
+        return self._call("describe_topics_by_broker", lambda: {1: {name: self._facts(name) for name in names}})
+
+    def _facts(self, name: str) -> TopicFacts:
+        topic = self._state.topics.get(name)
+        if topic is None:
+            return TopicFacts(name, error=UNKNOWN_TOPIC)
+        partitions = tuple(PartitionFacts(number, 1, (1,), (1,)) for number in range(len(topic.logs)))
+        return TopicFacts(name, topic.topic_id, partitions=partitions)
+
+    def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic]:
+        """See ``TopicsAdmin.create_topics``."""
+
+        def one(item: NewTopic) -> CreatedTopic:
+            if item.name in self._state.topics:
+                return CreatedTopic(item.name, error=TOPIC_EXISTS)
+            topic = self._state.create(item.name, item.partitions)
+            topic.configs.update(item.configs)
+            return CreatedTopic(item.name, topic.topic_id)
+
+        names = [item.name for item in topics]
+        return self._call("create_topics", lambda: {item.name: one(item) for item in topics}, changes=str(names))
+
+    def create_partitions(self, totals: Mapping[str, int], **_: Any) -> dict[str, ItemError | None]:
+        """See ``TopicsAdmin.create_partitions``."""
+        from phase_world.logs import Log
+
+        def one(name: str, total: int) -> None:
+            logs = self._state.topics[name].logs
+            logs.extend(Log() for _ in range(total - len(logs)))
+
+        def act() -> dict[str, ItemError | None]:
+            for name, total in totals.items():
+                one(name, total)
+            return dict.fromkeys(totals)
+
+        return self._call("create_partitions", act, changes=str(dict(totals)))
+
+    def delete_topics(self, names: Sequence[str]) -> dict[str, ItemError | None]:
+        """See ``TopicsAdmin.delete_topics``."""
+
+        def act() -> dict[str, ItemError | None]:
+            return {name: None if self._state.topics.pop(name, None) else UNKNOWN_TOPIC for name in names}
+
+        return self._call("delete_topics", act, changes=str(list(names)))
+
+    def topic_configs(self, names: Sequence[str]) -> dict[str, Configs]:
+        """See ``ConfigsAdmin.topic_configs``."""
+
+        def one(name: str) -> Configs:
+            topic = self._state.topics.get(name)
+            return Configs(name, error=UNKNOWN_TOPIC) if topic is None else _configs(name, topic.configs)
+
+        return self._call("topic_configs", lambda: {name: one(name) for name in sorted(set(names))})
+
+    def new_topic_configs(self, name: str) -> Configs:
+        """See ``ConfigsAdmin.new_topic_configs``."""
+        return self._call("new_topic_configs", lambda: _configs(name, {}))
+
+    def alter_topic_configs(
+        self, changes: Mapping[str, Mapping[str, str | None]], *, validate_only: bool = False
+    ) -> dict[str, ItemError | None]:
+        """See ``ConfigsAdmin.alter_topic_configs``."""
+
+        def act() -> dict[str, ItemError | None]:
+            for name, values in changes.items():
+                configs = self._state.topics[name].configs
+                for key, value in values.items():
+                    configs.pop(key, None)
+                    if value is not None:
+                        configs[key] = value
+            return dict.fromkeys(changes)
+
+        return self._call("alter_topic_configs", act, changes=str(sorted(changes)) if changes else "")
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> dict[str, GroupListing]:
+        """See ``GroupsAdmin.list_groups``."""
+
+        def act() -> dict[str, GroupListing]:
+            groups = sorted(self._state.groups.items())
+            return {name: GroupListing(name, item.type, item.state, "consumer", 1) for name, item in groups}
+
+        return self._call("list_groups", act)
+
+    def describe_groups(self, names: Sequence[str], **_: Any) -> dict[str, GroupDescription]:
+        """See ``GroupsAdmin.describe_groups``."""
+
+        def one(name: str, group: Group) -> GroupDescription:
+            members = tuple(GroupMember(client, client, "/10.0.0.1") for client in group.members)
+            return GroupDescription(name, group.type, group.state, members)
+
+        return self._call("describe_groups", lambda: {name: one(name, self._state.groups[name]) for name in names})
+
+    def groups_offsets(self, names: Sequence[str], *, require_stable: bool = True) -> dict[str, GroupOffsets]:
+        """See ``GroupsAdmin.groups_offsets``."""
+        groups = self._state.groups
+        return self._call(
+            "groups_offsets", lambda: {name: GroupOffsets(name, dict(groups[name].offsets)) for name in names}
+        )
+
+    def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, GroupOffset]
+    ) -> dict[TopicPartition, ItemError | None]:
+        """See ``GroupsAdmin.alter_group_offsets``."""
+
+        def act() -> dict[TopicPartition, ItemError | None]:
+            found = self._state.groups.get(group) or self._state.group(group)
+            found.offsets.update(offsets)
+            self._state.commits.append((group, {key: item.offset for key, item in offsets.items()}))
+            return dict.fromkeys(offsets)
+
+        return self._call("alter_group_offsets", act, changes=group)
+
+    def groups_with_configs(self) -> list[str] | None:
+        """No group has configs of its own."""
+        return self._call("groups_with_configs", lambda: None)
+
+    # -- access -------------------------------------------------------------------------------------------------------
+
+    def describe_acls(self, *, broker_id: int | None = None) -> AclListing:
+        """See ``AclsAdmin.describe_acls``."""
+
+        def act() -> AclListing:
+            acls = self._state.acls
+            return AclListing(authorizer=False) if acls is None else AclListing(True, tuple(sorted(acls)))
+
+        return self._call("describe_acls", act)
+
+    def create_acls(self, acls: Sequence[Acl]) -> dict[Acl, ItemError | None]:
+        """See ``AclsAdmin.create_acls``."""
+
+        def act() -> dict[Acl, ItemError | None]:
+            assert self._state.acls is not None
+            self._state.acls.update(acls)
+            return dict.fromkeys(acls)
+
+        return self._call("create_acls", act, changes=f"{len(acls)} ACLs" if acls else "")
+
+    def delete_acls(self, acls: Sequence[Acl]) -> dict[Acl, ItemError | None]:
+        """See ``AclsAdmin.delete_acls``."""
+
+        def act() -> dict[Acl, ItemError | None]:
+            assert self._state.acls is not None
+            self._state.acls.difference_update(acls)
+            return dict.fromkeys(acls)
+
+        return self._call("delete_acls", act, changes=f"{len(acls)} ACLs" if acls else "")
+
+    def scram_users(self) -> list[Any] | None:
+        """There are no SCRAM users."""
+        return self._call("scram_users", list)
+
+    def quotas(self) -> list[Any] | None:
+        """There are no quotas."""
+        return self._call("quotas", list)
+
+    def alter_quotas(self, changes: Mapping[Any, Any], **_: Any) -> dict[Any, ItemError | None]:
+        """See ``QuotasAdmin.alter_quotas``."""
+        return self._call("alter_quotas", lambda: dict.fromkeys(changes))
+
+    # -- producers ----------------------------------------------------------------------------------------------------
+
+    def producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionProducers]:
+        """See ``TransactionsAdmin.producers``."""
+        keys = sorted(set(partitions))
+        state = self._state
+        return self._call(
+            "producers", lambda: {key: PartitionProducers(state.log(*key).producers) for key in keys}
+        )  # fmt: skip
+
+    def list_transactions(self, states: Sequence[str] = ()) -> list[TransactionFacts] | None:
+        """There are no transactions with a coordinator."""
+        return self._call("list_transactions", list)
+
+    def open_transactions(self) -> list[TransactionFacts] | None:
+        """There are no transactions with a coordinator."""
+        return self._call("open_transactions", list)
+
+
+def _configs(name: str, overrides: Mapping[str, str]) -> Configs:
+    values = {key: ConfigValue(key, value, ConfigSource.DEFAULT) for key, value in DEFAULTS.items()}
+    values |= {key: ConfigValue(key, value, ConfigSource.DYNAMIC_TOPIC) for key, value in overrides.items()}
+    return Configs(name, dict(sorted(values.items())))
