@@ -31,7 +31,6 @@ AWAY = BrokerUnreachable("no broker of the source answers")
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lags, "SMALL_AGAIN_SECONDS", 0.0)
-    monkeypatch.setattr(lags, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(topics_gone, "PAUSE_SECONDS", 0.0)
 
 
