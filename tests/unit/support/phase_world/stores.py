@@ -29,12 +29,14 @@ class SimStore(LocalStore):
 
     def put_new(self, key: str, data: bytes, *, sha256: str | None = None) -> None:  # type: ignore[override]
         """See ``LocalStore.put_new``."""
-        self._outside.call(f"{self._name}.put_new", lambda: super(SimStore, self).put_new(key, data), changes=key)
+        name = f"{self._name}.put_new.{key.rpartition('/')[2]}"
+        self._outside.call(name, lambda: super(SimStore, self).put_new(key, data), changes=key)
 
     def put(self, key: str, data: bytes) -> None:  # type: ignore[override]
         """See ``LocalStore.put``."""
         changes = "" if any(part in key for part in _NOT_COUNTED) else key
-        self._outside.call(f"{self._name}.put", lambda: super(SimStore, self).put(key, data), changes=changes)
+        name = f"{self._name}.put.{key.rpartition('/')[2]}"
+        self._outside.call(name, lambda: super(SimStore, self).put(key, data), changes=changes)
 
     def put_locked(self, key: str, data: bytes, retain_until: datetime, *, new: bool = False) -> bool:
         """See ``LocalStore.put_locked``."""
@@ -43,7 +45,8 @@ class SimStore(LocalStore):
 
     def get(self, key: str) -> bytes | None:
         """See ``LocalStore.get``."""
-        found = self._outside.call(f"{self._name}.get", lambda: super(SimStore, self).get(key))
+        name = f"{self._name}.get.{key.rpartition('/')[2]}"
+        found = self._outside.call(name, lambda: super(SimStore, self).get(key))
         answer = self.answers.get(key)
         return found if answer is None else answer(found)
 
