@@ -118,7 +118,7 @@ class SplitJob:
         :raises ClaimHeld: another owner holds it.
         """
         context = self._context()
-        source = source_snapshot.load_source(context)
+        source = source_snapshot.load_source(context.record)
         if source is None:
             raise Transient(
                 "there is no backup to restore",

@@ -310,7 +310,7 @@ class Plan(Document):
 # Changes to a plan after its creation: topics and partitions that appeared on the source, topics that disappeared.
 #
 # plan.json itself never changes. Each supplement is written once and journaled by number and digest, and every reader
-# of the plan gets it with all supplements applied (``PhaseContext.load_plan``).
+# of the plan gets it with all supplements applied (``Record.plan``).
 
 
 #: Journal step; its key is the supplement's number, its details hold ``document`` and ``digest``.

@@ -36,8 +36,9 @@ from airflow_provider_kafka_migration.planning.source_snapshot import (
     load_source,
 )
 from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.facts import by_name, load_job
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE: Final = "backup"
 #: A backup writes to no cluster, so it takes no producer id.
@@ -53,16 +54,16 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     :param finish: end a continuous backup at the source's current ends. Producers must have been stopped.
     :raises CopyFailed: some partitions could not be archived; the error lists them.
     """
-    source = load_source(context) or _write_source(context)
-    if _is_over(context):
+    source = load_source(context.record) or _write_source(context)
+    if _is_over(context.record):
         # The stop of a complete backup does not apply to the next one.
-        frozen.clear_stop(context)
+        frozen.clear_stop(context.record)
     if finish:
         _stop_here(context, source)
     job = _job(context, source, follow=follow or finish)
     progress = jobs.run_job(context, PHASE)
-    ends = _check(context, job)
-    end = _write_end(context, job, ends)
+    ends = _check(context.record, job)
+    end = _write_end(context.record, context.source, job, ends)
     records = int(progress.get("records", 0))
     copied_bytes = int(progress.get("copied_bytes", 0))
     summary = (
@@ -88,7 +89,7 @@ def _write_source(context: PhaseContext) -> BackupSource:
     try:
         context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
     except ObjectExists:
-        found = load_source(context)
+        found = load_source(context.record)
         assert found is not None
         return found
     return document
@@ -111,9 +112,9 @@ def _partitions(source: BackupSource) -> dict[tuple[str, int], CopyPartition]:
     }
 
 
-def _is_over(context: PhaseContext) -> bool:
+def _is_over(record: MigrationRecord) -> bool:
     """Whether the latest job is complete."""
-    end, former = load_end(context), load_job(context, PHASE)
+    end, former = load_end(record), load_job(record, PHASE)
     return end is not None and former is not None and end.job_digest == former.digest()
 
 
@@ -129,8 +130,8 @@ def _stop_here(context: PhaseContext, source: BackupSource) -> None:
 
 def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
     """Return the unfinished job, which keeps the ends it was given first, or a new job."""
-    spec, former = context.spec, load_job(context, PHASE)
-    if former is not None and not _is_over(context) and (former.stop_key is not None) == follow:
+    spec, former = context.spec, load_job(context.record, PHASE)
+    if former is not None and not _is_over(context.record) and (former.stop_key is not None) == follow:
         return former
     partitions = _partitions(source)
     if not follow:
@@ -164,23 +165,23 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
         stop_key=context.key(freeze_attempt.TAIL_STOP) if follow else None,
     )
-    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+    context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
     return job
 
 
-def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
+def _check(record: MigrationRecord, job: CopyJob) -> dict[tuple[str, int], int]:
     """Return where each partition ends, after checking in the archive itself that it is covered up to there."""
-    stop = StopAt.in_force(context.journal_store.get(job.stop_key)) if job.stop_key is not None else None
+    stop = StopAt.in_force(record.journal_store.get(job.stop_key)) if job.stop_key is not None else None
     ends: dict[tuple[str, int], int] = {}
     left = []
     for item in job.partitions:
         until = item.until_offset if stop is None else stop.offset(*item.key)
-        index = SegmentIndex(context.archive_store, context.migration_id, *item.key, topic_id=item.topic_id)
+        index = SegmentIndex(record.archive_store, record.migration_id, *item.key, topic_id=item.topic_id)
         covered = index.until_offset(item.source_start_offset)
         if until is None:
             raise Transient(
                 "the backup has ended, but no stop was set for it",
-                where=context.where(PHASE),
+                where=record.where(PHASE),
                 next_step="run the backup again: it continues where the archive ends",
             )
         ends[item.key] = max(until, item.source_start_offset)
@@ -191,24 +192,24 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
         raise CopyFailed(
             f"{len(left)} partitions are not archived up to their end; the first one is archived up to offset "
             f"{covered} of {ends[item.key]}",
-            where=context.where(PHASE, topic=item.topic, partition=item.partition, offset=covered),
+            where=record.where(PHASE, topic=item.topic, partition=item.partition, offset=covered),
             next_step="run the backup again: it continues where the archive ends",
         )
     return ends
 
 
-def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
-    snapshot = commit.take_snapshot(context)
-    context.archive_store.put(context.key(BACKUP_GROUPS), snapshot.canonical())
-    manifest = build_manifest(context.archive_store, context.migration_id)
-    manifest_key = context.key("manifest.json")
-    context.archive_store.put(manifest_key, manifest.canonical())
-    former = load_end(context)
+def _write_end(record: MigrationRecord, source: Cluster, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
+    snapshot = commit.take_snapshot(record, source)
+    record.archive_store.put(record.key(BACKUP_GROUPS), snapshot.canonical())
+    manifest = build_manifest(record.archive_store, record.migration_id)
+    manifest_key = record.key("manifest.json")
+    record.archive_store.put(manifest_key, manifest.canonical())
+    former = load_end(record)
     gaps = {(item.topic, item.partition): set(item.gaps) for item in former.ranges} if former is not None else {}
-    for key, ranges in read_gaps((context.archive_store,), context.migration_id).items():
+    for key, ranges in read_gaps((record.archive_store,), record.migration_id).items():
         gaps.setdefault(key, set()).update(ranges)
     end = BackupEnd(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         job_digest=job.digest(),
         follows=job.stop_key is not None,
         ranges=[
@@ -223,8 +224,8 @@ def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], 
         ],
         manifest=manifest_key,
         manifest_digest=manifest.digest(),
-        groups=context.key(BACKUP_GROUPS),
+        groups=record.key(BACKUP_GROUPS),
         groups_digest=snapshot.digest(),
     )
-    context.archive_store.put(context.key(BACKUP_END), end.canonical())
+    record.archive_store.put(record.key(BACKUP_END), end.canonical())
     return end

@@ -17,7 +17,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViol
 from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso, parse_iso
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     READY_MESSAGE,
@@ -26,6 +26,8 @@ from airflow_provider_kafka_migration.record.freeze_attempt import (
     load_boundary,
 )
 from airflow_provider_kafka_migration.record.offset_maps import load_document
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts
@@ -87,19 +89,19 @@ def _is_empty(item: MappedPartition) -> bool:
     return item.target_start_offset == item.target_end_offset
 
 
-def find_violations(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+def find_violations(target: Cluster, document: OffsetMapDocument) -> list[Violation]:
     """Read log starts and ends from the target's brokers and return the violations."""
     keys = [(item.target_topic, item.partition) for item in document.partitions]
-    wire = context.target.wire
+    wire = target.wire
     return judge(document, wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest"))
 
 
-def violated(context: PhaseContext, violations: list[Violation]) -> FloorViolated:
+def violated(record: MigrationRecord, violations: list[Violation]) -> FloorViolated:
     """Return the error that names the partitions."""
     first = violations[0]
     return FloorViolated(
         f"{len(violations)} target partitions have lost copied records: {first}",
-        where=context.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
+        where=record.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
         next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election); the "
         "client switch stays blocked: delete these topics on the target and migrate them again",
         details={"violations": [item.as_dict() for item in violations]},
@@ -114,29 +116,31 @@ def run(context: PhaseContext) -> PhaseResult:
         webhook's receiver does not keep producers stopped.
     :raises FreezeUnconfirmed: the webhook's receiver does not answer.
     """
-    attempt = frozen.verified_attempt(context, STEP)
+    attempt = frozen.verified_attempt(context.record, STEP)
     if attempt.ready:
         return _already_ready(context, attempt)
     with frozen.frozen_step(context, STEP) as attempt:
-        if freeze_attempt.step_done(context, attempt, "commit_groups") is None:
+        if freeze_attempt.step_done(context.record, attempt, "commit_groups") is None:
             raise FreezeFailed(
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
             )
-        timer = frozen.StepTimer.start(context, attempt, STEP)
-        document = _document(context)
+        timer = frozen.StepTimer.start(context.record, attempt, STEP)
+        document = _document(context.record)
         # Before compaction is restored: compacted topics refuse DeleteRecords.
-        topology_log_starts.restore_log_starts(context, document)
-        restored = copy_settings.restore_producer_visible(context)
-        violations = find_violations(context, document)
+        topology_log_starts.restore_log_starts(context.record, context.target, document)
+        restored = copy_settings.restore_producer_visible(context.record, context.target)
+        violations = find_violations(context.target, document)
         if violations:
-            raise violated(context, violations)
+            raise violated(context.record, violations)
         # Before the last check of the source, which has to see everything that was written until then.
         held = frozen.hold(context, attempt)
-        bypasses = stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        bypasses = stand_still.check_not_bypassed(
+            context.record, context.source, attempt, boundary_ends(context.record, load_boundary(context.record))
+        )
         # Last, because applications must not write to a target while the cutover can still be abandoned.
-        granted = write_grants.grant(context)
+        granted = write_grants.grant(context.record, context.source, context.target)
         # After READY the freeze is never lifted, so its limit must not have passed before READY.
-        frozen.check_deadline(context, attempt)
+        frozen.check_deadline(context.record, attempt)
         details = timer.done(
             {
                 "partitions": len(document.partitions),
@@ -147,13 +151,13 @@ def run(context: PhaseContext) -> PhaseResult:
                 "bypasses": [item.model_dump(mode="json") for item in bypasses],
             }
         )
-        frozen_time = _frozen_time(context, attempt)
-        put_result(context, "frozen-time", frozen_time)
+        frozen_time = _frozen_time(context.record, attempt)
+        put_result(context.record, "frozen-time", frozen_time)
         # ``only_in``: READY must not follow once the watch on the limit has given up the freeze.
         ready = frozen_time.model_dump(mode="json")
         context.journal.step(freeze_attempt.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
-    fenced = fence.fence_copiers(context, attempt, document)
+    fenced = fence.fence_copiers(context.record, context.target, attempt, document)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
@@ -164,20 +168,20 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
     """Check again after READY: clearing this task asks whether READY still holds."""
-    document = _document(context)
-    moved = _check_again(context, document)
+    document = _document(context.record)
+    moved = _check_again(context.record, context.target, document)
     entry = context.journal.find_step(freeze_attempt.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
         # Clients may write by now: a copier that was not fenced before they were told to switch is only named.
-        fenced = dict(freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) or {})
+        fenced = dict(freeze_attempt.step_done(context.record, attempt, fence.FENCE_STEP) or {})
         bypasses = []
     else:
         # The task died between READY and its end: no client was told to switch, and someone may have freed the
         # producers.
         _hold_behind_ready(context, attempt)
-        bypasses = _check_still_frozen(context, attempt)
-        fenced = fence.fence_copiers(context, attempt, document)
+        bypasses = _check_still_frozen(context.record, context.source, attempt)
+        fenced = fence.fence_copiers(context.record, context.target, attempt, document)
     found = {
         "frozen": details,
         "fence": fenced,
@@ -201,7 +205,7 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
     :raises FreezeFailed: the receiver refuses.
     :raises FreezeUnconfirmed: the receiver does not answer.
     """
-    if (freeze_attempt.step_done(context, attempt, STEP) or {}).get("held"):
+    if (freeze_attempt.step_done(context.record, attempt, STEP) or {}).get("held"):
         return
     try:
         frozen.hold(context, attempt)
@@ -215,21 +219,21 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         ) from error
 
 
-def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+def _check_again(record: MigrationRecord, target: Cluster, document: OffsetMapDocument) -> list[Violation]:
     """Return log starts that have moved legitimately since READY: clients write, and ``validate`` restores retention.
 
     :raises FloorViolated: before the client switch any moved log start is a loss; a log that ends too early always is.
     """
-    violations = find_violations(context, document)
-    if not context.journal.is_past(State.AWAITING_CLIENT_SWITCH):
+    violations = find_violations(target, document)
+    if not record.journal.is_past(State.AWAITING_CLIENT_SWITCH):
         if violations:
-            raise violated(context, violations)
+            raise violated(record, violations)
         return []
     lost = [item for item in violations if item.kind == "end"]
     if lost:
         raise FloorViolated(
             f"{len(lost)} target partitions have lost records at their ends: {lost[0]}",
-            where=context.where(PHASE, cluster="target", topic=lost[0].topic, partition=lost[0].partition),
+            where=record.where(PHASE, cluster="target", topic=lost[0].topic, partition=lost[0].partition),
             next_step="find what removed the records (an unclean leader election, a topic that was created again); "
             "clients use these topics already, so send the missing records again from the source",
             details={"violations": [item.as_dict() for item in lost]},
@@ -237,14 +241,14 @@ def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Vio
     return violations
 
 
-def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[Bypass]:
+def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> list[Bypass]:
     """Check that the source still ends at the cutover's boundary.
 
     :returns: producers that wrote beyond it, with ``on_bypass: continue``.
     :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:
-        return stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        return stand_still.check_not_bypassed(record, source, attempt, boundary_ends(record, load_boundary(record)))
     except FreezeFailed as error:
         raise FreezeFailed(
             f"{freeze_attempt.READY} is journaled, and clients must not be told to switch: {error.what}",
@@ -257,29 +261,29 @@ def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[B
         ) from error
 
 
-def _document(context: PhaseContext) -> OffsetMapDocument:
-    document = load_document(context)
+def _document(record: MigrationRecord) -> OffsetMapDocument:
+    document = load_document(record)
     if document is None:
         raise FreezeFailed(
             "there is no offset-map.json",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear cutover.final_drain",
         )
     return document
 
 
-def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
+def _frozen_time(record: MigrationRecord, attempt: FreezeAttempt) -> FrozenTime:
     assert attempt.verified is not None
-    now = context.now()
+    now = record.now()
     prefix = f"{attempt.key}/"
     steps = {
         entry.step_key.removeprefix(prefix): float(entry.details["seconds"])
-        for entry in context.journal.steps(freeze_attempt.STEP)
+        for entry in record.journal.steps(freeze_attempt.STEP)
         if entry.step_key is not None and entry.step_key.startswith(prefix)
     }
     verification = (parse_iso(attempt.verified.verified_at) - attempt.requested_at).total_seconds()
     return FrozenTime(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         attempt=attempt.number,
         requested_at=attempt.verified.requested_at,
         verified_at=attempt.verified.verified_at,

@@ -33,6 +33,7 @@ from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.record import freeze_attempt
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.facts import get_result, put_result
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
@@ -51,12 +52,12 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
     The snapshot includes groups that could not be read, with their error; commit_groups reports them.
     """
     with frozen.frozen_step(context, SNAPSHOT_STEP) as attempt:
-        done = freeze_attempt.step_done(context, attempt, SNAPSHOT_STEP)
-        if done is not None and get_result(context, SNAPSHOT) is not None:
+        done = freeze_attempt.step_done(context.record, attempt, SNAPSHOT_STEP)
+        if done is not None and get_result(context.record, SNAPSHOT) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context, attempt, SNAPSHOT_STEP)
-        snapshot = take_snapshot(context)
-        key = put_result(context, SNAPSHOT, snapshot)
+        timer = frozen.StepTimer.start(context.record, attempt, SNAPSHOT_STEP)
+        snapshot = take_snapshot(context.record, context.source)
+        key = put_result(context.record, SNAPSHOT, snapshot)
         offsets = sum(len(group.offsets) for group in snapshot.groups)
         details = timer.done(
             {
@@ -70,23 +71,23 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
         return PhaseResult(PHASE, details["summary"], details)
 
 
-def load_snapshot(context: PhaseContext) -> GroupsSnapshot:
+def load_snapshot(record: MigrationRecord) -> GroupsSnapshot:
     """Load the snapshot that the step wrote.
 
     :raises FreezeFailed: there is none.
     :raises DocumentUnreadable: it cannot be parsed.
     """
-    data = get_result(context, SNAPSHOT)
+    data = get_result(record, SNAPSHOT)
     if data is None:
         raise FreezeFailed(
-            "there is no snapshot of the groups", where=context.where(PHASE), next_step="clear cutover.snapshot_groups"
+            "there is no snapshot of the groups", where=record.where(PHASE), next_step="clear cutover.snapshot_groups"
         )
     try:
         return GroupsSnapshot.parse(data)
     except ValueError as error:
         raise DocumentUnreadable(
             "the snapshot of the groups cannot be read",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear cutover.snapshot_groups",
         ) from error
 
@@ -103,21 +104,21 @@ def commit_groups(context: PhaseContext) -> PhaseResult:
     :raises GroupsIncomplete: some groups failed; all others are committed. Clearing the task retries only the rest.
     """
     with frozen.frozen_step(context, COMMIT_STEP) as attempt:
-        done = freeze_attempt.step_done(context, attempt, COMMIT_STEP)
-        if done is not None and get_result(context, RESULT) is not None:
+        done = freeze_attempt.step_done(context.record, attempt, COMMIT_STEP)
+        if done is not None and get_result(context.record, RESULT) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        if freeze_attempt.step_done(context, attempt, "final_drain") is None:
+        if freeze_attempt.step_done(context.record, attempt, "final_drain") is None:
             raise FreezeFailed(
                 "the target does not have everything yet, so no offset is final",
                 where=context.where(PHASE),
                 next_step="clear cutover.final_drain",
             )
-        timer = frozen.StepTimer.start(context, attempt, COMMIT_STEP)
-        snapshot = load_snapshot(context)
+        timer = frozen.StepTimer.start(context.record, attempt, COMMIT_STEP)
+        snapshot = load_snapshot(context.record)
         context.journal.check_holds()
-        results = commit(context, snapshot.groups, Translator.final(context))
-        key = put_result(context, RESULT, make_result(context, results, snapshot.groups))
-        error = failures_error(context, results)
+        results = commit(context, snapshot.groups, Translator.final(context.record, context.target))
+        key = put_result(context.record, RESULT, make_result(context.record, results, snapshot.groups))
+        error = failures_error(context.record, results)
         if error is not None:
             context.journal.step(
                 "groups_incomplete", key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what
@@ -145,8 +146,8 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
 
     It runs in parallel with the approval. A failure loses nothing: the acknowledgement syncs once more.
     """
-    rounds, result = 0, load_result(context)
-    while not _switched(context):
+    rounds, result = 0, load_result(context.record)
+    while not _switched(context.record):
         result = sync_groups(context)
         rounds += 1
         context.progress(Progress(SYNC_PHASE, f"round {rounds}: {summarize(result.groups)}"))
@@ -155,6 +156,6 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
     return PhaseResult(SYNC_PHASE, f"synced {rounds} times: {text}", {"rounds": rounds}, already_done=not rounds)
 
 
-def _switched(context: PhaseContext) -> bool:
-    context.journal.refresh()
-    return context.journal.find_step(ACKNOWLEDGED) is not None or context.journal.is_past(State.AWAITING_CLIENT_SWITCH)
+def _switched(record: MigrationRecord) -> bool:
+    record.journal.refresh()
+    return record.journal.find_step(ACKNOWLEDGED) is not None or record.journal.is_past(State.AWAITING_CLIENT_SWITCH)

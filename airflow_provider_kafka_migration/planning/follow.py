@@ -31,10 +31,12 @@ from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
 from airflow_provider_kafka_migration.record import jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.facts import load_job, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.record.freeze_attempt import is_frozen
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
 from airflow_provider_kafka_migration.topics.topics_gone import GONE, check_none_gone, confirm, why_suspect
@@ -74,9 +76,9 @@ class News:
         return sorted(found)
 
 
-def compare(context: PhaseContext, plan: Plan) -> News:
+def compare(spec: MigrationSpec, source: Cluster, plan: Plan) -> News:
     """Compare the source's metadata with the plan."""
-    admin = context.source.admin
+    admin = source.admin
     described = admin.describe_topics()
     planned = {topic.name: topic for topic in plan.topics}
     hidden = [name for name in planned if name not in described]
@@ -95,7 +97,7 @@ def compare(context: PhaseContext, plan: Plan) -> News:
             added = tuple(item for item in facts.partitions if item.partition not in known)
             if added:
                 grown[name] = replace(facts, partitions=added)
-        elif context.spec.topics.selects(name) and name not in plan.excluded_topics:
+        elif spec.topics.selects(name) and name not in plan.excluded_topics:
             new[name] = facts
     return News(new, grown, gone)
 
@@ -109,29 +111,29 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
     :raises MigrationError: new topics cannot be created on the target; the next pass tries again.
     """
     context.journal.refresh()
-    if is_frozen(context) or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
+    if is_frozen(context.record) or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
         return []
-    plan = context.load_plan()
-    news = compare(context, plan)
+    plan = context.record.plan()
+    news = compare(context.spec, context.source, plan)
     gone = confirm(context.source.admin, {topic.name: topic.topic_id for topic in plan.topics}, news.gone)
     if gone:
-        _name_gone(context, gone)
+        _name_gone(context.record, gone)
     dropped = gone if context.spec.topology.on_topic_deleted == "drop" else {}
     if news.new or news.grown or dropped:
         _supplement(context, plan, news, dropped)
-        plan = context.load_plan()
+        plan = context.record.plan()
     return _take_up(context, plan)
 
 
-def _name_gone(context: PhaseContext, gone: Mapping[str, str]) -> None:
+def _name_gone(record: MigrationRecord, gone: Mapping[str, str]) -> None:
     """Journal each topic that is gone, once."""
-    policy = context.spec.topology.on_topic_deleted
+    policy = record.spec.topology.on_topic_deleted
     for name, why in sorted(gone.items()):
         key = f"{name}: {why}"
-        if context.journal.find_step(GONE, key) is None:
+        if record.journal.find_step(GONE, key) is None:
             log.warning("%s: %s", name, why)
             details = {"topic": name, "why": why, "policy": policy}
-            context.journal.step(GONE, key=key, details=details, reason=f"source topic {name}: {why}")
+            record.journal.step(GONE, key=key, details=details, reason=f"source topic {name}: {why}")
 
 
 def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[str, str]) -> None:
@@ -172,7 +174,7 @@ def _topic_plans(context: PhaseContext, plan: Plan, news: News) -> list[TopicPla
     names = sorted({topic.name for topic in plan.topics} | set(facts))
     verdicts.check_names(context.spec, names, migration_id=context.migration_id)
     found = source_snapshot.read_topics(context, facts, plan.source)
-    target = target_topics(context, plan.target, sorted(facts), found.unknown)
+    target = target_topics(context.record, context.target, plan.target, sorted(facts), found.unknown)
     made = {name: verdicts.topic_plan(context.spec, item, found, target) for name, item in sorted(facts.items())}
     for name in news.grown:
         made[name] = _widened(plan.topic(name), made[name])
@@ -193,10 +195,10 @@ def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
 
 def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     """Create the partitions that the tail's job lacks, then show them to copiers; remove what was dropped."""
-    job = load_job(context, PHASE)
+    job = load_job(context.record, PHASE)
     if job is None:
         return []
-    planned = jobs.planned_partitions(context, plan)
+    planned = jobs.planned_partitions(context.spec, plan)
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
@@ -207,19 +209,19 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     extended = job.model_copy(
         update={
             "lanes": lanes,
-            "proof": jobs.proof_settings(context, plan),
-            "tombstones": tombstone_settings(context, plan, job.tombstones),
+            "proof": jobs.proof_settings(context.record, context.source, plan),
+            "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
         }
     )
     context.journal.refresh()
-    if is_frozen(context):
+    if is_frozen(context.record):
         return []
     context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context, PHASE), extended.canonical())
+    context.journal_store.put(jobs.job_key(context.record, PHASE), extended.canonical())
     context.journal.refresh()
-    if is_frozen(context):
+    if is_frozen(context.record):
         # The freeze has just begun: its boundary follows from the partitions that the job had before.
-        context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+        context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
     return sorted(missing)
@@ -319,60 +321,60 @@ class Follower:
 # -- at the freeze ---------------------------------------------------------------------------------------------------
 
 
-def check_all_followed(context: PhaseContext) -> None:
+def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
     """Check, before producers are stopped, that everything selected is being copied.
 
     :raises TopicRecreated: a topic of the migration is gone, or was created again (``on_topic_deleted: fail``).
     :raises FreezeFailed: topics or partitions are not copied yet.
     """
-    plan = context.load_plan()
-    check_none_gone(context)
-    news = compare(context, plan)
-    if not context.spec.topology.follow_new:
-        _refuse_grown(context, news)
+    plan = record.plan()
+    check_none_gone(record)
+    news = compare(record.spec, source, plan)
+    if not record.spec.topology.follow_new:
+        _refuse_grown(record, news)
         return
-    job = load_job(context, PHASE)
+    job = load_job(record, PHASE)
     copied = {item.key for item in job.partitions} if job is not None else set()
-    left = sorted({*news.partitions, *(set(jobs.planned_partitions(context, plan)) - copied)})
+    left = sorted({*news.partitions, *(set(jobs.planned_partitions(record.spec, plan)) - copied)})
     if left:
         raise FreezeFailed(
             f"{len(left)} partitions appeared on the source and are not copied yet; the first is "
             f"{partition_name(left[0])}",
-            where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
+            where=record.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="the tail adds them within topology.refresh_interval (its log says if it cannot); then "
             "approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
 
-def _refuse_grown(context: PhaseContext, news: News) -> None:
+def _refuse_grown(record: MigrationRecord, news: News) -> None:
     """Refuse new partitions of migrated topics; a new topic is not part of the migration if nothing is followed."""
     left = sorted((name, item.partition) for name, facts in news.grown.items() for item in facts.partitions)
     if left:
         raise FreezeFailed(
             f"{len(left)} partitions that migrated topics have gained since the plan are not copied "
             f"(topology.follow_new: false); the first is {partition_name(left[0])}",
-            where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
+            where=record.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="set topology.follow_new: true and clear tail, so that they are added; then approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
 
-def born_late(context: PhaseContext) -> set[str]:
+def born_late(record: MigrationRecord) -> set[str]:
     """Partitions (``topic-partition``) that a freeze named as outside the migration, and that still are.
 
     After a freeze that was lifted, the tail may have added them.
     """
-    named = {str(name) for entry in context.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
-    return named - {partition_name(key) for key in migrated_partitions(context)} if named else named
+    named = {str(name) for entry in record.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
+    return named - {partition_name(key) for key in migrated_partitions(record)} if named else named
 
 
-def name_born_late(context: PhaseContext, attempt: str) -> list[str]:
+def name_born_late(record: MigrationRecord, source: Cluster, attempt: str) -> list[str]:
     """After producers are stopped, journal by name what appeared in the meantime: it is not part of the migration."""
-    plan = context.load_plan()
-    born = [partition_name(key) for key in compare(context, plan).partitions]
+    plan = record.plan()
+    born = [partition_name(key) for key in compare(record.spec, source, plan).partitions]
     if born:
         reason = f"{len(born)} partitions on the source are not part of the migration; the first is {born[0]}"
         log.warning(reason)
-        context.journal.step(BORN_LATE, key=attempt, details={"partitions": born}, reason=reason)
+        record.journal.step(BORN_LATE, key=attempt, details={"partitions": born}, reason=reason)
     return born

@@ -11,7 +11,7 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition
 from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 
 def partition_name(key: TopicPartition) -> str:
@@ -24,19 +24,19 @@ def by_name(offsets: Mapping[TopicPartition, int]) -> dict[str, int]:
     return {partition_name(key): offsets[key] for key in sorted(offsets)}
 
 
-def load_job(context: PhaseContext, name: str) -> CopyJob | None:
+def load_job(record: MigrationRecord, name: str) -> CopyJob | None:
     """Load a copy job (``seed`` or ``tail``); ``None`` if it was not written yet."""
-    data = context.journal_store.get(context.key(f"jobs/{name}.json"))
+    data = record.journal_store.get(record.key(f"jobs/{name}.json"))
     return CopyJob.parse(data) if data is not None else None
 
 
-def migrated_partitions(context: PhaseContext) -> dict[TopicPartition, CopyPartition]:
+def migrated_partitions(record: MigrationRecord) -> dict[TopicPartition, CopyPartition]:
     """Return all partitions by (source topic, partition), ascending.
 
     The tail's job is the most recent: it has the partitions that appeared while the migration ran. Before it exists,
     the seed's job counts, and before that the plan.
     """
-    jobs = (load_job(context, name) for name in ("tail", "seed", "restore", "backup"))
+    jobs = (load_job(record, name) for name in ("tail", "seed", "restore", "backup"))
     job = next((job for job in jobs if job is not None), None)
     if job is not None:
         return {item.key: item for item in job.partitions}
@@ -51,7 +51,7 @@ def migrated_partitions(context: PhaseContext) -> dict[TopicPartition, CopyParti
             verdict=item.verdict,
             size_bytes=item.size_bytes,
         )
-        for topic in context.load_plan().topics
+        for topic in record.plan().topics
         for item in topic.partitions
     ]
     return {item.key: item for item in sorted(found, key=lambda item: item.key)}
@@ -62,21 +62,21 @@ def target_key(partition: CopyPartition) -> TopicPartition:
     return (partition.target_topic, partition.partition)
 
 
-def put_result(context: PhaseContext, name: str, document: Document) -> str:
+def put_result(record: MigrationRecord, name: str, document: Document) -> str:
     """Write or replace ``results/<name>.json`` and return its key."""
-    key = context.key(f"results/{name}.json")
-    context.journal_store.put(key, document.canonical())
+    key = record.key(f"results/{name}.json")
+    record.journal_store.put(key, document.canonical())
     return key
 
 
-def get_result(context: PhaseContext, name: str) -> bytes | None:
+def get_result(record: MigrationRecord, name: str) -> bytes | None:
     """Read ``results/<name>.json``; ``None`` if there is none."""
-    return context.journal_store.get(context.key(f"results/{name}.json"))
+    return record.journal_store.get(record.key(f"results/{name}.json"))
 
 
-def result_data(context: PhaseContext, name: str) -> dict[str, Any]:
+def result_data(record: MigrationRecord, name: str) -> dict[str, Any]:
     """Read ``results/<name>.json`` as plain data; empty if there is none."""
-    data = get_result(context, name)
+    data = get_result(record, name)
     value = json.loads(data) if data else {}
     return value if isinstance(value, dict) else {}
 
@@ -90,13 +90,13 @@ def result_data(context: PhaseContext, name: str) -> dict[str, Any]:
 _STEPS = ("seed_done", "tail_done")
 
 
-def source_gaps(context: PhaseContext) -> list[dict[str, Any]]:
+def source_gaps(record: MigrationRecord) -> list[dict[str, Any]]:
     """All gaps so far, by topic and partition; ``ranges`` are [first lost offset, first offset that still existed]."""
     # Backup lanes can reach only the archive.
-    stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
-    found = {key: list(gaps) for key, gaps in read_gaps(stores, context.migration_id).items()}
+    stores = [record.journal_store, *([record.archive_store] if record.spec.seed.via == "split" else [])]
+    found = {key: list(gaps) for key, gaps in read_gaps(stores, record.migration_id).items()}
     for name in _STEPS:
-        for entry in context.journal.steps(name):
+        for entry in record.journal.steps(name):
             for item in entry.details.get("gaps", []):
                 ranges = [(int(first), int(until)) for first, until in item["ranges"]]
                 found.setdefault((str(item["topic"]), int(item["partition"])), []).extend(ranges)
@@ -115,16 +115,16 @@ STEP = "validated"
 RESULT = "validation"
 
 
-def passed_result(context: PhaseContext) -> ValidationResult | None:
+def passed_result(record: MigrationRecord) -> ValidationResult | None:
     """Return the stored result if the last validation did not fail and the document is the journaled one."""
-    entry = context.journal.find_step(STEP)
-    result = load_result(context)
+    entry = record.journal.find_step(STEP)
+    result = load_result(record)
     if entry is None or result is None or result.outcome is Outcome.FAILED:
         return None
     return result if entry.details.get("digest") == result.digest() else None
 
 
-def load_result(context: PhaseContext) -> ValidationResult | None:
+def load_result(record: MigrationRecord) -> ValidationResult | None:
     """Read ``results/validation.json``; ``None`` if there is none."""
-    data = get_result(context, RESULT)
+    data = get_result(record, RESULT)
     return ValidationResult.parse(data) if data is not None else None

@@ -15,8 +15,9 @@ from airflow_provider_kafka_migration.errors import (
     JournalTampered,
 )
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
 from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import State
 
 #: Names of journal steps; their key is the number of the attempt.
@@ -65,17 +66,17 @@ class FreezeAttempt:
         return not self.ready and not self.lifted
 
 
-def current_attempt(context: PhaseContext) -> FreezeAttempt | None:
+def current_attempt(record: MigrationRecord) -> FreezeAttempt | None:
     """Return the latest attempt, or ``None`` if there was none."""
     number, found = 1, None
-    while (entry := context.journal.find_step(REQUESTED, str(number))) is not None:
+    while (entry := record.journal.find_step(REQUESTED, str(number))) is not None:
         found = entry
         number += 1
-    return None if found is None else _attempt(context, number - 1, found)
+    return None if found is None else _attempt(record, number - 1, found)
 
 
-def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> FreezeAttempt:
-    verified = context.journal.find_step(VERIFIED, str(number))
+def _attempt(record: MigrationRecord, number: int, requested: JournalEntry) -> FreezeAttempt:
+    verified = record.journal.find_step(VERIFIED, str(number))
     return FreezeAttempt(
         number=number,
         method=requested.details["method"],
@@ -83,29 +84,29 @@ def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> Fre
         deadline=parse_iso(requested.details["deadline"]),
         stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
-        ready=context.journal.find_step(READY, str(number)) is not None,
-        lifted=context.journal.find_step(LIFTED, str(number)) is not None,
+        ready=record.journal.find_step(READY, str(number)) is not None,
+        lifted=record.journal.find_step(LIFTED, str(number)) is not None,
         given_up=any(
             entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
-            for entry in context.journal.entries()
+            for entry in record.journal.entries()
         ),
-        held=context.journal.find_step(HELD, str(number)) is not None,
+        held=record.journal.find_step(HELD, str(number)) is not None,
     )
 
 
-def step_done(context: PhaseContext, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
+def step_done(record: MigrationRecord, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
     """Details of a step of this attempt, or ``None`` if it is not done."""
-    entry = context.journal.find_step(STEP, f"{attempt.key}/{name}")
+    entry = record.journal.find_step(STEP, f"{attempt.key}/{name}")
     return entry.details if entry else None
 
 
 READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
 
 
-def is_frozen(context: PhaseContext) -> bool:
+def is_frozen(record: MigrationRecord) -> bool:
     """Whether a freeze was requested and not lifted, or the cutover is over."""
-    attempt = current_attempt(context)
-    return (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER)
+    attempt = current_attempt(record)
+    return (attempt is not None and not attempt.lifted) or record.journal.is_past(State.CUTOVER)
 
 
 # -- boundary ---------------------------------------------------------------------------------------------------------
@@ -116,32 +117,32 @@ def is_frozen(context: PhaseContext) -> bool:
 PHASE = "cutover"
 
 
-def load_boundary(context: PhaseContext) -> Boundary:
+def load_boundary(record: MigrationRecord) -> Boundary:
     """Load the end of the source as the sentinels step recorded it.
 
     :raises FreezeFailed: the step was not done.
     """
-    data = get_result(context, "boundary")
+    data = get_result(record, "boundary")
     if data is None:
         raise FreezeFailed(
             "the end of the source is unknown, because the sentinels were not written",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear cutover.sentinels",
         )
     return Boundary.parse(data)
 
 
-def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartition, int]:
+def boundary_ends(record: MigrationRecord, boundary: Boundary) -> dict[TopicPartition, int]:
     """Return the exclusive source end of each partition.
 
     :raises FreezeFailed: a partition appeared after the freeze.
     """
-    partitions = migrated_partitions(context)
+    partitions = migrated_partitions(record)
     missing = [key for key in partitions if partition_name(key) not in boundary.ends]
     if missing:
         raise FreezeFailed(
             f"{len(missing)} partitions appeared after the freeze; the first is {partition_name(missing[0])}",
-            where=context.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
+            where=record.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
             next_step="stop whoever creates topics or partitions on the source; then approve the cutover again",
         )
     return {key: boundary.ends[partition_name(key)] for key in partitions}

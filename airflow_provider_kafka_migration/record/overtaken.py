@@ -10,8 +10,11 @@ from airflow_provider_kafka_migration.documents.copy import TombstoneSettings
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import DEFAULT_DELETE_RETENTION_MS, CheckResult, is_compacted
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.facts import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import parse_iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
 
@@ -20,11 +23,11 @@ MADE_AGAIN: Final = "topics_made_again"
 _COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
 
 
-def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
+def overtaken_tombstones(record: MigrationRecord) -> list[dict[str, Any]]:
     """All such ranges so far, by topic, partition and offset, with their figures."""
     # Backup lanes can reach only the archive.
-    stores = [context.journal_store, *([context.archive_store] if context.spec.seed.via == "split" else [])]
-    made_again = _made_again(context)
+    stores = [record.journal_store, *([record.archive_store] if record.spec.seed.via == "split" else [])]
+    made_again = _made_again(record)
     return [
         {
             "topic": item.topic,
@@ -38,14 +41,14 @@ def overtaken_tombstones(context: PhaseContext) -> list[dict[str, Any]]:
             "retention_ms": item.retention_ms,
             "what": describe(item) + (_COPIED_AGAIN if _is_before(item.read_at, made_again.get(item.topic)) else ""),
         }
-        for item in read_overtaken(stores, context.migration_id)
+        for item in read_overtaken(stores, record.migration_id)
     ]
 
 
-def _made_again(context: PhaseContext) -> dict[str, str]:
+def _made_again(record: MigrationRecord) -> dict[str, str]:
     """When target topics were last created again, by source topic."""
-    entries = context.journal.steps(MADE_AGAIN)
-    names = {topic.target_name: topic.name for topic in context.load_plan().topics} if entries else {}
+    entries = record.journal.steps(MADE_AGAIN)
+    names = {topic.target_name: topic.name for topic in record.plan().topics} if entries else {}
     return {names[name]: entry.at for entry in entries for name in entry.details["topics"] if name in names}
 
 
@@ -53,7 +56,7 @@ def _is_before(read_at: str, made_at: str | None) -> bool:
     return bool(read_at and made_at) and parse_iso(read_at) < parse_iso(str(made_at))
 
 
-def with_overtaken(context: PhaseContext, check: CheckResult) -> CheckResult:
+def with_overtaken(record: MigrationRecord, check: CheckResult) -> CheckResult:
     """Add to the content check what it had to compare again.
 
     The outcome stays: a comparison that began before such a range was copied is not trusted, so all of these partitions
@@ -61,12 +64,14 @@ def with_overtaken(context: PhaseContext, check: CheckResult) -> CheckResult:
     """
     findings = [
         f"{partition_name((item['topic'], item['partition']))} was compared as a whole after this: {item['what']}"
-        for item in overtaken_tombstones(context)
+        for item in overtaken_tombstones(record)
     ]
     return check.model_copy(update={"findings": [*check.findings, *findings]}) if findings else check
 
 
-def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSettings | None = None) -> TombstoneSettings:
+def tombstone_settings(
+    spec: MigrationSpec, source: Cluster, plan: Plan, former: TombstoneSettings | None = None
+) -> TombstoneSettings:
     """Return what copiers need: the policy, and the effective ``delete.retention.ms`` of each compacted topic.
 
     A copy continues while the source does not answer. If a topic's value cannot be read now, the last known one counts,
@@ -76,7 +81,7 @@ def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSetti
     """
     compacted = {topic.name: topic for topic in plan.topics if is_compacted(topic)}
     try:
-        configs = context.source.admin.topic_configs(sorted(compacted)) if compacted else {}
+        configs = source.admin.topic_configs(sorted(compacted)) if compacted else {}
         told = {name: configs[name].get("delete.retention.ms") or "" for name in compacted}
     except MigrationError as error:
         log.warning("delete.retention.ms cannot be read from the source now: %s", error)
@@ -88,5 +93,5 @@ def tombstone_settings(context: PhaseContext, plan: Plan, former: TombstoneSetti
         planned = topic.source_configs.get("delete.retention.ms", default)
         values[name] = int(told[name]) if told.get(name) else known.get(name, int(planned))
     # Copiers stop the partition in both cases: topics are deleted only between two runs of the copiers.
-    policy: Literal["fail", "warn"] = "warn" if context.spec.offsets.on_overtaken_tombstones == "warn" else "fail"
+    policy: Literal["fail", "warn"] = "warn" if spec.offsets.on_overtaken_tombstones == "warn" else "fail"
     return TombstoneSettings(on_overtaken=policy, retention_ms=values)

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.producer_ids import take_producer_ids
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 from airflow_provider_kafka_migration.topics.copy_settings import apply_configs
 from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
@@ -39,29 +40,31 @@ def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
     :raises ForeignData: a target topic holds data that is not from this migration.
     """
     context.progress(Progress(PHASE, f"checking {len(plan.topics)} topics on the target", 0, len(plan.topics)))
-    present = target_topics.read_presence(context, plan)
-    target_topics.refuse(context, plan, present)
-    settings = copy_settings.save(context, plan, present)
+    present = target_topics.read_presence(context.record, context.target, plan)
+    target_topics.refuse(context.record, plan, present)
+    settings = copy_settings.save(context.record, plan, present)
     made = target_topics.make(context, plan, present, settings)
-    target_topics.check_permissions(context, plan)
-    changed = apply_configs(context, {name: item.copy_time for name, item in settings.topics.items()})
-    producers = take_producer_ids(context)
+    target_topics.check_permissions(context.record, context.target, plan)
+    changed = apply_configs(
+        context.record, context.target, {name: item.copy_time for name, item in settings.topics.items()}
+    )
+    producers = take_producer_ids(context.record, context.target)
     filled = set_log_starts(context, plan, producers)
     did_something = made.anything or bool(changed) or filled["partitions"] > 0
     former = context.journal.find_step(DONE)
     if former is not None and not did_something:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
-    return _finish(context, plan, made, filled)
+    return _finish(context.record, plan, made, filled)
 
 
-def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int]) -> PhaseResult:
+def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, int]) -> PhaseResult:
     summary = (
         f"{len(plan.topics)} topics on the target: {len(made.created)} created, {len(made.adopted)} adopted, "
         f"{len(made.widened)} widened; {filled['partitions']} log starts set"
     )
-    entry = context.journal.find_step(copy_settings.STEP)
+    entry = record.journal.find_step(copy_settings.STEP)
     result = TopologyResult(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         summary=summary,
         topics=len(plan.topics),
         created=made.created,
@@ -76,7 +79,7 @@ def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int
         },
         copy_settings=dict(entry.details) if entry is not None else {},
     )
-    key = put_result(context, "topology", result)
+    key = put_result(record, "topology", result)
     details: dict[str, Any] = {
         "summary": summary,
         "result": key,
@@ -87,7 +90,7 @@ def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int
         "widened": len(made.widened),
         "log_starts_filled": filled,
     }
-    context.journal.step(DONE, details=details, reason=summary)
+    record.journal.step(DONE, details=details, reason=summary)
     return PhaseResult(PHASE, summary, details)
 
 
@@ -95,17 +98,19 @@ def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPar
     """Create topics, configs and log starts on the target for new partitions; idempotent, as topology_copy is."""
     names = {topic for topic, _ in missing}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
-    present = target_topics.read_presence(context, part)
-    target_topics.refuse(context, part, present)
-    settings = copy_settings.save(context, part, present)
+    present = target_topics.read_presence(context.record, context.target, part)
+    target_topics.refuse(context.record, part, present)
+    settings = copy_settings.save(context.record, part, present)
     target_topics.make(context, part, present, settings)
-    target_topics.check_permissions(context, part)
+    target_topics.check_permissions(context.record, context.target, part)
     wanted = {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
-    copy_settings.apply_configs(context, wanted)
+    copy_settings.apply_configs(context.record, context.target, wanted)
     only_new = [
         topic.model_copy(
             update={"partitions": [item for item in topic.partitions if (topic.name, item.partition) in missing]}
         )
         for topic in part.topics
     ]
-    set_log_starts(context, part.model_copy(update={"topics": only_new}), producer_ids.load_producer_ids(context))
+    set_log_starts(
+        context, part.model_copy(update={"topics": only_new}), producer_ids.load_producer_ids(context.record)
+    )

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 def _look(context: PhaseContext) -> list[Finding]:
     plan_phase.run(context)
-    return precheck.find_all(context, context.load_plan())
+    return precheck.find_all(context, context.record.plan())
 
 
 def _codes(findings: list[Finding]) -> set[str]:
@@ -42,8 +42,8 @@ def test_a_clean_migration_passes_and_the_probe_leaves_nothing(control: Control)
     result = precheck.run(context)
     assert result.details["counts"]["Blocker"] == 0
     assert "W033" in {item["code"] for item in result.details["findings"]}
-    assert result_data(context, "precheck")["plan_digest"] == context.load_plan().digest()
-    scratch = scratch_topic(context)
+    assert result_data(context.record, "precheck")["plan_digest"] == context.record.plan().digest()
+    scratch = scratch_topic(context.record, context.target)
     assert context.target.admin.describe_topics([scratch])[scratch].error is not None
     assert context.target.admin.describe_topics([name])[name].error is not None
 
@@ -143,7 +143,7 @@ def test_topics_that_the_target_refuses_are_found_before_anything_is_made(contro
     control.source_cluster.create_topic(name)
     context = control.context()
     plan_phase.run(context)
-    plan = context.load_plan()
+    plan = context.record.plan()
     bad = plan.topics[0].model_copy(update={"target_configs": {"retention.ms": "not-a-number"}})
     findings = precheck.find_all(context, plan.model_copy(update={"topics": [bad]}))
     (refused,) = [item for item in findings if item.code == "B019"]
@@ -173,7 +173,7 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         admin = control.context().target.admin
 
         def limited() -> bool:
-            found = admin.new_topic_configs(scratch_topic(control.context())).get("max.compaction.lag.ms")
+            found = admin.new_topic_configs(control.on_target(scratch_topic)).get("max.compaction.lag.ms")
             return found == "3600000"
 
         wait_for("the limit in force", limited, 60)
@@ -181,8 +181,8 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         refused = [item for item in precheck.find_all(context, plan) if item.code == "B019"]
         assert refused == []
         topology_copy.copy_topics(context)
-        copy_settings.restore_producer_visible(context)
-        copy_settings.restore_deleting(context)
+        copy_settings.restore_producer_visible(context.record, context.target)
+        copy_settings.restore_deleting(context.record, context.target)
         assert control.overrides(name) == {"cleanup.policy": "compact"}
 
 
@@ -199,7 +199,7 @@ def test_configs_that_would_be_refused_at_the_cutover_are_found_by_the_precheck(
     plan_phase.run(context)
     held = {"min.compaction.lag.ms": "7200000", "max.compaction.lag.ms": "3600000"}
     monkeypatch.setattr(configs, "HELD_BACK", held)
-    (found,) = [item for item in precheck.find_all(context, context.load_plan()) if item.code == "B019"]
+    (found,) = [item for item in precheck.find_all(context, context.record.plan()) if item.code == "B019"]
     assert "producer-visible configs" in found.seen
     assert found.subject == name
 

@@ -134,4 +134,4 @@ def test_one_bad_topic_does_not_stop_the_others(control: Control) -> None:
     # Corrected and run again, it goes on.
     context.journal_store.put(context.key("plan.json"), make_plan(control.context()).canonical())
     assert topology_copy.copy_topics(control.context()).details["created"] == 1
-    assert result_data(control.context(), "topology")["created"] == [names[1]]
+    assert result_data(control.context().record, "topology")["created"] == [names[1]]

@@ -100,10 +100,10 @@ def _check(control: Control, names: dict[str, str]) -> None:
         assert control.overrides(name).items() >= COPY_TIME.items()
         wanted = 3 if stem == "new" else 2
         assert len(context.target.admin.describe_topics([name])[name].partitions) == wanted
-        assert len(context.load_plan().topic(name).partitions) == wanted
+        assert len(context.record.plan().topic(name).partitions) == wanted
     assert context.target.wire.list_offsets([(names["cut"], 0)], "earliest") == {(names["cut"], 0): 20}
     assert context.target.wire.list_offsets([(names["cut"], 0)], "log_end") == {(names["cut"], 0): 20}
-    settings = copy_settings.load(context)
+    settings = copy_settings.load(context.record)
     assert settings is not None
     assert settings.topics[names["there"]].before == {"segment.ms": "3600000"}
     assert settings.topics[names["new"]].before is None
@@ -171,8 +171,8 @@ def test_killed_in_the_middle_of_a_rollback_it_is_put_back_by_the_next(control: 
     topology_copy.copy_topics(control.context())
     dying, killer = control.context(), Killer(1, after=True)
     with pytest.raises(KilledError), killer.watching(dying):
-        copy_settings.restore_for_rollback(dying)
-    copy_settings.restore_for_rollback(control.context())
+        copy_settings.restore_for_rollback(dying.record, dying.target)
+    control.on_target(copy_settings.restore_for_rollback)
     assert control.overrides(names["new"]) == FINAL
     assert control.overrides(names["cut"]) == {}
     assert control.overrides(names["there"]) == {"segment.ms": "3600000"}

@@ -67,7 +67,7 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
         ), result.details
         assert evidence.run(context).details["public_key"]
 
-    document = offset_maps.load_document(context)
+    document = offset_maps.load_document(context.record)
     assert document is not None
     assert {item.verdict for item in document.partitions} == {"transactional"}
     group = f"{lab.migration_id}.middle"

@@ -53,7 +53,7 @@ def control_batches(context: PhaseContext, topic: str, partition: int) -> list[R
     """The markers of the migration's data id in a target partition."""
     wire, key = context.target.wire, (topic, partition)
     end = wire.list_offsets([key], "log_end")[key]
-    own = load_producer_ids(context).data_producer_id
+    own = load_producer_ids(context.record).data_producer_id
     return [
         batch
         for batch in read_span(wire, key, 0, end, isolation=READ_UNCOMMITTED)
@@ -63,7 +63,7 @@ def control_batches(context: PhaseContext, topic: str, partition: int) -> list[R
 
 def zombie(lab: Lab, context: PhaseContext, topic: str, partition: int) -> int:
     """A copier with the right next sequence appends one more record; the broker's error code."""
-    wire, key, ids = context.target.wire, (topic, partition), load_producer_ids(context)
+    wire, key, ids = context.target.wire, (topic, partition), load_producer_ids(context.record)
     end = wire.list_offsets([key], "log_end")[key]
     last = max(
         (
@@ -112,7 +112,7 @@ def test_a_copier_that_wakes_up_after_the_switch_is_refused(make_lab: MakeLab, f
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
     lab.advance(context)
     assert context.journal.tip_state is State.FINALIZED
-    assert bundle._cutover(context)["fence"]["markers"] == ready.details["fence"]["markers"]
+    assert bundle._cutover(context.record)["fence"]["markers"] == ready.details["fence"]["markers"]
 
 
 def test_without_the_fence_it_is_accepted(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
@@ -140,10 +140,10 @@ def test_the_fence_of_a_principal_that_may_not_write_markers(
     fill({topic: 2}, 50)
     lab = make_lab([topic])
     context = to_guard(lab)
-    name = producer_ids.transactional_id(context)
+    name = producer_ids.transactional_id(context.record)
     assert name.startswith(f"kafka-migration.{context.migration_id}.data.")
     # Seed and tail have renewed the id meanwhile, and have copied under the epoch that was taken.
-    assert load_producer_ids(context).data_producer_epoch == 0
+    assert load_producer_ids(context.record).data_producer_epoch == 0
     ready = floor_guard.run(context)
     assert ready.details["fence"]["unfenced"] == []
     assert len(ready.details["fence"]["markers"]) == 2
@@ -169,10 +169,10 @@ def test_killed_around_the_fence(
     with counting(effects), pytest.raises(Killed):
         floor_guard.run(lab.context())
     again = lab.context()
-    attempt = freeze_attempt.current_attempt(again)
+    attempt = freeze_attempt.current_attempt(again.record)
     assert attempt is not None
     assert attempt.ready
-    assert (freeze_attempt.step_done(again, attempt, fence.FENCE_STEP) is not None) == (
+    assert (freeze_attempt.step_done(again.record, attempt, fence.FENCE_STEP) is not None) == (
         name == "fence" and when == "after"
     )
     ready = floor_guard.run(again)

@@ -102,7 +102,7 @@ def test_a_foreign_record_on_the_target_stops_the_final_drain(lab: Lab) -> None:
 
 
 def outcomes(context: PhaseContext) -> dict[str, str]:
-    result = load_result(context)
+    result = load_result(context.record)
     assert result is not None
     return {check.name: check.outcome.value for check in result.checks}
 

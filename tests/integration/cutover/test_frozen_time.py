@@ -47,7 +47,7 @@ def test_frozen_time(
         if step is groups.commit_groups:
             lab.join_tail(120)
         step(context)
-    frozen = result_data(context, "frozen-time")
+    frozen = result_data(context.record, "frozen-time")
     size = f"{topics * partitions}-partitions-{group_count}-groups"
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / f"{size}.json").write_text(json.dumps(frozen, indent=2, sort_keys=True) + "\n")

@@ -36,7 +36,7 @@ def check_end(lab: Lab, webhook: FreezeWebhook) -> None:
     assert data is not None
     assert verify_evidence(data).bundle.outcome == "PASSED"
     assert [call.action for call in webhook.calls if call.action == "unfreeze"] == []
-    assert result_data(context, "frozen-time")["frozen_seconds"] > 0
+    assert result_data(context.record, "frozen-time")["frozen_seconds"] > 0
 
 
 def prepared(make_lab: Callable[..., Lab], fill: Fill, topics: Mapping[str, int], url: str) -> Lab:

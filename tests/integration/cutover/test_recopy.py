@@ -50,6 +50,6 @@ def test_a_seed_that_was_overtaken_copies_the_topic_again(
     lab.check_equal()
     assert [entry.details["topics"] for entry in context.journal.steps(recopy.STEP)] == [{topic: before}]
     assert [entry.details["topics"] for entry in context.journal.steps(overtaken.MADE_AGAIN)] == [[topic]]
-    assert all("copied again" in item["what"] for item in overtaken_tombstones(context))
+    assert all("copied again" in item["what"] for item in overtaken_tombstones(context.record))
     assert seed.run(context).already_done
     assert len(context.journal.steps(recopy.STEP)) == 1

@@ -104,7 +104,7 @@ def test_after_a_lifted_freeze_nothing_of_it_is_left(make_lab: MakeLab, fill: Fi
         lab.start_tail()
         lab.enter_cutover(context)
         freeze.run(context)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context.record)
         assert attempt is not None
         frozen.lift(context, attempt, reason="test")
         rollback.run(context)

@@ -49,7 +49,7 @@ def switched(lab: Lab) -> PhaseContext:
 
 
 def check(context: PhaseContext, name: str) -> Any:
-    result = load_result(context)
+    result = load_result(context.record)
     assert result is not None
     return result.check(name)
 
@@ -85,7 +85,7 @@ def test_records_written_to_the_source_after_the_boundary_fail(
     fill({topic: 2}, 20)
     lab = make_lab([topic])
     context = switched(lab)
-    assert late_writes.read(context).problem == ""
+    assert late_writes.read(context.record, context.source).problem == ""
     producer = Producer(lab.source_cluster.client_config())
     for number in range(3):
         producer.produce(topic, b"late %d" % number, partition=1)

@@ -15,8 +15,9 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.pages.approval_text import escape
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags
 
@@ -25,7 +26,7 @@ def test_the_text_shows_what_a_person_needs(tmp_path: Path) -> None:
     context = ready(tmp_path, waive=["W104"])
     context.source.wire.offsets["latest"][("orders", 0)] = 103  # type: ignore[attr-defined]
     put_result(
-        context,
+        context.record,
         "precheck",
         PrecheckResult(
             migration_id="m1",

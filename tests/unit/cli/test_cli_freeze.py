@@ -25,7 +25,8 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseResult, iso
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -251,7 +252,7 @@ class Frozen:
         self.ran: list[str] = []
         self._journal = journal
         self._tail = tail
-        self.context = self
+        self.context = self.record = self
 
     @property
     def journal(self) -> Journal:

@@ -52,7 +52,7 @@ def validated(folder: Path, outcome: Outcome = Outcome.PASSED, **options: Any) -
         context.journal.transition(state, "test")
     check = CheckResult(name="content", outcome=outcome, summary="100 records equal", partitions=[])
     result = ValidationResult(migration_id="m1", outcome=outcome, checks=[check], started_at="a", finished_at="b")
-    put_result(context, "validation", result)
+    put_result(context.record, "validation", result)
     context.journal.step("validated", details={"outcome": outcome.value, "digest": result.digest()})
     return context
 
@@ -329,7 +329,7 @@ def test_the_report_is_self_contained_and_escaped(tmp_path: Path) -> None:
     evil = "<script>alert('x')</script>&\""
     context.journal.step("note", details={}, reason=evil)
     put_result(
-        context,
+        context.record,
         "validation",
         ValidationResult(
             migration_id="m1",
@@ -358,7 +358,9 @@ def test_no_secret_is_in_the_evidence(tmp_path: Path) -> None:
 def test_the_bundle_is_the_same_for_the_same_state(tmp_path: Path) -> None:
     context = validated(tmp_path)
     made = [
-        evidence_bundle.build(context, Outcome.PASSED, signed_at=context.now(), object_lock={}, warnings=[]).canonical()
+        evidence_bundle.build(
+            context.record, Outcome.PASSED, signed_at=context.now(), object_lock={}, warnings=[]
+        ).canonical()
         for _ in range(2)
     ]
     assert made[0] == made[1]

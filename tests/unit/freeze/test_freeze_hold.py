@@ -15,8 +15,9 @@ from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen
 from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
 from airflow_provider_kafka_migration.phases import floor_guard
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings, log_starts
 from harness.webhook import Call
@@ -67,12 +68,14 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
     )
     context.journal.step(freeze_attempt.VERIFIED, "1", {"result": result.model_dump(mode="json")})
     context.journal.step(freeze_attempt.STEP, "1/commit_groups", {"seconds": 1.0})
-    put_result(context, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS)))
+    put_result(
+        context.record, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS))
+    )
     document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
     monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
     monkeypatch.setattr(log_starts, "restore_log_starts", lambda *_: None)
-    monkeypatch.setattr(copy_settings, "restore_producer_visible", lambda _: PhaseResult("topology", "restored"))
+    monkeypatch.setattr(copy_settings, "restore_producer_visible", lambda *_: PhaseResult("topology", "restored"))
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     clock.sleep(40)
@@ -80,7 +83,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
 
 
 def freeze_first(context: PhaseContext) -> None:
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     frozen.freeze(context, "webhook", attempt.key, attempt.deadline)
 
@@ -98,7 +101,7 @@ def test_a_receiver_that_lifts_by_itself_does_not_do_it_after_ready(
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
         freeze_first(context)
         floor_guard.run(context)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     assert attempt.ready
     clock.sleep(30)
@@ -150,7 +153,7 @@ def test_without_a_yes_there_is_no_ready(
         with pytest.raises(error, match="webhook"):
             floor_guard.run(context)
         asked = [call.action for call in receiver.calls]
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context.record)
         assert attempt is not None
         assert not attempt.ready
         if error is FreezeFailed:
@@ -170,10 +173,10 @@ def test_nobody_is_held_for_a_freeze_that_was_given_up(tmp_path: Path, monkeypat
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context.record)
         assert attempt is not None
         context.journal.step(freeze_attempt.HELD, "1", {})
-        frozen.back_to_tail(context, "given up by the watch")
+        frozen.back_to_tail(context.record, "given up by the watch")
         with pytest.raises(PhaseOver):
             frozen.hold(context, attempt)
     assert receiver.calls == []
@@ -197,12 +200,12 @@ def test_producers_that_were_freed_while_they_were_asked_to_stay_are_freed_again
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context.record)
         assert attempt is not None
 
         def answer(call: Call) -> None:
             if call.action == "freeze":
-                frozen.back_to_tail(context, "the limit was over")
+                frozen.back_to_tail(context.record, "the limit was over")
 
         receiver.answer = answer
         with pytest.raises(PhaseOver):
@@ -215,7 +218,7 @@ def test_nobody_is_held_behind_the_limit(tmp_path: Path, monkeypatch: pytest.Mon
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = freeze_attempt.current_attempt(context.record)
         assert attempt is not None
         resolve = frozen.webhook_address
 

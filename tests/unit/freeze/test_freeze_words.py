@@ -30,7 +30,8 @@ from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.phases import freeze, freeze_limit, rollback
 from airflow_provider_kafka_migration.planning import follow
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 
@@ -117,7 +118,7 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
     context = in_freeze(tmp_path, clock, method, monkeypatch)
     with pytest.raises(MigrationError) as caught:
         end(context, clock)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     assert attempt.lifted
     told = str(caught.value)
@@ -128,11 +129,11 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
 
 def test_a_step_behind_a_lifted_freeze_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = in_freeze(tmp_path, Clock(), "manual", monkeypatch)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     with pytest.raises(FreezeFailed, match=words.TELL_OWNERS):
-        frozen.verified_attempt(context, "cutover.sentinels")
+        frozen.verified_attempt(context.record, "cutover.sentinels")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -173,7 +174,7 @@ def test_a_refused_approval_says_it_to_whoever_has_stopped_the_producers(tmp_pat
 @pytest.mark.parametrize("method", METHODS)
 def test_a_rollback_in_a_freeze_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     context = in_freeze(tmp_path, Clock(), method, monkeypatch)
-    monkeypatch.setattr(copy_settings, "restore_for_rollback", lambda _: PhaseResult("rollback", "put back"))
+    monkeypatch.setattr(copy_settings, "restore_for_rollback", lambda *_: PhaseResult("rollback", "put back"))
     assert words.lifted(method) in rollback.run(context).summary
 
 

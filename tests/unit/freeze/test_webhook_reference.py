@@ -44,7 +44,7 @@ def _context(folder: Path, section: dict[str, str], *, freeze: str = "webhook") 
 
 
 def _findings(context: PhaseContext) -> list[Finding]:
-    return list(precheck.CHECKS["freeze webhook"](context, context.load_plan()))
+    return list(precheck.CHECKS["freeze webhook"](context, context.record.plan()))
 
 
 @pytest.mark.usefixtures("_environment")
@@ -53,8 +53,8 @@ def test_the_freeze_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: dict[str, str], place: str
 ) -> None:
     context = _context(tmp_path, section)
-    monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda _: None)
-    monkeypatch.setattr(take_over, "check_before_freeze", lambda _: None)
+    monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda *_: None)
+    monkeypatch.setattr(take_over, "check_before_freeze", lambda *_: None)
     offsets: dict[Any, int] = {("orders", 0): 100, ("orders", 1): 100}
     for cluster in (context.source, context.target):
         cluster.wire.offsets["latest"] = offsets  # type: ignore[attr-defined]

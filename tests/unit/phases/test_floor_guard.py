@@ -11,9 +11,10 @@ from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.phases import floor_guard, sentinels
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.facts import by_name, put_result
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 
 ENDS = {("orders", 0): 100, ("orders", 1): 50}
@@ -26,13 +27,13 @@ def ready_context(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str)
     context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
     context.journal.step(freeze_attempt.READY, "1", {})
     boundary = sentinels.Boundary(migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS))
-    put_result(context, "boundary", boundary)
+    put_result(context.record, "boundary", boundary)
     document = equal_offset_map(ENDS)
     monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
     monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     return context, attempt
 

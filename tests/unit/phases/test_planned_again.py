@@ -62,12 +62,12 @@ def test_a_precheck_never_looks_at_the_plan_of_another_spec(
 def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
     monkeypatch.setattr(topology_copy, "copy_topics", lambda _: done.append(1) or PhaseResult("t", "", {}))
-    monkeypatch.setattr(apply, "run", lambda _: PhaseResult("a", "", {}))
+    monkeypatch.setattr(apply, "run", lambda *_: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     with pytest.raises(IllegalTransition, match="newer than its precheck"):
         topology_copy.run(context)
-    checked = plan.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
-    put_result(context, growth.PRECHECK_RESULT, checked)
+    checked = plan.PrecheckResult(migration_id="m1", plan_digest=context.record.plan().digest())
+    put_result(context.record, growth.PRECHECK_RESULT, checked)
     topology_copy.run(context)
     assert done == [1]
     context.journal_store.put(context.key("plan.json"), make_plan({"invoices": 1}).canonical())
@@ -80,12 +80,12 @@ def test_a_plan_that_topology_copy_itself_has_amended_is_a_checked_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after it took up new partitions: the journal leads from the present plan back to the checked one."""
-    monkeypatch.setattr(topology_copy, "copy_topics", lambda _: PhaseResult("t", "", {}))
-    monkeypatch.setattr(apply, "run", lambda _: PhaseResult("a", "", {}))
+    monkeypatch.setattr(topology_copy, "copy_topics", lambda *_: PhaseResult("t", "", {}))
+    monkeypatch.setattr(apply, "run", lambda *_: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     plans = [make_plan({"orders": count}) for count in (1, 2, 3)]
     checked = plan.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
-    put_result(context, growth.PRECHECK_RESULT, checked)
+    put_result(context.record, growth.PRECHECK_RESULT, checked)
     for former, amended in itertools.pairwise(plans):
         details = {"former_digest": former.digest(), "digest": amended.digest()}
         context.journal.step(growth.STEP, details=details)

@@ -12,13 +12,14 @@ from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, StillFrozen
 from airflow_provider_kafka_migration.phases import rollback
 from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 
 
 def _topics(restored: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def restore(_: PhaseContext) -> PhaseResult:
+    def restore(*_: object) -> PhaseResult:
         restored.append("topics")
         return PhaseResult("rollback", "put back")
 

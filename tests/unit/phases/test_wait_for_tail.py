@@ -11,7 +11,8 @@ from airflow_provider_kafka_migration.errors import CopyFailed, StorageUnavailab
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
@@ -38,7 +39,7 @@ def test_a_tail_that_failed_for_good_lifts_the_freeze(tmp_path: Path) -> None:
 
     with pytest.raises(CopyFailed):
         migration.wait_for_tail(sleep=sleep)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     assert attempt.lifted
 
@@ -55,7 +56,7 @@ def test_what_may_pass_is_waited_on(tmp_path: Path) -> None:
         context.journal.step(tail_health.TAIL_DONE, details={})
 
     assert migration.wait_for_tail(sleep=sleep).details == {"ended": True}
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     assert attempt.is_open
 
@@ -71,6 +72,6 @@ def test_at_the_limit_the_freeze_is_lifted(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable):
         migration.wait_for_tail(sleep=sleep)
     assert clock.now() - began == context.spec.cutover.max_producer_freeze
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     assert attempt.lifted

@@ -14,7 +14,8 @@ from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.record import freeze_attempt, handover, tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso, words
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
@@ -37,7 +38,7 @@ def migrated(folder: Path, seconds: list[float], **sections: Any) -> tuple[Phase
 
 def test_changes_are_what_lies_between_two_phases(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, [3, 30, 5, 4])
-    found = handover.of(context)
+    found = handover.of(context.record)
     assert found.measured == (3, 30, 5, 4)
     assert (found.typical_seconds, found.largest_seconds, found.changes) == (4.5, 30, 5)
     assert found.frozen_seconds == 22.5
@@ -57,10 +58,10 @@ def test_pauses_of_people_are_no_changes(tmp_path: Path) -> None:
     journal.claim(Owner("dag_run", "another", "topology_copy"), takeover=True)
     clock.sleep(5)
     journal.transition(State.TOPOLOGY_COPY, "topology_copy starts")
-    assert handover.of(context).measured == ()
+    assert handover.of(context.record).measured == ()
     clock.sleep(8)
     journal.transition(State.SEED, "seed starts")
-    assert handover.of(context).measured == (8,)
+    assert handover.of(context.record).measured == (8,)
 
 
 def test_clock_that_goes_back_measures_nothing(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_clock_that_goes_back_measures_nothing(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.PLANNED, clock=clock)
     clock.sleep(-30)
     context.journal.transition(State.PRECHECK, "precheck starts")
-    assert handover.of(context).measured == ()
+    assert handover.of(context.record).measured == ()
 
 
 def test_the_approval_shows_what_the_executor_costs(tmp_path: Path) -> None:
@@ -127,7 +128,9 @@ def test_one_task_has_no_changes_and_says_so(tmp_path: Path) -> None:
     assert facts.facts["expected_freeze_seconds"] < 10
     assert facts.binding["cutover"]["in_one_task"] is True
     plain, _ = migrated(tmp_path / "plain", PODS)
-    assert "in_one_task" not in request.make_binding(plain, "cutover")["cutover"], "codes stay valid over an update"
+    assert "in_one_task" not in request.make_binding(plain.record, plain.source, "cutover")["cutover"], (
+        "codes stay valid over an update"
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,11 +173,11 @@ def test_end_of_the_tail_before_this_freeze_does_not_count(tmp_path: Path) -> No
     clock = Clock()
     context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
     context.journal.step(tail_health.TAIL_DONE, details={})
-    assert tail_health.has_ended(context)
+    assert tail_health.has_ended(context.record)
     context.journal.step(freeze_attempt.REQUESTED, key="2", details={})
-    assert not tail_health.has_ended(context)
+    assert not tail_health.has_ended(context.record)
     context.journal.step(tail_health.TAIL_DONE, details={})
-    assert tail_health.has_ended(context)
+    assert tail_health.has_ended(context.record)
 
 
 def test_a_tail_that_does_not_end_lifts_the_freeze(tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
     assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
     assert failures == []
     assert len(waits) == 4
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = freeze_attempt.current_attempt(context.record)
     assert attempt is not None
     assert attempt.is_open
 

@@ -315,7 +315,7 @@ class _Core:
     def __init__(self, state: State) -> None:
         past = state not in (State.SEED, State.TAIL)
         journal = SimpleNamespace(refresh=lambda: None, tip_state=state, is_past=lambda _state: past)
-        self.context = SimpleNamespace(journal=journal)
+        self.context = SimpleNamespace(record=SimpleNamespace(journal=journal))
         self.spec = SimpleNamespace(migration_id="orders")
         self.ran: list[dict[str, Any]] = []
 
