@@ -42,7 +42,7 @@ from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.phases.registry import PHASES, PhaseEntry
-from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
+from airflow_provider_kafka_migration.record import keys, steps, tail_health
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import (
     Cluster,
@@ -52,7 +52,6 @@ from airflow_provider_kafka_migration.record.context import (
     PhaseResult,
     Progress,
 )
-from airflow_provider_kafka_migration.record.facts import STEP as VALIDATED
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
@@ -523,7 +522,7 @@ class Migration:
             resume=journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
-            validation=_reason_of(journal, VALIDATED),
+            validation=_reason_of(journal, steps.VALIDATED),
         )
 
     def tail_silence(self) -> str:
@@ -535,7 +534,7 @@ class Migration:
             return tail_health.silence(context.record, sleep=self._sleep) if context.journal.exists else ""
 
     def _progress_of(self, name: str) -> dict[str, Any]:
-        data = self.journal_store.get(f"{self.spec.migration_id}/progress/{name}.json")
+        data = self.journal_store.get(f"{self.spec.migration_id}/{keys.progress(name)}")
         document: dict[str, Any] = with_live_figures(self.journal_store, json.loads(data) if data else {})
         for name in ("partitions", "slices"):
             document.pop(name, None)
@@ -607,7 +606,7 @@ class FreezeWatch:
             return freeze_limit.check_limit(self._context.record)
         finally:
             # Keep also what was read before the journal failed.
-            self.see(freeze_attempt.current_attempt(self._context.record))
+            self.see(self._context.record.freeze())
 
     def see(self, attempt: FreezeAttempt | None) -> None:
         """Remember the last freeze in the journal; None: there was none."""

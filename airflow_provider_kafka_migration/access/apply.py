@@ -23,8 +23,8 @@ from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyR
 from airflow_provider_kafka_migration.kafka.admin.access import DEFAULT_ITERATIONS, Acl, NewScramCredential, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -64,7 +64,7 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
             _note(failures, "user", name, error)
             continue
         mechanisms = sorted(item.mechanism for item in credentials if item.name == name)
-        context.journal.step(created_access.USER_CREATED, key=name, details={"mechanisms": mechanisms})
+        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": mechanisms})
         created.append(name)
     left = [Left(name=plan.name, reason=plan.reason) for plan in plans if plan.action == "report"]
     return {"users_created": created, "users_left": left}
@@ -159,13 +159,6 @@ def set_group_configs(record: MigrationRecord, source: Cluster, target: Cluster,
     return {"group_configs_set": sorted(done), "group_configs_left": left}
 
 
-# -- apply ------------------------------------------------------------------------------------------------------------
-
-
-STEP = "acls_copied"
-RESULT = "acls"
-
-
 def run(context: PhaseContext) -> PhaseResult:
     """Apply ACLs, users, quotas and group configs.
 
@@ -205,10 +198,10 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def _finish(record: MigrationRecord, result: AccessResult) -> PhaseResult:
     did = [*result.created, *result.users_created, *result.quotas_set, *result.group_configs_set]
-    former = record.journal.find_step(STEP)
+    former = record.journal.find_step(steps.ACLS_COPIED)
     if former is not None and not did:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
-    put_result(record, RESULT, result)
+    record.put_result(keys.ACCESS, result)
     details: dict[str, Any] = {
         "policy": result.policy,
         "summary": result.summary,
@@ -222,7 +215,7 @@ def _finish(record: MigrationRecord, result: AccessResult) -> PhaseResult:
         "quotas_set": result.quotas_set,
         "group_configs_set": result.group_configs_set,
     }
-    record.journal.step(STEP, details=details, reason=result.summary)
+    record.journal.step(steps.ACLS_COPIED, details=details, reason=result.summary)
     return PhaseResult(PHASE, result.summary, details)
 
 

@@ -10,15 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-#: Journal steps.
-ACLS_CREATING = "acls_creating"
-ACLS_REMOVED = "acls_removed"
-QUOTAS_SETTING = "quotas_setting"
-USER_CREATED = "user_created"
-USER_REMOVED = "user_removed"
 _PER_ENTRY = 200
 
 #: Entity and key of a quota value.
@@ -30,7 +25,9 @@ def create_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
         record.journal.step(
-            ACLS_CREATING, details={"acls": [acl_row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
+            steps.ACLS_CREATING,
+            details={"acls": [acl_row(acl) for acl in batch]},
+            reason=f"{len(batch)} ACLs are created",
         )
         results |= target.admin.create_acls(batch)
     return results
@@ -44,7 +41,7 @@ def remove_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -
         done = [acl for acl in batch if answers[acl] is None]
         if done:
             record.journal.step(
-                ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
+                steps.ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
             )
         results |= answers
     return results
@@ -54,9 +51,9 @@ def created_acls(record: MigrationRecord) -> set[Acl]:
     """Bindings on the target that this migration has created."""
     found: set[Acl] = set()
     for entry in record.journal.steps():
-        if entry.step == ACLS_CREATING:
+        if entry.step == steps.ACLS_CREATING:
             found |= {Acl(*row) for row in entry.details["acls"]}
-        elif entry.step == ACLS_REMOVED:
+        elif entry.step == steps.ACLS_REMOVED:
             found -= {Acl(*row) for row in entry.details["acls"]}
     return found
 
@@ -65,9 +62,9 @@ def created_users(record: MigrationRecord) -> dict[str, list[str]]:
     """SCRAM users on the target that this migration has created: name to mechanisms."""
     found: dict[str, list[str]] = {}
     for entry in record.journal.steps():
-        if entry.step == USER_CREATED and entry.step_key is not None:
+        if entry.step == steps.USER_CREATED and entry.step_key is not None:
             found[entry.step_key] = [str(name) for name in entry.details["mechanisms"]]
-        elif entry.step == USER_REMOVED and entry.step_key is not None:
+        elif entry.step == steps.USER_REMOVED and entry.step_key is not None:
             found.pop(entry.step_key, None)
     return found
 
@@ -92,14 +89,16 @@ def set_quotas(
         }
         for entity, values in changes.items()
     ]
-    record.journal.step(QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set")
+    record.journal.step(
+        steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set"
+    )
     return target.admin.alter_quotas(changes)
 
 
 def set_by_us(record: MigrationRecord) -> dict[QuotaKey, tuple[float, float | None]]:
     """Quota values that this migration has set: (the value, what the target had before)."""
     found: dict[QuotaKey, tuple[float, float | None]] = {}
-    for entry in record.journal.steps(QUOTAS_SETTING):
+    for entry in record.journal.steps(steps.QUOTAS_SETTING):
         for row in entry.details["quotas"]:
             entity = _entity(row["entity"])
             for key, value in row["values"].items():

@@ -50,13 +50,8 @@ def plan_acls(
         if target_listing is None:
             return []
     assert target_listing is not None
-    granted = writes_granted(record)
+    granted = record.are_writes_granted()
     return make_plans(spec, source_listing.acls, target_listing, set(topics), writes_granted=granted)
-
-
-def writes_granted(record: MigrationRecord) -> bool:
-    """Whether the target has write grants: immediately by the spec, or since the cutover by the journal."""
-    return record.spec.acls.write_grants == "at_once" or record.journal.find_step("write_grants") is not None
 
 
 def _listing(describe: object, what: str, unknown: dict[str, str] | None) -> AclListing | None:

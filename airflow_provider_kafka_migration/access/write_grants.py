@@ -17,17 +17,11 @@ from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin import access
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
-#: Name of the journal step; once it exists, ``plan_acls`` no longer defers anything.
-STEP = "write_grants"
-#: What was held back when the freeze began.
-HELD = "write_grants_held"
-#: What the tail has seen held back since the plan, each binding once.
-SEEN = "write_grants_seen"
 _GONE = (
     "it is no longer on the source, as after producers are stopped by hand, and is still given on the target; "
     "if it was removed permanently, add the principal to acls.exclude_principals"
@@ -39,7 +33,7 @@ def _is_held_back(spec: MigrationSpec) -> bool:
 
 
 def _plans(record: MigrationRecord, source: Cluster, target: Cluster) -> list[AclPlan]:
-    return plan_acls(record, source, target, {topic for topic, _ in migrated_partitions(record)})
+    return plan_acls(record, source, target, {topic for topic, _ in record.partitions()})
 
 
 def _deferred(plans: Sequence[AclPlan]) -> set[Acl]:
@@ -53,7 +47,12 @@ def _outlives_the_source(spec: MigrationSpec) -> bool:
 
 def _known(record: MigrationRecord) -> set[Acl]:
     """Grants due by the plan, or seen since; without principals that the spec now excludes."""
-    rows = [row for name in (SEEN, HELD) for entry in record.journal.steps(name) for row in entry.details["acls"]]
+    rows = [
+        row
+        for name in (steps.WRITE_GRANTS_SEEN, steps.WRITE_GRANTS_HELD)
+        for entry in record.journal.steps(name)
+        for row in entry.details["acls"]
+    ]
     known = _deferred(record.plan().acls) | {Acl(*row) for row in rows}
     excluded = record.spec.acls.exclude_principals
     return {acl for acl in known if not any(re.fullmatch(pattern, acl.principal) for pattern in excluded)}
@@ -69,7 +68,9 @@ def see(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     new = sorted(_deferred(_plans(record, source, target)) - _known(record))
     if new:
         rows = [access.acl_row(acl) for acl in new]
-        record.journal.step(SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch")
+        record.journal.step(
+            steps.WRITE_GRANTS_SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch"
+        )
 
 
 def gone(record: MigrationRecord, source: Cluster, target: Cluster) -> list[str]:
@@ -77,7 +78,7 @@ def gone(record: MigrationRecord, source: Cluster, target: Cluster) -> list[str]
 
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
-    if not _outlives_the_source(record.spec) or record.journal.find_step(STEP) is not None:
+    if not _outlives_the_source(record.spec) or record.journal.find_step(steps.WRITE_GRANTS) is not None:
         return []
     plans = _plans(record, source, target)
     return [f"{acl}: {_GONE}" for acl in sorted(_known(record) - _deferred(plans) - _there(plans))]
@@ -95,14 +96,16 @@ def remember(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
         if _outlives_the_source(record.spec):
             held |= _known(record) - _there(plans)
         rows = [access.acl_row(acl) for acl in sorted(held)]
-        record.journal.step(HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch")
+        record.journal.step(
+            steps.WRITE_GRANTS_HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch"
+        )
 
 
 def _remembered(record: MigrationRecord, plans: list[AclPlan]) -> set[Acl]:
     """Grants held back before the freeze that the target does not have yet."""
-    if record.spec.cutover.freeze == "acl" or not (steps := record.journal.steps(HELD)):
+    if record.spec.cutover.freeze == "acl" or not (held := record.journal.steps(steps.WRITE_GRANTS_HELD)):
         return set()
-    return {Acl(*row) for row in steps[-1].details["acls"]} - _there(plans)
+    return {Acl(*row) for row in held[-1].details["acls"]} - _there(plans)
 
 
 def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str, Any]:
@@ -112,7 +115,7 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
     """
     if not _is_held_back(record.spec):
         return {"granted": 0}
-    entry = record.journal.find_step(STEP)
+    entry = record.journal.find_step(steps.WRITE_GRANTS)
     if entry is not None:
         return dict(entry.details)
     plans = _plans(record, source, target)
@@ -128,4 +131,4 @@ def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str
             details={"failures": failures},
         )
     details = {"granted": len(bindings), "acls": [str(acl) for acl in bindings]}
-    return dict(record.journal.step_once(STEP, details=details).details)
+    return dict(record.journal.step_once(steps.WRITE_GRANTS, details=details).details)

@@ -7,16 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_kafka_migration.approvals import check
-from airflow_provider_kafka_migration.approvals.check import STEP, answer_key, check_approval
+from airflow_provider_kafka_migration.approvals.check import answer_key, check_approval
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind, GroupsResult
 from airflow_provider_kafka_migration.errors import WaitsForOperator
 from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.freeze.late_writes import BehindBoundary
 from airflow_provider_kafka_migration.groups import commit, left_out
-from airflow_provider_kafka_migration.groups.commit import FINAL_GROUPS
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
@@ -27,7 +25,6 @@ from airflow_provider_kafka_migration.state import State
 
 
 PHASE = "awaiting_client_switch"
-ACKNOWLEDGED = commit.ACKNOWLEDGED
 WAIT_SECONDS = 600.0
 
 
@@ -44,10 +41,10 @@ def switch_clients(
         source has records beyond the boundary, or could not be checked, and ``on_bypass`` does not accept that.
     :raises GroupsIncomplete: groups failed in the last sync.
     """
-    entry = context.journal.find_step(ACKNOWLEDGED)
-    if entry is not None:
-        return PhaseResult(PHASE, entry.details["summary"], dict(entry.details), already_done=True)
-    attempt = freeze_attempt.current_attempt(context.record)
+    switched = context.record.client_switch()
+    if switched is not None:
+        return PhaseResult(PHASE, switched["summary"], switched, already_done=True)
+    attempt = context.record.freeze()
     if attempt is None or not attempt.ready:
         raise WaitsForOperator(
             f"the migration has not reached {freeze_attempt.READY_MESSAGE} yet",
@@ -61,7 +58,7 @@ def switch_clients(
     if error is not None:
         raise error
     # A separate copy: a sync that is still under way may rewrite results/groups.json.
-    put_result(context.record, FINAL_GROUPS, result)
+    context.record.put_result(keys.FINAL_GROUPS, result)
     left_out.record(context.record, context.source)
     details: dict[str, Any] = {
         "summary": f"clients switch: {commit.summarize(result.groups)}" + _active(result) + _late(behind),
@@ -72,7 +69,7 @@ def switch_clients(
         "left_alone": {item.group: item.skipped_reason for item in result.groups if item.skipped_reason},
         "at": result.at,
     }
-    context.journal.step_once(ACKNOWLEDGED, details=details)
+    context.journal.step_once(steps.CLIENT_SWITCH_ACKNOWLEDGED, details=details)
     return PhaseResult(PHASE, details["summary"], details)
 
 
@@ -133,14 +130,14 @@ def answered(context: PhaseContext, kind: ApprovalKind, *, second: bool = False)
     An approval of the cutover counts as acted on from the start of its freeze until the freeze is lifted; one of the
     client switch, once the switch is acknowledged.
     """
-    entry = context.journal.find_step(STEP, answer_key(kind, second=second))
+    entry = context.journal.find_step(steps.APPROVAL, answer_key(kind, second=second))
     if entry is None:
         return None
     if kind == "cutover":
-        attempt = freeze_attempt.current_attempt(context.record)
+        attempt = context.record.freeze()
         acted_on = attempt is not None and not attempt.lifted
     else:
-        acted_on = context.journal.find_step(ACKNOWLEDGED) is not None
+        acted_on = context.record.client_switch() is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         acted_on = True
     if not acted_on:

@@ -10,15 +10,11 @@ from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words
-from airflow_provider_kafka_migration.record import handover, proof
+from airflow_provider_kafka_migration.record import handover, proof, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.topics import lags
-
-STEP = "approval"
-REFUSED = "approval_refused"
 
 
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
@@ -47,9 +43,9 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
                 # With ``freeze: manual``, people have stopped the producers before they approve.
                 error.add_next_step(words.not_begun("manual"))
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
-            context.journal.step(REFUSED, key=key, details=details, reason=error.what)
+            context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
-    context.journal.step(STEP, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
+    context.journal.step(steps.APPROVAL, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
     return answer
 
 
@@ -81,7 +77,7 @@ def _check_person(record: MigrationRecord, answer: ApprovalAnswer) -> None:
     if allowed and person not in allowed:
         raise _refused(record, answer, f"{person} is not among those who may approve")
     if answer.second:
-        first = record.journal.find_step(STEP, answer_key(answer.kind, second=False))
+        first = record.journal.find_step(steps.APPROVAL, answer_key(answer.kind, second=False))
         if first is None:
             raise _refused(record, answer, "the first person has not answered yet")
         if _person(ApprovalAnswer.model_validate(first.details)) == person:
@@ -168,7 +164,7 @@ def _check_proof(record: MigrationRecord, answer: ApprovalAnswer) -> None:
         return
     status = proof_to_boundary(record) if answer.kind == "client_switch" else None
     if status is None:
-        status = proof.read_status(record, dict.fromkeys(migrated_partitions(record), 0))
+        status = proof.read_status(record, dict.fromkeys(record.partitions(), 0))
     proof.journal_status(record, f"{answer.kind}/answer", status)
     if not status.differing or section.on_difference == "warn":
         return
@@ -195,7 +191,7 @@ def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None =
     """Return the valid approvals in the journal: the latest answer of the first and of the second person."""
     found = []
     for second in (False, True):
-        entry = context.journal.find_step(STEP, answer_key(kind, second=second))
+        entry = context.journal.find_step(steps.APPROVAL, answer_key(kind, second=second))
         if entry is None or (newer_than is not None and parse_iso(entry.at) <= parse_iso(newer_than)):
             continue
         answer = ApprovalAnswer.model_validate(entry.details)
@@ -228,5 +224,5 @@ def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None
 
 def lifted_at(context: PhaseContext) -> str | None:
     """Return when the last freeze was lifted: older approvals of the cutover are not valid."""
-    entry = context.journal.find_step("freeze_lifted")
+    entry = context.journal.find_step(steps.FREEZE_LIFTED)
     return entry.at if entry else None

@@ -10,19 +10,17 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
+from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.pages import approval_text
-from airflow_provider_kafka_migration.record import freeze_attempt, handover, proof
+from airflow_provider_kafka_migration.record import handover, proof, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, result_data
 from airflow_provider_kafka_migration.record.handover import Handover
-from airflow_provider_kafka_migration.record.offset_maps import load_document
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.record.passed_content import content_ranges
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, words
@@ -30,8 +28,6 @@ from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)
-
-SHOWN = "approval_shown"
 CODE_DIGITS = 8
 
 
@@ -48,7 +44,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
         else _client_switch_facts(context.record, context.source)
     )
     others = left_out.read_left_out(context.record, context.source, context.record.plan())
-    facts = {**facts, "overtaken_tombstones": overtaken_tombstones(context.record)}
+    facts = {**facts, "overtaken_tombstones": context.record.overtaken()}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval_text.render(context.spec, kind, code, facts)
     return ApprovalFacts(
@@ -69,14 +65,16 @@ def show(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
         _prove_rest(context.record, context.source, context.target)
     facts = make_facts(context, kind)
     context.journal.step(
-        SHOWN, key=kind, details={"code": facts.code, "facts_digest": facts.digest(), "made_at": facts.made_at}
+        steps.APPROVAL_SHOWN,
+        key=kind,
+        details={"code": facts.code, "facts_digest": facts.digest(), "made_at": facts.made_at},
     )
     return facts
 
 
 def _prove_rest(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     """Compare the rest up to the boundary and journal what is proven, while no client has moved yet."""
-    document = load_document(record)
+    document = record.offset_map()
     if document is None or not record.spec.validation.before_cutover:
         return
     rest = proof.prove_rest(record, source, target, content_ranges(document))
@@ -92,12 +90,12 @@ def proof_to_boundary(record: MigrationRecord, unchecked: int | None = None) -> 
 
     :param unchecked: number of partitions whose target log could not be checked; None: the number journaled last.
     """
-    document = load_document(record)
+    document = record.offset_map()
     if document is None or not record.spec.validation.before_cutover:
         return None
     ends = {(item.topic, item.partition): item.source_end_offset or 0 for item in document.partitions}
     if unchecked is None:
-        looked = record.journal.find_step(proof.STEP, "client_switch")
+        looked = record.journal.find_step(steps.CONTENT_PROVEN, "client_switch")
         # Without an entry, none of them has been checked yet.
         unchecked = len(ends) if looked is None else int(looked.details.get("unchecked_partitions", len(ends)))
     return proof.read_status(record, ends, unchecked=unchecked)
@@ -116,7 +114,7 @@ def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -
         "migration_id": record.migration_id,
         "plan": record.plan().digest(),
         "topology": _topology_digest(record),
-        "partitions": canonical_digest([list(key) for key in migrated_partitions(record)]),
+        "partitions": canonical_digest([list(key) for key in record.partitions()]),
         "groups": _group_binding(record.spec, source),
     }
     if kind == "cutover":
@@ -125,18 +123,18 @@ def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -
             "sentinel": section.sentinel,
             "on_bypass": section.on_bypass,
             "max_producer_freeze_seconds": section.max_producer_freeze.total_seconds(),
-            "lifted_before": len(record.journal.steps("freeze_lifted")),
+            "lifted_before": len(record.freezes_lifted()),
             # Only if set, so that codes that people have been shown stay valid after an update.
             **({"in_one_task": True} if section.in_one_task else {}),
         }
     else:
-        binding["boundary"] = canonical_digest(result_data(record, "boundary"))
+        binding["boundary"] = canonical_digest(_data(record.find_boundary()))
         binding["on_active_source"] = record.spec.groups.on_active_source
     return binding
 
 
 def _topology_digest(record: MigrationRecord) -> str:
-    entry = record.journal.find_step("topology_copied") or record.journal.find_step("topology_copy")
+    entry = record.journal.find_step(steps.TOPOLOGY_COPIED)
     return canonical_digest(entry.details) if entry is not None else ""
 
 
@@ -200,12 +198,12 @@ def _proof_so_far(record: MigrationRecord, status: lags.DrainStatus) -> dict[str
 
 
 def _client_switch_facts(record: MigrationRecord, source: Cluster) -> dict[str, Any]:
-    result = commit.load_result(record)
+    result = record.groups()
     proven = proof_to_boundary(record)
     return {
         "proof": None if proven is None else proven.as_dict(),
-        "frozen": result_data(record, "frozen-time"),
-        "boundary": result_data(record, "boundary"),
+        "frozen": _data(record.frozen_time()),
+        "boundary": _data(record.find_boundary()),
         "groups": [_group_line(item) for item in result.groups] if result else [],
         "active_on_source": [item.group for item in commit.read_groups(record, source) if item.members],
         "behind_boundary": late_writes.read(record, source).as_dict(),
@@ -214,10 +212,15 @@ def _client_switch_facts(record: MigrationRecord, source: Cluster) -> dict[str, 
     }
 
 
+def _data(document: Document | None) -> dict[str, Any]:
+    """Return a document as data; empty if there is none. A missing boundary is named by ``behind_boundary``."""
+    return {} if document is None else document.model_dump(mode="json")
+
+
 def _fence_facts(record: MigrationRecord) -> dict[str, Any]:
     """Return why nothing is fenced ("": there was a fence), and the target partitions where an old copier can write."""
-    attempt = freeze_attempt.current_attempt(record)
-    step = freeze_attempt.step_done(record, attempt, fence.FENCE_STEP) if attempt else None
+    attempt = record.freeze()
+    step = record.cutover_step(attempt, steps.FENCE) if attempt else None
     if step is None:
         return {"not_fenced": "the journal has no entry of a fence in this cutover", "unfenced": []}
     if not fence.was_fenced(step):
@@ -241,12 +244,12 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
 
 def waived_findings(record: MigrationRecord) -> list[dict[str, Any]]:
     """Return the findings of the precheck that were waived, and the other warnings."""
-    findings = result_data(record, "precheck").get("findings", [])
-    return [item for item in findings if item.get("waived") or item.get("severity") == "Warning"]
+    shown = [item for item in record.findings() if item.waived or item.severity is Severity.WARNING]
+    return [item.model_dump(mode="json") for item in shown]
 
 
 def _signing_key(context: PhaseContext) -> str:
-    from airflow_provider_kafka_migration.record.keys import fingerprint_for_people
+    from airflow_provider_kafka_migration.record.signing import fingerprint_for_people
 
     return fingerprint_for_people(context)
 

@@ -14,9 +14,8 @@ from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
-from airflow_provider_kafka_migration.record.keys import load_signing_key
-from airflow_provider_kafka_migration.record.producer_ids import has_producer_ids
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.signing import load_signing_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts, store_facts
 from airflow_provider_kafka_migration.topics.probe import ProbeResult, probe_target, record_outcomes
@@ -67,7 +66,7 @@ def _check_fence(record: MigrationRecord, target: Cluster, result: ProbeResult) 
     outcome = result.outcomes.get("markers", "it was not tried")
     if not outcome and result.may_mark is not False:
         return
-    if not outcome and has_producer_ids(record) and not producer_ids.transactional_id(record):
+    if not outcome and record.has_producer_ids() and not producer_ids.transactional_id(record):
         outcome = "the producer ids were allocated without a transactional id"
     grant = f"grant: {permissions.grant_markers(target.config)}"
     if result.may_mark is False:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.access import apply, created_access
-from airflow_provider_kafka_migration.access.mapping import make_plans, plan_users, target_acl, writes_granted
+from airflow_provider_kafka_migration.access.mapping import make_plans, plan_users, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, ConfigChange, Plan, TopicPlan, UserPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.freeze import frozen
@@ -22,12 +22,10 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.topics import copy_settings, probe
+from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics.configs import TargetRules, changes, final_configs, with_excluded
 
 PHASE = "tail"
-#: Journal step of topology_copy: before it, the target has no access settings that could be kept up to date.
-ACCESS_COPIED = "acls_copied"
 _NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
 
 
@@ -109,7 +107,7 @@ def read_drift(record: MigrationRecord, source: Cluster, target: Cluster, plan: 
     :raises MigrationError: something cannot be read; the error names it and the missing right.
     """
     configs = _configs(record, source, target, plan)
-    if record.journal.find_step(ACCESS_COPIED) is None:
+    if not record.is_access_copied():
         return SourceDrift(configs=configs)
     missing, surplus = _acls(record, source, target, plan)
     quotas, present = _quotas(record, source, target)
@@ -166,7 +164,7 @@ def _change(record: MigrationRecord, topic: TopicPlan, found: Configs, rules: Ta
     section = record.spec.topology
     wanted, dropped = final_configs(found, rules, section, topic.replication_factor)
     wanted = with_excluded(wanted, topic.target_configs, section.config_exclude)
-    settings = copy_settings.load(record)
+    settings = record.copy_settings()
     known = settings.topics.get(topic.target_name) if settings is not None else None
     if section.on_config_drift == "keep_target" and known is not None and known.before is not None:
         wanted, dropped = dict(topic.target_configs), dict(topic.dropped_configs)
@@ -229,7 +227,7 @@ def _names(plan: Plan) -> set[str]:
 
 
 def _plans(record: MigrationRecord, acls: tuple[Acl, ...], target: AclListing, topics: set[str]) -> list[AclPlan]:
-    return make_plans(record.spec, acls, target, topics, writes_granted=writes_granted(record))
+    return make_plans(record.spec, acls, target, topics, writes_granted=record.are_writes_granted())
 
 
 def _wanted(record: MigrationRecord, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:

@@ -19,7 +19,6 @@ from typing import Any
 
 from airflow_provider_kafka_migration.access import apply, created_access, write_grants
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.plan import STEP as SUPPLEMENTED
 from airflow_provider_kafka_migration.documents.plan import ConfigChange, Plan, PlanSupplement
 from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
@@ -32,9 +31,8 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
+from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import load_job
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -44,10 +42,7 @@ from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-#: Journal steps: what was taken over; what can only be named, each once.
-FOLLOWED = "source_drift_followed"
-NAMED = "source_drift_named"
-STEPS = (FOLLOWED, NAMED)
+STEPS = (steps.DRIFT_FOLLOWED, steps.DRIFT_NAMED)
 _HELD = (
     "it takes write access away, as stopping producers by hand does, so it is not taken over; if it is meant to be "
     "permanent, make the same change on the target by hand"
@@ -117,7 +112,7 @@ def _hold_back(record: MigrationRecord, drift: SourceDrift) -> tuple[SourceDrift
 
 
 def _may_change(record: MigrationRecord) -> bool:
-    attempt = freeze_attempt.current_attempt(record)
+    attempt = record.freeze()
     is_frozen = attempt is not None and not attempt.lifted
     return not is_frozen and record.journal.tip_state in (State.TAIL, State.DRAIN_READY)
 
@@ -126,9 +121,9 @@ def _name(record: MigrationRecord, named: Mapping[str, str]) -> None:
     """Journal each item, once."""
     for what, why in sorted(named.items()):
         key = canonical_digest([what, why])[:16]
-        if record.journal.find_step(NAMED, key) is None:
+        if record.journal.find_step(steps.DRIFT_NAMED, key) is None:
             log.warning("changed on the source: %s: %s", what, why)
-            record.journal.step(NAMED, key=key, details={"what": what, "why": why}, reason=f"{what}: {why}")
+            record.journal.step(steps.DRIFT_NAMED, key=key, details={"what": what, "why": why}, reason=f"{what}: {why}")
 
 
 def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
@@ -137,7 +132,7 @@ def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
     more = len(lines) - _MAX_LINES
     shown = [*lines[:_MAX_LINES], *([f"and {more} more"] if more > 0 else [])]
     reason = f"{len(lines)} changes of the source were taken over; the first: {lines[0]}"
-    context.journal.step(FOLLOWED, details={"changes": shown}, reason=reason)
+    context.journal.step(steps.DRIFT_FOLLOWED, details={"changes": shown}, reason=reason)
     context.progress(Progress(PHASE, reason))
 
 
@@ -146,14 +141,14 @@ def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
 
 def _supplement(record: MigrationRecord, changed: Mapping[str, ConfigChange]) -> None:
     """Write and journal the new configs before any of them is set."""
-    number = len(record.journal.steps(SUPPLEMENTED)) + 1
+    number = len(record.journal.steps(steps.PLAN_SUPPLEMENTED)) + 1
     document = PlanSupplement(migration_id=record.migration_id, number=number, configs=dict(sorted(changed.items())))
     digest = document.digest()
-    name = f"plan-supplements/{number:04d}-{digest[:16]}.json"
+    name = keys.supplement(number, digest)
     record.journal.check_holds()
     record.journal_store.put(record.key(name), document.canonical())
     record.journal.step(
-        SUPPLEMENTED,
+        steps.PLAN_SUPPLEMENTED,
         key=str(number),
         details={"document": name, "digest": digest, "partitions": [], "configs": sorted(changed)},
         reason=f"configs of {len(changed)} topics have changed on the source",
@@ -166,7 +161,7 @@ def _refresh_proof(record: MigrationRecord, source: Cluster, plan: Plan) -> None
     Both follow from the current configs. Each pass checks this once configs have changed, so the next pass heals a
     crash before it.
     """
-    job = load_job(record, PHASE) if any(item.configs for item in record.supplements()) else None
+    job = record.job(PHASE) if any(item.configs for item in record.supplements()) else None
     if job is None or job.generation != record.journal.generation:
         return
     changed = job.model_copy(
@@ -188,7 +183,7 @@ def _set_copy_time(record: MigrationRecord, target: Cluster, plan: Plan) -> None
     """Set the copy-time settings that follow from changed configs, for instance a limit for larger batches."""
     changed = {name for item in record.supplements() for name in item.configs}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in changed]})
-    if not part.topics or copy_settings.load(record) is None:
+    if not part.topics or record.copy_settings() is None:
         return
     settings = copy_settings.save(record, part, target_topics.read_presence(record, target, part))
     record.journal.refresh()
@@ -268,7 +263,7 @@ def _remove_users(
         if error is not None:
             failures.append(apply.failed_item("user", name, error))
             continue
-        record.journal.step(created_access.USER_REMOVED, key=name)
+        record.journal.step(steps.USER_REMOVED, key=name)
         lines.append(f"user removed on the target: {name}")
     return lines
 
@@ -322,8 +317,14 @@ def _changed(record: MigrationRecord, lines: Sequence[str]) -> FreezeFailed:
 
 def facts(record: MigrationRecord, source: Cluster, target: Cluster) -> list[list[str]]:
     """Rows for an approval: what was taken over, what was named, and what differs now."""
-    rows = [["taken over", line] for entry in record.journal.steps(FOLLOWED) for line in entry.details["changes"]]
-    named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in record.journal.steps(NAMED)]
+    rows = [
+        ["taken over", line]
+        for entry in record.journal.steps(steps.DRIFT_FOLLOWED)
+        for line in entry.details["changes"]
+    ]
+    named = [
+        ["named", f"{item.details['what']}: {item.details['why']}"] for item in record.journal.steps(steps.DRIFT_NAMED)
+    ]
     try:
         drift = source_drift.read_drift(record, source, target, record.plan())
         rows += [["given at the switch", line] for line in write_grants.gone(record, source, target)]

@@ -5,25 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.groups import left_out
-from airflow_provider_kafka_migration.groups.commit import FINAL_GROUPS
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.facts import load_job, result_data, source_gaps
-from airflow_provider_kafka_migration.record.offset_maps import FINAL_DRAIN, OFFSET_MAP
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
@@ -58,20 +52,20 @@ def build(
         target=plan.target.model_dump(mode="json"),
         plan=json.loads(plan.canonical()),
         plan_digest=plan.digest(),
-        topology=_section(record, "topology", "topology_copy", steps=("topology", "topology_copied", "topology_copy")),
-        acls=_section(record, "acls", steps=("acls", "acls_copied")),
-        seed={**_job(record, "seed"), **_section(record, "seed", steps=("seed_done", "seeded", "seed"))},
-        tail={**_job(record, "tail"), **_section(record, "tail", steps=("tail_done", "tail"))},
+        topology=record.stored_result(keys.TOPOLOGY) or _step(record, steps.TOPOLOGY_COPIED),
+        acls=record.stored_result(keys.ACCESS) or _step(record, steps.ACLS_COPIED),
+        seed={**_job(record, "seed"), **_step(record, steps.SEED_DONE)},
+        tail={**_job(record, "tail"), **_step(record, steps.TAIL_DONE)},
         drain_final=_drain_final(record),
         cutover=cutover,
-        validation=result_data(record, "validation"),
-        groups=result_data(record, FINAL_GROUPS) or result_data(record, "groups"),
+        validation=record.stored_result(keys.VALIDATION),
+        groups=_groups(record),
         approvals=[
             {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
             for entry in entries
-            if entry.step in (check.STEP, check.REFUSED)
+            if entry.step in (steps.APPROVAL, steps.APPROVAL_REFUSED)
         ],
-        findings=result_data(record, "precheck").get("findings", []),
+        findings=record.stored_result(keys.PRECHECK).get("findings", []),
         waivers=sorted(record.spec.waive),
         not_copied=not_copied(record, plan),
         versions={name: _version(name) for name in _VERSIONS_OF} | {"python": platform.python_version()},
@@ -82,7 +76,7 @@ def build(
             if entry.step in take_over.STEPS
         ],
         object_lock=object_lock,
-        warnings=warnings,
+        warnings=[*warnings, *_missing_results(record)],
     )
 
 
@@ -99,21 +93,39 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _section(record: MigrationRecord, *results: str, steps: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a result document by one of its names, or else the details of a journal step."""
-    for name in results:
-        if found := result_data(record, name):
-            return found
-    for step in steps:
-        entry = record.journal.find_step(step)
-        if entry is not None and entry.details:
-            return dict(entry.details)
-    return {}
+def _step(record: MigrationRecord, name: str) -> dict[str, Any]:
+    """Return the details of the last journal step of this name; empty if there is none."""
+    entry = record.journal.find_step(name)
+    return dict(entry.details) if entry is not None else {}
+
+
+def _groups(record: MigrationRecord) -> dict[str, Any]:
+    return record.stored_result(keys.FINAL_GROUPS) or record.stored_result(keys.GROUPS)
+
+
+#: Results that the evidence contains, and the journal step that follows the writing of each.
+_RESULTS = {
+    keys.PRECHECK: steps.PRECHECKED,
+    keys.TOPOLOGY: steps.TOPOLOGY_COPIED,
+    keys.ACCESS: steps.ACLS_COPIED,
+    keys.FROZEN_TIME: steps.READY,
+    keys.FINAL_GROUPS: steps.CLIENT_SWITCH_ACKNOWLEDGED,
+    keys.VALIDATION: steps.VALIDATED,
+}
+
+
+def _missing_results(record: MigrationRecord) -> list[str]:
+    """Name the results that the journal says were written and that are not in the store any more."""
+    return [
+        f"results/{name}.json is missing, although the journal has {step}: what it contained is not in this evidence"
+        for name, step in _RESULTS.items()
+        if record.journal.find_step(step) is not None and record.result(name) is None
+    ]
 
 
 def _job(record: MigrationRecord, name: str) -> dict[str, Any]:
     """Return the settings of a copy job, without the origin of its connections."""
-    job = load_job(record, name)
+    job = record.job(name)
     if job is None:
         return {}
     return {
@@ -129,27 +141,27 @@ def _job(record: MigrationRecord, name: str) -> dict[str, Any]:
 
 
 def _last_attempt_step(record: MigrationRecord, name: str) -> dict[str, Any]:
-    attempt = freeze_attempt.current_attempt(record)
-    return (freeze_attempt.step_done(record, attempt, name) or {}) if attempt else {}
+    attempt = record.freeze()
+    return (record.cutover_step(attempt, name) or {}) if attempt else {}
 
 
 def _drain_final(record: MigrationRecord) -> dict[str, Any]:
-    return _last_attempt_step(record, FINAL_DRAIN)
+    return _last_attempt_step(record, steps.FINAL_DRAIN)
 
 
 def _cutover(record: MigrationRecord) -> dict[str, Any]:
-    attempt = freeze_attempt.current_attempt(record)
+    attempt = record.freeze()
     freeze = attempt.verified.model_dump(mode="json") if attempt and attempt.verified else {}
     return {
         "attempts": attempt.number if attempt else 0,
         "freeze": freeze,
-        "boundary": result_data(record, "boundary"),
-        "frozen_time": result_data(record, "frozen-time"),
-        "floor_guard": _last_attempt_step(record, "floor_guard"),
-        "fence": _last_attempt_step(record, "fence"),
-        "groups_snapshot": _last_attempt_step(record, "snapshot_groups"),
-        "offset_translations": _last_attempt_step(record, "commit_groups"),
-        "lifted": [{"at": entry.at, **entry.details} for entry in record.journal.steps(freeze_attempt.LIFTED)],
+        "boundary": record.stored_result(keys.BOUNDARY),
+        "frozen_time": record.stored_result(keys.FROZEN_TIME),
+        "floor_guard": _last_attempt_step(record, steps.FLOOR_GUARD),
+        "fence": _last_attempt_step(record, steps.FENCE),
+        "groups_snapshot": _last_attempt_step(record, steps.SNAPSHOT_GROUPS),
+        "offset_translations": _last_attempt_step(record, steps.COMMIT_GROUPS),
+        "lifted": [{"at": entry.at, **entry.details} for entry in record.freezes_lifted()],
     }
 
 
@@ -183,12 +195,12 @@ def not_copied(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
             "overtaken_tombstones", f"{item['topic']}-{item['partition']}", item["what"],
             offsets=[item["from_offset"], item["until_offset"]],
         )
-        for item in overtaken_tombstones(record)
+        for item in record.overtaken()
     ]  # fmt: skip
     found += _bypassed(record)
     found += [
         _left("source_drift", str(entry.details["what"]), str(entry.details["why"]))
-        for entry in record.journal.steps(take_over.NAMED)
+        for entry in record.journal.steps(steps.DRIFT_NAMED)
     ]
     found += [
         _left("partition", name, "it did not exist, or was not followed yet, when the cutover's boundary was set")
@@ -203,7 +215,7 @@ def _left(kind: str, name: str, reason: str, **details: Any) -> dict[str, Any]:
 
 def _not_taken(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
     """List topics and groups outside the migration: as the client switch found them, or else as the plan did."""
-    known = left_out.recorded(record)
+    known = record.left_out()
     topics = {**(known.topics if known else {}), **plan.excluded_topics}
     groups = known.groups if known else plan.excluded_groups
     found = [_left("topic", name, reason) for name, reason in sorted(topics.items())]
@@ -212,7 +224,7 @@ def _not_taken(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
-    result = result_data(record, FINAL_GROUPS) or result_data(record, "groups")
+    result = _groups(record)
     found = []
     for group in result.get("groups", []):
         if group.get("skipped_reason"):
@@ -230,14 +242,14 @@ def _gaps(record: MigrationRecord) -> list[dict[str, Any]]:
     why = "source retention overtook the copy"
     return [
         _left("source_gap", f"{item['topic']}-{item['partition']}", why, ranges=item["ranges"])
-        for item in source_gaps(record)
+        for item in record.gaps()
     ]
 
 
 def _bypassed(record: MigrationRecord) -> list[dict[str, Any]]:
     """List partitions that were written to on the source after the freeze."""
     found = []
-    for entry in record.journal.steps(freeze_attempt.STEP):
+    for entry in record.journal.steps(steps.CUTOVER_STEP):
         for item in entry.details.get("bypasses", []) or []:
             place = f"{item['topic']}-{item['partition']}"
             offsets = [item["from_offset"], item["to_offset"]]
@@ -251,11 +263,11 @@ def _bypassed(record: MigrationRecord) -> list[dict[str, Any]]:
 def _artifacts(record: MigrationRecord) -> dict[str, dict[str, Any]]:
     """Return the documents that belong to the evidence, with their digests, so that they can be checked, too."""
     wanted: list[tuple[str, ObjectStore, str]] = [
-        ("offset_map", record.evidence_store, OFFSET_MAP),
-        ("plan", record.journal_store, "plan.json"),
-        ("archive_manifest", record.archive_store, "manifest.json"),
-        ("validation", record.journal_store, "results/validation.json"),
-        ("groups_snapshot", record.journal_store, "results/groups-snapshot.json"),
+        ("offset_map", record.evidence_store, keys.OFFSET_MAP),
+        ("plan", record.journal_store, keys.PLAN),
+        ("archive_manifest", record.archive_store, keys.MANIFEST),
+        ("validation", record.journal_store, keys.result(keys.VALIDATION)),
+        ("groups_snapshot", record.journal_store, keys.result(keys.GROUPS_SNAPSHOT)),
     ]
     found = {}
     for name, store, path in wanted:

@@ -17,8 +17,8 @@ from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.pages import report
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.keys import load_signing_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.signing import load_signing_key
 from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "evidence"

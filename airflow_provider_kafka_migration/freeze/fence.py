@@ -35,11 +35,10 @@ from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, by_leader, fetch_many, read_ends, read_span
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire, by_topic
 from airflow_provider_kafka_migration.offset_map.transactional import transactional_id
-from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
+from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import by_name, partition_name
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 # -- fence transaction ------------------------------------------------------------------------------------------------
@@ -448,20 +447,14 @@ def _send_to(
                     )
 
 
-# -- fence ------------------------------------------------------------------------------------------------------------
-
-
-FENCE_STEP = "fence"
-
-
 def fence_copiers(
     record: MigrationRecord, target: Cluster, attempt: FreezeAttempt, document: OffsetMapDocument
 ) -> dict[str, Any]:
     """Fence every partition once, and journal where the markers are; return the details of the step."""
-    done = freeze_attempt.step_done(record, attempt, FENCE_STEP)
+    done = record.cutover_step(attempt, steps.FENCE)
     if done is not None:
         return dict(done)
-    timer = frozen.StepTimer.start(record, attempt, FENCE_STEP)
+    timer = frozen.StepTimer.start(record, attempt, steps.FENCE)
     if not record.spec.cutover.fence_copiers:
         return timer.done({"summary": "copiers are not fenced (cutover.fence_copiers: false)", "unfenced": []})
     record.journal.check_holds()
@@ -494,7 +487,7 @@ def _fence_markers(
         for item in document.partitions
         if not _is_transactional(item) and item.target_end_offset is not None
     }
-    ids = load_producer_ids(record)
+    ids = record.producer_ids()
     found = fence_producer(
         target.wire,
         ends,

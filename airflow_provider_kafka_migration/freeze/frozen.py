@@ -41,17 +41,11 @@ from airflow_provider_kafka_migration.freeze import by_hand, words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     HANDS_OFF,
-    HELD,
-    LIFTED,
-    READY,
-    STEP,
-    TAIL_STOP,
     FreezeAttempt,
-    current_attempt,
 )
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
@@ -285,7 +279,6 @@ def _json_object(text: bytes) -> dict[str, Any]:
 
 
 PHASE = "cutover"
-ACLS_PLANNED = "freeze_acls"
 
 _WRITING = frozenset({"WRITE", "ALL"})
 EVERYBODY = "User:*"
@@ -453,7 +446,7 @@ def own_principal(source: Cluster) -> str | None:
 
 
 def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
-    entry = record.journal.find_step(ACLS_PLANNED, attempt)
+    entry = record.journal.find_step(steps.FREEZE_ACLS, attempt)
     if entry is None:
         listing = source.admin.describe_acls()
         if not listing.authorizer:
@@ -462,10 +455,12 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
                 where=record.where(PHASE, cluster="source"),
                 next_step="use cutover.freeze: webhook or manual",
             )
-        topics = sorted({topic for topic, _ in migrated_partitions(record)})
+        topics = sorted({topic for topic, _ in record.partitions()})
         bindings = deny_bindings(listing.acls, topics, own_principal(source))
         # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
-        entry = record.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]})
+        entry = record.journal.step(
+            steps.FREEZE_ACLS, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]}
+        )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
     _raise_failures(record, source.admin.create_acls(bindings), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
@@ -473,13 +468,13 @@ def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[st
 
 def planned_acls(record: MigrationRecord, attempt: str) -> list[Acl]:
     """Return the DENY bindings of an attempt, from the journal as last read; the source is not asked."""
-    entry = record.journal.find_step(ACLS_PLANNED, attempt)
+    entry = record.journal.find_step(steps.FREEZE_ACLS, attempt)
     return [Acl(*fields) for fields in entry.details["acls"]] if entry else []
 
 
 def all_planned_acls(record: MigrationRecord) -> set[Acl]:
     """Return the DENY bindings of all attempts, from the journal as last read."""
-    return {Acl(*fields) for entry in record.journal.steps(ACLS_PLANNED) for fields in entry.details["acls"]}
+    return {Acl(*fields) for entry in record.journal.steps(steps.FREEZE_ACLS) for fields in entry.details["acls"]}
 
 
 def _remove_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
@@ -524,7 +519,7 @@ def verified_attempt(record: MigrationRecord, step: str) -> FreezeAttempt:
 
     :raises FreezeFailed: nothing is frozen.
     """
-    attempt = current_attempt(record)
+    attempt = record.freeze()
     if attempt is None or attempt.lifted or attempt.given_up or attempt.verified is None:
         is_over = attempt is not None and (attempt.lifted or attempt.given_up)
         state = "was lifted" if is_over else "is not verified"
@@ -572,7 +567,9 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
         return {}
     # A reference's backend may be slow, so references are resolved before the checks and not between them.
     receiver = webhook_receiver(context)
-    context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
+    context.journal.step_once(
+        steps.FREEZE_HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER}
+    )
     # Checked right before a request that ends before the limit: a late request must not follow an ``unfreeze``.
     if not attempt.ready:
         check_deadline(context.record, attempt)
@@ -663,7 +660,7 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
     details = {"reason": reason, **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     try:
-        context.journal.step(LIFTED, key=attempt.key, details=details)
+        context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
     except Transient as error:
         what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
         raise still_frozen(context.record, attempt, error, what=what) from error
@@ -671,9 +668,9 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
 
 
 def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
-    if record.journal.find_step(READY, attempt.key) is not None:
+    if record.journal.find_step(steps.READY, attempt.key) is not None:
         raise PhaseOver(
-            f"freeze {attempt.number} ended with {READY}: it is too late to free the producers",
+            f"freeze {attempt.number} ended with {steps.READY}: it is too late to free the producers",
             where=record.where(PHASE),
             next_step="nothing needs to be done: the migration has continued, and clients may be on the target",
         )
@@ -710,21 +707,21 @@ def back_to_tail(
     if journal.tip_state is State.FAILED and journal.working_state is State.CUTOVER:
         journal.transition(State.CUTOVER, reason)
     if journal.tip_state is State.CUTOVER:
-        unless = (READY, unless_ready.key) if unless_ready else None
+        unless = (steps.READY, unless_ready.key) if unless_ready else None
         journal.transition(State.TAIL, reason, details, from_states={State.CUTOVER}, unless_step=unless)
 
 
 def clear_tail_stop(record: MigrationRecord) -> None:
     """Withdraw the tail's stop, if one is in force: a StopAt without offsets stops nothing, so the tail continues."""
-    if StopAt.in_force(record.journal_store.get(record.key(TAIL_STOP))) is not None:
+    if record.tail_stop() is not None:
         record.journal.check_holds()
         clear_stop(record)
 
 
 def clear_stop(record: MigrationRecord) -> None:
     """Withdraw the tail's stop without checking who holds the migration."""
-    key = record.key(TAIL_STOP)
-    if StopAt.in_force(record.journal_store.get(key)) is not None:
+    key = record.key(keys.TAIL_STOP)
+    if record.tail_stop() is not None:
         record.journal_store.put(key, StopAt(migration_id=record.migration_id, offsets={}).canonical())
 
 
@@ -751,5 +748,5 @@ class StepTimer:
             "finished_at": iso(finished),
             "seconds": round((finished - self.started).total_seconds(), 3),
         }
-        self.record.journal.step(STEP, key=f"{self.attempt.key}/{self.name}", details=full)
+        self.record.journal.step(steps.CUTOVER_STEP, key=f"{self.attempt.key}/{self.name}", details=full)
         return full

@@ -14,8 +14,8 @@ from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
 from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -184,11 +184,11 @@ def read(record: MigrationRecord, source: Cluster) -> BehindBoundary:
 
 def _boundary(record: MigrationRecord) -> dict[TopicPartition, int | None]:
     """Load the exclusive source ends of all partitions; None: a partition that the cutover did not know."""
-    data = get_result(record, "boundary")
+    data = record.result("boundary")
     if data is None:
         return {}
     ends = Boundary.parse(data).ends
-    return {key: ends.get(partition_name(key)) for key in migrated_partitions(record)}
+    return {key: ends.get(partition_name(key)) for key in record.partitions()}
 
 
 def _read_partition(

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_provider_kafka_migration.freeze import words
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -68,7 +68,7 @@ class OpenFreeze:
         attempt = self.attempt
         if self.standing is Standing.READY:
             return [
-                f"producers stay stopped on the source: {freeze_attempt.READY} is journaled, and "
+                f"producers stay stopped on the source: {steps.READY} is journaled, and "
                 "cutover.floor_guard has not ended",
                 f"to continue: `{_resume(file)}`; the freeze will not be lifted, and producers must not write to the "
                 "source again",
@@ -116,7 +116,7 @@ def read(context: PhaseContext) -> OpenFreeze | None:
 
     :param context: only its journal and clock are used.
     """
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     state = context.journal.tip_state
     if attempt is None or attempt.lifted or state is None or state.is_terminal:
         return None
@@ -129,9 +129,9 @@ def read(context: PhaseContext) -> OpenFreeze | None:
 
 def lifted_since(record: MigrationRecord, at: datetime) -> str:
     """Describe the producers if their freeze was lifted since ``at``; empty if it was not."""
-    attempt = freeze_attempt.current_attempt(record)
+    attempt = record.freeze()
     entry = (
-        record.journal.find_step(freeze_attempt.LIFTED, attempt.key) if attempt is not None and attempt.lifted else None
+        record.journal.find_step(steps.FREEZE_LIFTED, attempt.key) if attempt is not None and attempt.lifted else None
     )
     if attempt is None or entry is None or parse_iso(entry.at) < at:
         return ""

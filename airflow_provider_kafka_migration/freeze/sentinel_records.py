@@ -10,8 +10,8 @@ from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyB
 from airflow_provider_kafka_migration.kafka.logs import fetch_many, read_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import partition_name
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 HEADER = b"x-kbe-cutover-sentinel"

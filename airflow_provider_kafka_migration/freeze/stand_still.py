@@ -12,8 +12,8 @@ from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "cutover"
@@ -33,7 +33,7 @@ class SourceEnds:
     @classmethod
     def read(cls, record: MigrationRecord, source: Cluster) -> SourceEnds:
         """Ask the source's leaders. The stable offset first: later, it would hide a transaction that just began."""
-        keys = list(migrated_partitions(record))
+        keys = list(record.partitions())
         wire = source.wire
         stable = wire.list_offsets(keys, "stable")
         high_watermark = wire.list_offsets(keys, "latest")

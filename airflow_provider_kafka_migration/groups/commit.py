@@ -37,17 +37,13 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
+from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, put_result
-from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document, load_maps
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "cutover"
-
-
-ACKNOWLEDGED = "client_switch_acknowledged"
-RESULT = "groups"
 
 
 def read_groups(record: MigrationRecord, source: Cluster) -> list[GroupSnapshot]:
@@ -57,7 +53,7 @@ def read_groups(record: MigrationRecord, source: Cluster) -> list[GroupSnapshot]
     names = sorted(listings)
     descriptions = admin.describe_groups(names, listings=listings) if names else {}
     offsets = read_offsets(admin, {name: listings[name] for name in names})
-    topics = {topic for topic, _ in migrated_partitions(record)}
+    topics = {topic for topic, _ in record.partitions()}
     return [_snapshot(record, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
 
 
@@ -132,14 +128,14 @@ class Translator:
     @classmethod
     def final(cls, record: MigrationRecord, target: Cluster) -> Translator:
         """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
-        document = load_document(record)
+        document = record.offset_map()
         maps = closed_maps(document) if document is not None else load_maps(record, target)
-        return cls(migrated_partitions(record), maps)
+        return cls(record.partitions(), maps)
 
     @classmethod
     def live(cls, record: MigrationRecord, target: Cluster) -> Translator:
         """With the open maps of the run log: for previews while the tail runs."""
-        partitions = migrated_partitions(record)
+        partitions = record.partitions()
         return cls(partitions, load_maps(record, target, partitions))
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
@@ -298,14 +294,5 @@ def sync_groups(context: PhaseContext) -> GroupsResult:
     context.journal.check_holds()
     results = commit(context, snapshots, Translator.final(context.record, context.target))
     result = make_result(context.record, results, snapshots)
-    put_result(context.record, RESULT, result)
+    context.record.put_result(keys.GROUPS, result)
     return result
-
-
-def load_result(record: MigrationRecord) -> GroupsResult | None:
-    """The latest result of all groups, or ``None``."""
-    data = get_result(record, RESULT)
-    return GroupsResult.parse(data) if data is not None else None
-
-
-FINAL_GROUPS = "groups-final"

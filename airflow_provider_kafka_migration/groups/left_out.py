@@ -12,13 +12,12 @@ from airflow_provider_kafka_migration.documents.plan import LeftOut, LeftOutGrou
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.groups.offsets import read_offsets
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets, is_unsupported
+from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import get_result, put_result
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
-RESULT = "left-out"
 INTERNAL = "internal topic"
 _LATE = "it appeared on the source after the plan and was not added (topology.follow_new: false)"
 _LATE_PENDING = "it appeared on the source after the plan and is not added yet"
@@ -39,14 +38,8 @@ def read_left_out(record: MigrationRecord, source: Cluster, plan: Plan) -> LeftO
 def record(record: MigrationRecord, source: Cluster) -> LeftOut:
     """Write ``results/left-out.json`` for the evidence."""
     found = read_left_out(record, source, record.plan())
-    put_result(record, RESULT, found)
+    record.put_result(keys.LEFT_OUT, found)
     return found
-
-
-def recorded(record: MigrationRecord) -> LeftOut | None:
-    """``results/left-out.json``, or ``None`` if it was not written."""
-    data = get_result(record, RESULT)
-    return LeftOut.parse(data) if data is not None else None
 
 
 def left_out_groups(

@@ -28,16 +28,11 @@ from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.source_snapshot import (
-    BACKUP_END,
-    BACKUP_GROUPS,
-    BACKUP_SOURCE,
     archived,
-    load_end,
-    load_source,
 )
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
+from airflow_provider_kafka_migration.record import jobs, keys
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import by_name, load_job
+from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE: Final = "backup"
@@ -54,7 +49,7 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     :param finish: end a continuous backup at the source's current ends. Producers must have been stopped.
     :raises CopyFailed: some partitions could not be archived; the error lists them.
     """
-    source = load_source(context.record) or _write_source(context)
+    source = context.record.backup_source() or _write_source(context)
     if _is_over(context.record):
         # The stop of a complete backup does not apply to the next one.
         frozen.clear_stop(context.record)
@@ -87,9 +82,9 @@ def _write_source(context: PhaseContext) -> BackupSource:
     context.progress(Progress(PHASE, "reading the source"))
     document = archived(context.migration_id, source_snapshot.read_source(context))
     try:
-        context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
+        context.archive_store.put_new(context.key(keys.BACKUP_SOURCE), document.canonical())
     except ObjectExists:
-        found = load_source(context.record)
+        found = context.record.backup_source()
         assert found is not None
         return found
     return document
@@ -114,23 +109,22 @@ def _partitions(source: BackupSource) -> dict[tuple[str, int], CopyPartition]:
 
 def _is_over(record: MigrationRecord) -> bool:
     """Whether the latest job is complete."""
-    end, former = load_end(record), load_job(record, PHASE)
+    end, former = record.backup_end(), record.job(PHASE)
     return end is not None and former is not None and end.job_digest == former.digest()
 
 
 def _stop_here(context: PhaseContext, source: BackupSource) -> None:
     """Record where backup and restore end, unless a stop is already in force."""
-    stop_key = context.key(freeze_attempt.TAIL_STOP)
-    if StopAt.in_force(context.journal_store.get(stop_key)) is not None:
+    if context.record.tail_stop() is not None:
         return
     ends = context.source.wire.list_offsets(list(_partitions(source)), "stable")
     stop = StopAt(migration_id=context.migration_id, offsets=by_name(ends))
-    context.journal_store.put(stop_key, stop.canonical())
+    context.journal_store.put(context.key(keys.TAIL_STOP), stop.canonical())
 
 
 def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
     """Return the unfinished job, which keeps the ends it was given first, or a new job."""
-    spec, former = context.spec, load_job(context.record, PHASE)
+    spec, former = context.spec, context.record.job(PHASE)
     if former is not None and not _is_over(context.record) and (former.stop_key is not None) == follow:
         return former
     partitions = _partitions(source)
@@ -163,7 +157,7 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         slice_seconds=spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
         on_source_gap=spec.offsets.on_source_gap,
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
-        stop_key=context.key(freeze_attempt.TAIL_STOP) if follow else None,
+        stop_key=context.key(keys.TAIL_STOP) if follow else None,
     )
     context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
     return job
@@ -200,11 +194,11 @@ def _check(record: MigrationRecord, job: CopyJob) -> dict[tuple[str, int], int]:
 
 def _write_end(record: MigrationRecord, source: Cluster, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
     snapshot = commit.take_snapshot(record, source)
-    record.archive_store.put(record.key(BACKUP_GROUPS), snapshot.canonical())
+    record.archive_store.put(record.key(keys.BACKUP_GROUPS), snapshot.canonical())
     manifest = build_manifest(record.archive_store, record.migration_id)
-    manifest_key = record.key("manifest.json")
+    manifest_key = record.key(keys.MANIFEST)
     record.archive_store.put(manifest_key, manifest.canonical())
-    former = load_end(record)
+    former = record.backup_end()
     gaps = {(item.topic, item.partition): set(item.gaps) for item in former.ranges} if former is not None else {}
     for key, ranges in read_gaps((record.archive_store,), record.migration_id).items():
         gaps.setdefault(key, set()).update(ranges)
@@ -224,8 +218,8 @@ def _write_end(record: MigrationRecord, source: Cluster, job: CopyJob, ends: dic
         ],
         manifest=manifest_key,
         manifest_digest=manifest.digest(),
-        groups=record.key(BACKUP_GROUPS),
+        groups=record.key(keys.BACKUP_GROUPS),
         groups_digest=snapshot.digest(),
     )
-    record.archive_store.put(record.key(BACKUP_END), end.canonical())
+    record.archive_store.put(record.key(keys.BACKUP_END), end.canonical())
     return end

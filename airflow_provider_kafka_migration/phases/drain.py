@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import DrainTimeout, Interrupted, Transient
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 def record_ready(record: MigrationRecord, status: DrainStatus) -> PhaseResult:
     """Journal that the drain is ready (or ready again); the last act of :func:`run` and of the sensor."""
     details = {**status.as_event(), "lags": [item.as_dict() for item in status.lags if item.lag > 0]}
-    record.journal.step("drain_ready", key=iso(status.at), details=details)
+    record.journal.step(steps.DRAIN_READY, key=iso(status.at), details=details)
     return PhaseResult(PHASE, f"ready for the cutover: {status.summary()}", details)
 
 

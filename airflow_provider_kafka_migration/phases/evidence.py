@@ -13,12 +13,11 @@ from typing import Any
 
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, Terminal
 from airflow_provider_kafka_migration.evidence.publish import ALIAS, publish
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import passed_result
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "evidence"
-STEP = "evidence_uploaded"
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -31,7 +30,7 @@ def run(context: PhaseContext) -> PhaseResult:
     done = _published_before(context.record)
     if done is not None:
         return PhaseResult(PHASE, _summary(done), done, already_done=True)
-    result = passed_result(context.record)
+    result = context.record.passed_validation()
     if result is None:
         raise Terminal(
             "there is no passed validation, so there is nothing to publish evidence of",
@@ -40,13 +39,13 @@ def run(context: PhaseContext) -> PhaseResult:
         )
     published = publish(context, result.outcome)
     details = published.as_dict()
-    context.journal.step(STEP, details=details, reason=_summary(details))
+    context.journal.step(steps.EVIDENCE_UPLOADED, details=details, reason=_summary(details))
     return PhaseResult(PHASE, _summary(details), details)
 
 
 def _published_before(record: MigrationRecord) -> dict[str, Any] | None:
     """Return the details of the journaled upload, after checking that it is still there, unchanged."""
-    entry = record.journal.find_step(STEP)
+    entry = record.journal.find_step(steps.EVIDENCE_UPLOADED)
     if entry is None:
         return None
     details = dict(entry.details)

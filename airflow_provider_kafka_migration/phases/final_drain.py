@@ -17,29 +17,20 @@ from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
 from airflow_provider_kafka_migration.freeze import frozen, stand_still
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import (
-    by_name,
-    migrated_partitions,
-    partition_name,
-    put_result,
-    target_key,
-)
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, boundary_ends, load_boundary
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, boundary_ends
 from airflow_provider_kafka_migration.record.offset_maps import (
-    FINAL_DRAIN,
     SourcePositions,
     build_document,
     keep_final_maps,
-    load_document,
     only_holes,
     store_final,
 )
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "cutover"
-STEP = FINAL_DRAIN
 POLL_SECONDS = 0.25
 #: After this time the tail has reacted to a stop: it polls twice a second and finishes its current chunk.
 SETTLE_SECONDS = 2.0
@@ -83,12 +74,12 @@ def run(
     :raises DrainTimeout: the target was not complete within ``drain_timeout``; the freeze is lifted.
     :raises ForeignData: a target partition ends beyond the source's end.
     """
-    with frozen.frozen_step(context, STEP) as attempt:
-        done = freeze_attempt.step_done(context.record, attempt, STEP)
-        if done is not None and load_document(context.record) is not None:
+    with frozen.frozen_step(context, steps.FINAL_DRAIN) as attempt:
+        done = context.record.cutover_step(attempt, steps.FINAL_DRAIN)
+        if done is not None and context.record.offset_map() is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context.record, attempt, STEP)
-        boundary = load_boundary(context.record)
+        timer = frozen.StepTimer.start(context.record, attempt, steps.FINAL_DRAIN)
+        boundary = context.record.boundary()
         _check_same_attempt(context.record, attempt, boundary)
         ends = boundary_ends(context.record, boundary)
         write_tail_stop(context.record, boundary)
@@ -117,7 +108,7 @@ def _details(drained: list[Drained], map_details: dict[str, Any]) -> dict[str, A
 
 
 def _check_same_attempt(record: MigrationRecord, attempt: FreezeAttempt, boundary: Boundary) -> None:
-    if boundary.attempt != attempt.number or freeze_attempt.step_done(record, attempt, "sentinels") is None:
+    if boundary.attempt != attempt.number or record.cutover_step(attempt, steps.SENTINELS) is None:
         raise FreezeFailed(
             "the sentinels of this freeze are not written yet",
             where=record.where(PHASE),
@@ -130,7 +121,7 @@ def write_tail_stop(record: MigrationRecord, boundary: Boundary) -> None:
 
     :raises FreezeFailed: another stop is in force.
     """
-    key = record.key(freeze_attempt.TAIL_STOP)
+    key = record.key(keys.TAIL_STOP)
     document = StopAt(migration_id=record.migration_id, offsets=boundary.ends)
     data = document.canonical()
     record.journal.check_holds()
@@ -189,7 +180,7 @@ def _move_boundary(
             break
     moved = {item.key: max(item.position, ends[item.key]) for item in drained}
     if moved != ends:
-        put_result(context.record, "boundary", boundary.model_copy(update={"ends": by_name(moved)}))
+        context.record.put_result(keys.BOUNDARY, boundary.model_copy(update={"ends": by_name(moved)}))
     return read_drained(context.record, context.source, context.target, moved), moved
 
 
@@ -212,7 +203,7 @@ def read_drained(
 
     :raises ForeignData: a target partition ends beyond the source's end.
     """
-    partitions = migrated_partitions(record)
+    partitions = record.partitions()
     keys = [target_key(item) for item in partitions.values()]
     # The log end first: a high watermark that is read later and has reached it proves that it is replicated.
     log_ends = target.wire.list_offsets(keys, "log_end")

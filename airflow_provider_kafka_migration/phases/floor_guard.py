@@ -16,16 +16,13 @@ from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTim
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
 from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     READY_MESSAGE,
     FreezeAttempt,
     boundary_ends,
-    load_boundary,
 )
-from airflow_provider_kafka_migration.record.offset_maps import load_document
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -33,7 +30,6 @@ from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts
 
 PHASE = "cutover"
-STEP = "floor_guard"
 
 
 @dataclass(frozen=True)
@@ -116,15 +112,15 @@ def run(context: PhaseContext) -> PhaseResult:
         webhook's receiver does not keep producers stopped.
     :raises FreezeUnconfirmed: the webhook's receiver does not answer.
     """
-    attempt = frozen.verified_attempt(context.record, STEP)
+    attempt = frozen.verified_attempt(context.record, steps.FLOOR_GUARD)
     if attempt.ready:
         return _already_ready(context, attempt)
-    with frozen.frozen_step(context, STEP) as attempt:
-        if freeze_attempt.step_done(context.record, attempt, "commit_groups") is None:
+    with frozen.frozen_step(context, steps.FLOOR_GUARD) as attempt:
+        if context.record.cutover_step(attempt, steps.COMMIT_GROUPS) is None:
             raise FreezeFailed(
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
             )
-        timer = frozen.StepTimer.start(context.record, attempt, STEP)
+        timer = frozen.StepTimer.start(context.record, attempt, steps.FLOOR_GUARD)
         document = _document(context.record)
         # Before compaction is restored: compacted topics refuse DeleteRecords.
         topology_log_starts.restore_log_starts(context.record, context.target, document)
@@ -135,7 +131,7 @@ def run(context: PhaseContext) -> PhaseResult:
         # Before the last check of the source, which has to see everything that was written until then.
         held = frozen.hold(context, attempt)
         bypasses = stand_still.check_not_bypassed(
-            context.record, context.source, attempt, boundary_ends(context.record, load_boundary(context.record))
+            context.record, context.source, attempt, boundary_ends(context.record, context.record.boundary())
         )
         # Last, because applications must not write to a target while the cutover can still be abandoned.
         granted = write_grants.grant(context.record, context.source, context.target)
@@ -152,10 +148,10 @@ def run(context: PhaseContext) -> PhaseResult:
             }
         )
         frozen_time = _frozen_time(context.record, attempt)
-        put_result(context.record, "frozen-time", frozen_time)
+        context.record.put_result(keys.FROZEN_TIME, frozen_time)
         # ``only_in``: READY must not follow once the watch on the limit has given up the freeze.
         ready = frozen_time.model_dump(mode="json")
-        context.journal.step(freeze_attempt.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
+        context.journal.step(steps.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
     fenced = fence.fence_copiers(context.record, context.target, attempt, document)
     return PhaseResult(
@@ -170,11 +166,11 @@ def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult
     """Check again after READY: clearing this task asks whether READY still holds."""
     document = _document(context.record)
     moved = _check_again(context.record, context.target, document)
-    entry = context.journal.find_step(freeze_attempt.READY, attempt.key)
+    entry = context.journal.find_step(steps.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
         # Clients may write by now: a copier that was not fenced before they were told to switch is only named.
-        fenced = dict(freeze_attempt.step_done(context.record, attempt, fence.FENCE_STEP) or {})
+        fenced = dict(context.record.cutover_step(attempt, steps.FENCE) or {})
         bypasses = []
     else:
         # The task died between READY and its end: no client was told to switch, and someone may have freed the
@@ -205,13 +201,13 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
     :raises FreezeFailed: the receiver refuses.
     :raises FreezeUnconfirmed: the receiver does not answer.
     """
-    if (freeze_attempt.step_done(context.record, attempt, STEP) or {}).get("held"):
+    if (context.record.cutover_step(attempt, steps.FLOOR_GUARD) or {}).get("held"):
         return
     try:
         frozen.hold(context, attempt)
     except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid) as error:
         raise type(error)(
-            f"{freeze_attempt.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
+            f"{steps.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
             where=error.where,
             next_step="the cutover can no longer be rolled back: make the receiver accept a freeze without a deadline, "
             "or correct its address, then clear cutover.floor_guard; do not free the producers",
@@ -248,10 +244,10 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
     :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:
-        return stand_still.check_not_bypassed(record, source, attempt, boundary_ends(record, load_boundary(record)))
+        return stand_still.check_not_bypassed(record, source, attempt, boundary_ends(record, record.boundary()))
     except FreezeFailed as error:
         raise FreezeFailed(
-            f"{freeze_attempt.READY} is journaled, and clients must not be told to switch: {error.what}",
+            f"{steps.READY} is journaled, and clients must not be told to switch: {error.what}",
             where=error.where,
             next_step="stop these producers again: the freeze is not lifted, and the cutover can no longer be rolled "
             "back. The records named here are on the source only: have them sent again to the target after the "
@@ -262,7 +258,7 @@ def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: Freez
 
 
 def _document(record: MigrationRecord) -> OffsetMapDocument:
-    document = load_document(record)
+    document = record.offset_map()
     if document is None:
         raise FreezeFailed(
             "there is no offset-map.json",
@@ -276,9 +272,9 @@ def _frozen_time(record: MigrationRecord, attempt: FreezeAttempt) -> FrozenTime:
     assert attempt.verified is not None
     now = record.now()
     prefix = f"{attempt.key}/"
-    steps = {
+    seconds = {
         entry.step_key.removeprefix(prefix): float(entry.details["seconds"])
-        for entry in record.journal.steps(freeze_attempt.STEP)
+        for entry in record.journal.steps(steps.CUTOVER_STEP)
         if entry.step_key is not None and entry.step_key.startswith(prefix)
     }
     verification = (parse_iso(attempt.verified.verified_at) - attempt.requested_at).total_seconds()
@@ -291,5 +287,5 @@ def _frozen_time(record: MigrationRecord, attempt: FreezeAttempt) -> FrozenTime:
         stopped_at=iso(attempt.stopped_at),
         # As producers experience it: they are also stopped while the freeze is being verified.
         frozen_seconds=round((now - attempt.stopped_at).total_seconds(), 3),
-        steps={"freeze": round(verification, 3), **steps},
+        steps={"freeze": round(verification, 3), **seconds},
     )

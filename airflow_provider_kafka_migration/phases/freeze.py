@@ -19,10 +19,10 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import by_name
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
@@ -43,7 +43,7 @@ def run(
     :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: fail``); the freeze is
         lifted again.
     """
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     if attempt is not None and attempt.is_open and attempt.given_up:
         raise _end_of_former(context, attempt)
     if attempt is not None and not attempt.lifted and attempt.verified is not None:
@@ -102,7 +102,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         "stopped_at": iso(stopped_at),
         "deadline": iso(deadline),
     }
-    context.journal.step(freeze_attempt.REQUESTED, key=attempt.key, details={**details, "lag": status.total})
+    context.journal.step(steps.FREEZE_REQUESTED, key=attempt.key, details={**details, "lag": status.total})
     return attempt
 
 
@@ -126,7 +126,7 @@ def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> Free
         bypasses=bypasses,
         details=method,
     )
-    context.journal.step(freeze_attempt.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+    context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
     follow.name_born_late(context.record, context.source, attempt.key)
     return result
 

@@ -19,7 +19,7 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -37,7 +37,7 @@ _NOT_OPENED = "journal_not_opened"
 
 #: For the time until the last step ends: it fences the copiers, and only then may clients be told to switch.
 _READY_TEXT = (
-    f"producers stay stopped: {freeze_attempt.READY} is journaled, so the freeze will not be lifted; "
+    f"producers stay stopped: {steps.READY} is journaled, so the freeze will not be lifted; "
     "if cutover.floor_guard has failed, clear it"
 )
 
@@ -50,8 +50,8 @@ def check_limit(record: MigrationRecord) -> dict[str, Any]:
     try:
         record.journal.refresh()
     except (Transient, *CREDENTIALS_REFUSED) as error:
-        return without_journal(freeze_attempt.current_attempt(record), record.now(), error)
-    attempt = freeze_attempt.current_attempt(record)
+        return without_journal(record.freeze(), record.now(), error)
+    attempt = record.freeze()
     if _is_over(record):
         return {"ready": True, "summary": f"nothing is frozen any more: the state is {record.journal.tip_state}"}
     if attempt is not None and attempt.ready:
@@ -80,7 +80,7 @@ def without_journal(attempt: FreezeAttempt | None, now: datetime, error: Migrati
 
 def is_overdue(context: PhaseContext) -> bool:
     """Whether a freeze should have ended and has not, per the journal as last read."""
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     return (
         not _is_over(context.record) and attempt is not None and attempt.is_open and _overdue(context.record, attempt)
     )
@@ -98,7 +98,7 @@ def run(context: PhaseContext) -> PhaseResult:
     context.journal.refresh()
     if _is_over(context.record):
         return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     if attempt is not None and attempt.ready:
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
     if attempt is None or not attempt.is_open or not _overdue(context.record, attempt):

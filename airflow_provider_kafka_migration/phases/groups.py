@@ -11,36 +11,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.cutover import GroupResult, GroupsSnapshot
+from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.errors import (
-    DocumentUnreadable,
     FreezeFailed,
 )
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups.commit import (
-    ACKNOWLEDGED,
-    RESULT,
     Translator,
     commit,
     failures_error,
-    load_result,
     make_result,
     summarize,
     sync_groups,
     take_snapshot,
 )
 from airflow_provider_kafka_migration.groups.offsets import count_translations
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import get_result, put_result
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
 SYNC_PHASE = "sync_groups"
-SNAPSHOT_STEP = "snapshot_groups"
-COMMIT_STEP = "commit_groups"
-SNAPSHOT = "groups-snapshot"
 
 
 # -- snapshot --------------------------------------------------------------------------------------------------------
@@ -51,13 +43,13 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
 
     The snapshot includes groups that could not be read, with their error; commit_groups reports them.
     """
-    with frozen.frozen_step(context, SNAPSHOT_STEP) as attempt:
-        done = freeze_attempt.step_done(context.record, attempt, SNAPSHOT_STEP)
-        if done is not None and get_result(context.record, SNAPSHOT) is not None:
+    with frozen.frozen_step(context, steps.SNAPSHOT_GROUPS) as attempt:
+        done = context.record.cutover_step(attempt, steps.SNAPSHOT_GROUPS)
+        if done is not None and context.record.result(keys.GROUPS_SNAPSHOT) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context.record, attempt, SNAPSHOT_STEP)
+        timer = frozen.StepTimer.start(context.record, attempt, steps.SNAPSHOT_GROUPS)
         snapshot = take_snapshot(context.record, context.source)
-        key = put_result(context.record, SNAPSHOT, snapshot)
+        key = context.record.put_result(keys.GROUPS_SNAPSHOT, snapshot)
         offsets = sum(len(group.offsets) for group in snapshot.groups)
         details = timer.done(
             {
@@ -71,27 +63,6 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
         return PhaseResult(PHASE, details["summary"], details)
 
 
-def load_snapshot(record: MigrationRecord) -> GroupsSnapshot:
-    """Load the snapshot that the step wrote.
-
-    :raises FreezeFailed: there is none.
-    :raises DocumentUnreadable: it cannot be parsed.
-    """
-    data = get_result(record, SNAPSHOT)
-    if data is None:
-        raise FreezeFailed(
-            "there is no snapshot of the groups", where=record.where(PHASE), next_step="clear cutover.snapshot_groups"
-        )
-    try:
-        return GroupsSnapshot.parse(data)
-    except ValueError as error:
-        raise DocumentUnreadable(
-            "the snapshot of the groups cannot be read",
-            where=record.where(PHASE),
-            next_step="clear cutover.snapshot_groups",
-        ) from error
-
-
 # -- translation -----------------------------------------------------------------------------------------------------
 
 
@@ -103,25 +74,25 @@ def commit_groups(context: PhaseContext) -> PhaseResult:
 
     :raises GroupsIncomplete: some groups failed; all others are committed. Clearing the task retries only the rest.
     """
-    with frozen.frozen_step(context, COMMIT_STEP) as attempt:
-        done = freeze_attempt.step_done(context.record, attempt, COMMIT_STEP)
-        if done is not None and get_result(context.record, RESULT) is not None:
+    with frozen.frozen_step(context, steps.COMMIT_GROUPS) as attempt:
+        done = context.record.cutover_step(attempt, steps.COMMIT_GROUPS)
+        if done is not None and context.record.groups() is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        if freeze_attempt.step_done(context.record, attempt, "final_drain") is None:
+        if context.record.cutover_step(attempt, steps.FINAL_DRAIN) is None:
             raise FreezeFailed(
                 "the target does not have everything yet, so no offset is final",
                 where=context.where(PHASE),
                 next_step="clear cutover.final_drain",
             )
-        timer = frozen.StepTimer.start(context.record, attempt, COMMIT_STEP)
-        snapshot = load_snapshot(context.record)
+        timer = frozen.StepTimer.start(context.record, attempt, steps.COMMIT_GROUPS)
+        snapshot = context.record.groups_snapshot()
         context.journal.check_holds()
         results = commit(context, snapshot.groups, Translator.final(context.record, context.target))
-        key = put_result(context.record, RESULT, make_result(context.record, results, snapshot.groups))
+        key = context.record.put_result(keys.GROUPS, make_result(context.record, results, snapshot.groups))
         error = failures_error(context.record, results)
         if error is not None:
             context.journal.step(
-                "groups_incomplete", key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what
+                steps.GROUPS_INCOMPLETE, key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what
             )
             raise error
         details = timer.done({"summary": summarize(results), "result": key, **_figures(results)})
@@ -146,7 +117,7 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
 
     It runs in parallel with the approval. A failure loses nothing: the acknowledgement syncs once more.
     """
-    rounds, result = 0, load_result(context.record)
+    rounds, result = 0, context.record.groups()
     while not _switched(context.record):
         result = sync_groups(context)
         rounds += 1
@@ -158,4 +129,4 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
 
 def _switched(record: MigrationRecord) -> bool:
     record.journal.refresh()
-    return record.journal.find_step(ACKNOWLEDGED) is not None or record.journal.is_past(State.AWAITING_CLIENT_SWITCH)
+    return record.client_switch() is not None or record.journal.is_past(State.AWAITING_CLIENT_SWITCH)

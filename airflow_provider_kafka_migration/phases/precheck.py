@@ -20,10 +20,9 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from airflow_provider_kafka_migration.planning.growth import PRECHECK_RESULT
 from airflow_provider_kafka_migration.planning.make import write_plan
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.finding_codes import CODES, finding
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -32,8 +31,6 @@ from airflow_provider_kafka_migration.topics import probe
 log = logging.getLogger(__name__)
 
 PHASE = "precheck"
-STEP = "prechecked"
-WAIVED = "findings_waived"
 
 Check = Callable[[PhaseContext, Plan], Iterator[Finding]]
 
@@ -62,7 +59,7 @@ def run(context: PhaseContext) -> PhaseResult:
         found = find_all(context, plan)
     findings = [_waived(context.spec, item) for item in found]
     result = PrecheckResult(migration_id=context.migration_id, plan_digest=plan.digest(), findings=findings)
-    put_result(context.record, PRECHECK_RESULT, result)
+    context.record.put_result(keys.PRECHECK, result)
     counts = {severity.value: sum(item.severity is severity for item in findings) for severity in Severity}
     details: dict[str, Any] = {
         "counts": counts,
@@ -70,7 +67,7 @@ def run(context: PhaseContext) -> PhaseResult:
         "waived": sorted({item.code for item in findings if item.waived}),
     }
     log.info("%s", as_table(findings))
-    context.journal.step(STEP, details=details)
+    context.journal.step(steps.PRECHECKED, details=details)
     _journal_waivers(context.record, findings)
     blockers = [item for item in findings if item.severity is Severity.BLOCKER]
     if blockers:
@@ -139,7 +136,7 @@ def _journal_waivers(record: MigrationRecord, findings: list[Finding]) -> None:
             "why": {code: why.get(code, "") for code in codes},
         }
         text = ", ".join(f"{code} ({why[code]})" if why.get(code) else code for code in codes)
-        record.journal.step(WAIVED, details=details, reason=f"accepted by the spec's waive: {text}")
+        record.journal.step(steps.FINDINGS_WAIVED, details=details, reason=f"accepted by the spec's waive: {text}")
 
 
 def _failed_check(name: str, error: MigrationError) -> Finding:

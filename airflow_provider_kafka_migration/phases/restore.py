@@ -24,18 +24,16 @@ from airflow_provider_kafka_migration.documents.proof import ContentJob, Content
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
 from airflow_provider_kafka_migration.planning.source_snapshot import snapshot_of
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs, offset_maps
+from airflow_provider_kafka_migration.record import jobs, keys, offset_maps, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, put_result, target_key
+from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.topics import bring, copy_settings
 
 PHASE: Final = "restore"
-DONE = "restored"
 JOB = "verify-archive"
 
 
@@ -48,20 +46,18 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     :raises ValidationFailed: the target differs from the archive.
     :raises GroupsIncomplete: the offsets of some groups could not be committed.
     """
-    source = source_snapshot.load_source(context.record)
+    source = context.record.backup_source()
     if source is None:
         raise Transient(
             "there is no backup to restore",
-            where=context.where(
-                PHASE, path=f"{context.archive_store.uri}/{context.key(source_snapshot.BACKUP_SOURCE)}"
-            ),
+            where=context.where(PHASE, path=f"{context.archive_store.uri}/{context.key(keys.BACKUP_SOURCE)}"),
             next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try again",
         )
     plan = _plan(context, source)
     bring.bring(context, plan)
     job = _job(context.record, context.source, plan, follow=follow)
     progress = jobs.run_job(context, PHASE)
-    end = source_snapshot.load_end(context.record)
+    end = context.record.backup_end()
     ends = _ends(context.record, job)
     contents = _verify(context, job, ends)
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
@@ -82,7 +78,7 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
 
 
 def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
-    key = put_result(record, PHASE, result)
+    key = record.put_result(keys.RESTORE, result)
     records = sum(item.compared for item in result.contents)
     text = "" if complete else "; the backup has not ended: configs and groups are restored when it has"
     summary = f"restored: {records} records in {len(result.contents)} partitions equal the archive{text}"
@@ -95,7 +91,7 @@ def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, 
         "complete": complete,
         "groups": len(result.groups),
     }
-    record.journal.step(DONE, details=details, reason=summary)
+    record.journal.step(steps.RESTORED, details=details, reason=summary)
     incomplete = [item.group for item in result.groups if item.failures]
     if incomplete:
         raise GroupsIncomplete(
@@ -110,7 +106,7 @@ def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, 
 
 def _plan(context: PhaseContext, source: BackupSource) -> Plan:
     """Return the plan of an earlier run, or make one from the archived snapshot of the source."""
-    if context.journal_store.get(context.key("plan.json")) is not None:
+    if context.record.has_plan():
         return context.record.plan()
     context.progress(Progress(PHASE, "planning from the archive"))
     plan = plan_of_look(
@@ -124,7 +120,7 @@ def _plan(context: PhaseContext, source: BackupSource) -> Plan:
 
 
 def _job(record: MigrationRecord, source: Cluster, plan: Plan, *, follow: bool) -> CopyJob:
-    spec, end = record.spec, source_snapshot.load_end(record)
+    spec, end = record.spec, record.backup_end()
     partitions = jobs.planned_partitions(record.spec, plan)
     if not follow:
         partitions = {
@@ -139,7 +135,7 @@ def _job(record: MigrationRecord, source: Cluster, plan: Plan, *, follow: bool) 
             "via": "s3",
             "slice_seconds": spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
             "max_bytes_per_second": spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
-            "stop_key": record.key(freeze_attempt.TAIL_STOP) if follow else None,
+            "stop_key": record.key(keys.TAIL_STOP) if follow else None,
             "proof": None,
         }
     )
@@ -195,7 +191,7 @@ def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int
     rules = TopicRules(compacted=False, delete_retention_ms=None)
     content_job = ContentJob(
         migration_id=context.migration_id,
-        attempt=len(context.journal.steps(DONE)) + 1,
+        attempt=len(context.journal.steps(steps.RESTORED)) + 1,
         journal_location=context.spec.storage.journal,
         archive_location=context.spec.storage.archive_location,
         timestamps=context.spec.offsets.timestamps,
@@ -231,14 +227,14 @@ def _verdict(item: CopyPartition, offset_map: PartitionMap) -> Verdict:
 
 
 def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, int], int]) -> list[GroupResult]:
-    partitions = migrated_partitions(context.record)
+    partitions = context.record.partitions()
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     by_source = {key: target_ends[target_key(item)] for key, item in partitions.items()}
     document = offset_maps.build_document(context.record, context.target, ends, by_source)
-    context.evidence_store.put(context.key(offset_maps.OFFSET_MAP), document.canonical())
-    snapshot = source_snapshot.load_groups(context.record, end)
+    context.evidence_store.put(context.key(keys.OFFSET_MAP), document.canonical())
+    snapshot = context.record.backup_groups(end)
     context.journal.check_holds()
     translator = commit.Translator(partitions, offset_maps.closed_maps(document))
     results = commit.commit(context, snapshot.groups, translator)
-    put_result(context.record, commit.RESULT, commit.make_result(context.record, results, snapshot.groups))
+    context.record.put_result(keys.GROUPS, commit.make_result(context.record, results, snapshot.groups))
     return results

@@ -14,17 +14,15 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
 from airflow_provider_kafka_migration.freeze import frozen, words
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, target_key
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 
 PHASE = "rollback"
-STEP = "rolled_back"
-REPORT = "rollback-report.json"
 
 
 class RollbackReport(Document):
@@ -66,7 +64,7 @@ def _can_leave_cutover(record: MigrationRecord, state: State) -> bool:
     """Whether clients were not told to switch yet, so that the cutover can go back to ``tail`` as after a lift."""
     if state is not State.CUTOVER:
         return False
-    attempt = freeze_attempt.current_attempt(record)
+    attempt = record.freeze()
     return attempt is None or not attempt.ready
 
 
@@ -95,9 +93,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     context.journal.check_holds()
     if state is State.CUTOVER:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
-        frozen.back_to_tail(
-            context.record, "the migration is rolled back", unless_ready=freeze_attempt.current_attempt(context.record)
-        )
+        frozen.back_to_tail(context.record, "the migration is rolled back", unless_ready=context.record.freeze())
     problems: list[dict[str, Any]] = []
     undone = {
         # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need
@@ -119,11 +115,11 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         left_on_target=left,
         clean_up=[f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}" for item in left],
     )
-    key = context.key(REPORT)
+    key = context.key(keys.ROLLBACK_REPORT)
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
-    lifted = freeze_attempt.current_attempt(context.record) if undone["freeze"]["lifted"] else None
+    lifted = context.record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
     details = {
         "report": f"{context.evidence_store.uri}/{key}",
@@ -132,13 +128,13 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         "problems": problems,
         "left_on_target": [item["topic"] for item in left],
     }
-    context.journal.step(STEP, details=details, reason=summary)
+    context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     context.journal.transition(State.ROLLED_BACK, reason or summary, details)
     return PhaseResult(PHASE, summary, details)
 
 
 def _before(record: MigrationRecord) -> PhaseResult:
-    entry = record.journal.find_step(STEP)
+    entry = record.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
     return PhaseResult(PHASE, "the migration is rolled back already", details, already_done=True)
 
@@ -160,8 +156,8 @@ def _plain(value: Any) -> Any:
 
 def _stop_tail(record: MigrationRecord) -> dict[str, Any]:
     """Stop the copiers where they are: a stop offset that they have already passed stops them immediately."""
-    key = record.key(freeze_attempt.TAIL_STOP)
-    partitions = migrated_partitions(record)
+    key = record.key(keys.TAIL_STOP)
+    partitions = record.partitions()
     stop = StopAt(migration_id=record.migration_id, offsets={partition_name(item): 0 for item in partitions})
     record.journal_store.put(key, stop.canonical())
     return {"stopped": len(partitions)}
@@ -169,7 +165,7 @@ def _stop_tail(record: MigrationRecord) -> dict[str, Any]:
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:
     """Lift the freeze that may still be in force, including the ACLs of an attempt whose end is not in the journal."""
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     if attempt is None or attempt.lifted:
         return {"lifted": {}}
     return {"lifted": {attempt.key: frozen.lift(context, attempt, reason="rollback")}}
@@ -177,7 +173,7 @@ def _unfreeze(context: PhaseContext) -> dict[str, Any]:
 
 def _left_on_target(record: MigrationRecord, target: Cluster) -> list[dict[str, Any]]:
     """List the topics of the migration that exist on the target, with their end offsets."""
-    partitions = migrated_partitions(record)
+    partitions = record.partitions()
     names = sorted({item.target_topic for item in partitions.values()})
     if not names:
         return []

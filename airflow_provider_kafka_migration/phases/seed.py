@@ -10,16 +10,14 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import load_job, source_gaps
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones, tombstone_settings
+from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
-DONE = "seed_done"
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -27,10 +25,10 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied; the error lists them.
     """
-    job = load_job(context.record, PHASE) or _write_job(context.record, context.source)
+    job = context.record.job(PHASE) or _write_job(context.record, context.source)
     recopy(context, PHASE, job)
     make_missing(context, PHASE, job)
-    done = context.journal.find_step(DONE)
+    done = context.journal.find_step(steps.SEED_DONE)
     if done is not None and not _behind(context.record, context.target, job):
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
     renewed = _renewed(context.record, context.source, job)
@@ -41,7 +39,7 @@ def run(context: PhaseContext) -> PhaseResult:
     _check(context.record, context.target, job)
     details = _details(context.record, context.target, job, progress)
     write_open_map(context.record, context.target)
-    context.journal.step(DONE, details=details)
+    context.journal.step(steps.SEED_DONE, details=details)
     return PhaseResult(PHASE, details["summary"], details)
 
 
@@ -110,14 +108,14 @@ def _details(record: MigrationRecord, target: Cluster, job: CopyJob, progress: d
         "partitions": len(job.partitions),
         "offsets": sum(until - item.source_start_offset for item, until in _spans(job)),
         "verdicts": verdicts,
-        "gaps": source_gaps(record),
-        "overtaken_tombstones": overtaken_tombstones(record),
+        "gaps": record.gaps(),
+        "overtaken_tombstones": record.overtaken(),
         "via": job.via,
     }
     if job.via == "s3":
         manifest = build_manifest(record.archive_store, record.migration_id)
-        record.archive_store.put(record.key("manifest.json"), manifest.canonical())
-        details["manifest"] = {"uri": f"{record.archive_store.uri}/{record.key('manifest.json')}"}
+        record.archive_store.put(record.key(keys.MANIFEST), manifest.canonical())
+        details["manifest"] = {"uri": f"{record.archive_store.uri}/{record.key(keys.MANIFEST)}"}
     return details
 
 

@@ -25,19 +25,14 @@ from airflow_provider_kafka_migration.freeze.sentinel_records import find_sentin
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, api_version
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, put_result
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, load_boundary
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "cutover"
-STEP = "sentinels"
-
-
-PRODUCER = "sentinel_producer"
-WRITTEN = "sentinels_written"
 
 #: Partitions per produce request and journal entry.
 CHUNK = 200
@@ -50,13 +45,13 @@ def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -
 
     :raises FreezeFailed: nothing is frozen, or a producer wrote to the source after the freeze.
     """
-    with frozen.frozen_step(context, STEP) as attempt:
-        done = freeze_attempt.step_done(context.record, attempt, STEP)
+    with frozen.frozen_step(context, steps.SENTINELS) as attempt:
+        done = context.record.cutover_step(attempt, steps.SENTINELS)
         if done is not None:
-            return PhaseResult(PHASE, _summary(load_boundary(context.record)), done, already_done=True)
-        timer = frozen.StepTimer.start(context.record, attempt, STEP)
+            return PhaseResult(PHASE, _summary(context.record.boundary()), done, already_done=True)
+        timer = frozen.StepTimer.start(context.record, attempt, steps.SENTINELS)
         boundary = _boundary(context, attempt, sleep)
-        key = put_result(context.record, "boundary", boundary)
+        key = context.record.put_result(keys.BOUNDARY, boundary)
         details = timer.done(
             {"boundary": key, "digest": boundary.digest(), "sentinels": len(boundary.sentinels), "mode": boundary.mode}
         )
@@ -117,7 +112,7 @@ def _write_all(
 ) -> dict[TopicPartition, int]:
     """Write the missing sentinels; return the offset of the sentinel of every partition."""
     written = _journaled(context.record, attempt)
-    todo = [key for key in migrated_partitions(context.record) if key not in written]
+    todo = [key for key in context.record.partitions() if key not in written]
     if not todo:
         return written
     if not written:
@@ -128,21 +123,19 @@ def _write_all(
         missing = [key for key in chunk if key not in found]
         found.update(_write(context.record, context.source, attempt, missing, (producer_id, epoch), sleep))
         context.journal.step(
-            WRITTEN,
+            steps.SENTINELS_WRITTEN,
             key=attempt.key,
             details={"offsets": by_name(found), "partitions": [[*key, found[key]] for key in sorted(found)]},
         )
         written.update(found)
-        context.progress(
-            Progress(PHASE, "sentinels", done=len(written), total=len(migrated_partitions(context.record)))
-        )
+        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(context.record.partitions())))
     return written
 
 
 def _journaled(record: MigrationRecord, attempt: FreezeAttempt) -> dict[TopicPartition, int]:
     return {
         (topic, partition): offset
-        for entry in record.journal.steps(WRITTEN, attempt.key)
+        for entry in record.journal.steps(steps.SENTINELS_WRITTEN, attempt.key)
         for topic, partition, offset in entry.details["partitions"]
     }
 
@@ -153,12 +146,12 @@ def _check_untouched(record: MigrationRecord, source: Cluster, attempt: FreezeAt
     if _producer_entry(record, attempt) is not None:
         return  # a killed run may have written some already; they are found one by one
     ends = attempt.verified.ends
-    expected = {key: ends[partition_name(key)] for key in migrated_partitions(record) if partition_name(key) in ends}
+    expected = {key: ends[partition_name(key)] for key in record.partitions() if partition_name(key) in ends}
     stand_still.check_not_bypassed(record, source, attempt, expected)
 
 
 def _producer_entry(record: MigrationRecord, attempt: FreezeAttempt) -> Any:
-    return record.journal.find_step(PRODUCER, attempt.key)
+    return record.journal.find_step(steps.SENTINEL_PRODUCER, attempt.key)
 
 
 def _producer(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> tuple[int, int]:
@@ -168,7 +161,7 @@ def _producer(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) 
         producer_id, epoch = source.wire.init_producer_id()
         # step_once: two tasks that run at the same time must use the same id.
         entry = record.journal.step_once(
-            PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
+            steps.SENTINEL_PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
         )
     return int(entry.details["producer_id"]), int(entry.details["producer_epoch"])
 
@@ -207,20 +200,20 @@ def _produce_once(
     record: MigrationRecord, source: Cluster, batches: dict[TopicPartition, bytes], written: dict[TopicPartition, int]
 ) -> None:
     wire = source.wire
-    for broker_id, keys in _by_leader(wire.leaders(batches)):
+    for broker_id, led in _by_leader(wire.leaders(batches)):
         connection = wire.connection(broker_id)
         version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
         parts = produce.encode(
             [
                 produce.ProduceBatch(*key, batches[key][:_HEADER_BYTES], batches[key][_HEADER_BYTES:])
-                for key in sorted(keys)
+                for key in sorted(led)
             ],
             timeout_ms=_PRODUCE_TIMEOUT_MS,
         )
         try:
             answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version)
         except Transient:
-            wire.forget_leaders(keys)
+            wire.forget_leaders(led)
             continue
         for item in answer.partitions:
             key = (item.topic, item.partition)

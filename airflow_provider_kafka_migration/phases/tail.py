@@ -13,13 +13,10 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
+from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import load_job, source_gaps
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.record.tail_health import TAIL_DONE, has_ended
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
@@ -31,19 +28,19 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied.
     """
-    stop = _stop(context.record)
-    job = load_job(context.record, PHASE)
+    stop = context.record.tail_stop()
+    job = context.record.job(PHASE)
     if job is not None and stop is not None and _is_copied(context.record, context.target, job, stop):
-        if not has_ended(context.record) and context.journal.tip_state is not State.ROLLED_BACK:
+        if not context.record.has_tail_ended() and context.journal.tip_state is not State.ROLLED_BACK:
             # The tail was killed between the last record and its journal entry: the copy is done, so journal it now.
-            _journal_done(context.record, context.target, job, jobs.progress_document(context.record, PHASE))
+            _journal_done(context.record, context.target, job, context.record.job_progress(PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
     written = _write_job(context.record, context.source, job)
     recopy(context, PHASE, written)
     make_missing(context, PHASE, written)
     progress, stop = _run_to_stop(context)
-    job = load_job(context.record, PHASE)
+    job = context.record.job(PHASE)
     assert job is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         # The rollback has stopped the tail, as intended: nothing is left to verify, and the journal has ended.
@@ -70,7 +67,7 @@ def _is_copied(record: MigrationRecord, target: Cluster, job: CopyJob, stop: Sto
     """Whether nothing is left to copy and the last driver has reported its figures; else a short run reports them."""
     if _is_over(record):
         return True
-    told = record.journal.find_step(TAIL_DONE) is not None or jobs.progress_document(record, PHASE).get("finished")
+    told = record.journal.find_step(steps.TAIL_DONE) is not None or record.job_progress(PHASE).get("finished")
     return bool(told) and not _behind(record, target, job, stop)
 
 
@@ -81,22 +78,22 @@ def _journal_done(
     details = {
         "summary": f"tail complete: {figures['records']} records",
         **figures,
-        "gaps": source_gaps(record),
-        "overtaken_tombstones": overtaken_tombstones(record),
+        "gaps": record.gaps(),
+        "overtaken_tombstones": record.overtaken(),
     }
-    record.journal.step(TAIL_DONE, details=details)
+    record.journal.step(steps.TAIL_DONE, details=details)
     return details
 
 
 def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force; lifting a freeze withdraws its stop."""
     while True:
-        lifted = len(context.journal.steps(freeze_attempt.LIFTED))
+        lifted = len(context.record.freezes_lifted())
         with Follower(context, take_over.follow), MapWriter(context.record, context.target):
             progress = jobs.run_job(context, "tail")
-        stop = _stop(context.record)
+        stop = context.record.tail_stop()
         context.journal.refresh()
-        if stop is not None or len(context.journal.steps(freeze_attempt.LIFTED)) == lifted:
+        if stop is not None or len(context.record.freezes_lifted()) == lifted:
             return progress, stop
 
 
@@ -106,7 +103,7 @@ def _is_over(record: MigrationRecord) -> bool:
 
 
 def _stop(record: MigrationRecord) -> StopAt | None:
-    return StopAt.in_force(record.journal_store.get(record.key(freeze_attempt.TAIL_STOP)))
+    return StopAt.in_force(record.journal_store.get(record.key(keys.TAIL_STOP)))
 
 
 def _write_job(record: MigrationRecord, source: Cluster, former: CopyJob | None) -> CopyJob:
@@ -116,7 +113,7 @@ def _write_job(record: MigrationRecord, source: Cluster, former: CopyJob | None)
             where=record.where(PHASE),
             next_step="nothing needs to be done; validate reports records that are missing",
         )
-    base = former or load_job(record, "seed")
+    base = former or record.job("seed")
     if base is None:
         raise Terminal("there is no seed job", where=record.where(PHASE), next_step="run seed first")
     lanes = [

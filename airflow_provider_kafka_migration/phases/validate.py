@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
-from airflow_provider_kafka_migration.documents.cutover import Boundary, GroupResult, GroupsResult, TranslatedOffset
+from airflow_provider_kafka_migration.documents.cutover import Boundary, GroupResult, TranslatedOffset
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import (
     CheckResult,
@@ -22,22 +22,15 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Tran
 from airflow_provider_kafka_migration.evidence.publish import publish_failure
 from airflow_provider_kafka_migration.freeze.late_writes import read_late_writes
 from airflow_provider_kafka_migration.freeze.sentinel_records import sentinels_between
-from airflow_provider_kafka_migration.groups import commit, offsets
+from airflow_provider_kafka_migration.groups import offsets
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import passed_content
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import (
-    RESULT,
-    STEP,
-    get_result,
-    partition_name,
-    passed_result,
-    put_result,
-)
-from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends, load_boundary
-from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document
+from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps
 from airflow_provider_kafka_migration.record.overtaken import with_overtaken
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.passed_content import (
     compared_log_starts,
     content_ranges,
@@ -509,7 +502,7 @@ def check(record: MigrationRecord, source: Cluster, target: Cluster) -> CheckRes
 
 
 def _copied(record: MigrationRecord) -> bool:
-    return record.journal.find_step(source_drift.ACCESS_COPIED) is not None
+    return record.is_access_copied()
 
 
 def _access_unchecked(record: MigrationRecord) -> str:
@@ -587,18 +580,18 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises ValidationFailed: source and target differ; the evidence of the failure is stored as an attempt.
     """
-    result = passed_result(context.record)
+    result = context.record.passed_validation()
     if result is not None:
         return _phase_result(result, already_done=True)
     result = _validate(context)
-    key = put_result(context.record, RESULT, result)
+    key = context.record.put_result(keys.VALIDATION, result)
     details = {
         "outcome": result.outcome.value,
         "digest": result.digest(),
         "result": key,
         "checks": {check.name: check.outcome.value for check in result.checks},
     }
-    context.journal.step(STEP, details=details, reason=_summary(result))
+    context.journal.step(steps.VALIDATED, details=details, reason=_summary(result))
     if result.outcome is Outcome.FAILED:
         publish_failure(context)
         raise failed(context.record, result)
@@ -641,7 +634,7 @@ def failed(record: MigrationRecord, result: ValidationResult) -> ValidationFaile
 
 def _validate(context: PhaseContext) -> ValidationResult:
     started = iso(context.now())
-    document, boundary = _document(context.record), load_boundary(context.record)
+    document, boundary = _document(context.record), context.record.boundary()
     ends = boundary_ends(context.record, boundary)
     ranges = content_ranges(document)
     passed = load_passed(context.record, context.target, ranges)
@@ -675,7 +668,7 @@ def _validate(context: PhaseContext) -> ValidationResult:
 
 
 def _document(record: MigrationRecord) -> OffsetMapDocument:
-    document = load_document(record)
+    document = record.offset_map()
     if document is None:
         raise FreezeFailed(
             "there is no offset-map.json, so nothing can be compared",
@@ -727,7 +720,7 @@ def _counts(
         late_writes={key: str(item) for key, item in late.items()},
         # ``on_bypass: continue`` accepts that what producers write after the freeze is left behind.
         on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
-        retention_is_back=context.journal.find_step(passed_content.DELETING_RESTORED) is not None,
+        retention_is_back=context.record.is_retention_restored(),
         compared_log_starts=compared_starts,
     )
     return check_counts(
@@ -810,12 +803,11 @@ def _sentinels(
 
 
 def _groups(record: MigrationRecord, target: Cluster) -> CheckResult:
-    data = get_result(record, commit.FINAL_GROUPS) or get_result(record, commit.RESULT)
-    if data is None:
+    result = record.final_groups()
+    if result is None:
         return CheckResult(
             name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no group results"]
         )
-    result = GroupsResult.parse(data)
     states = offsets.target_states(target, {item.group: item.type for item in result.groups})
     commits = {
         name: TargetCommits(
@@ -826,7 +818,7 @@ def _groups(record: MigrationRecord, target: Cluster) -> CheckResult:
         )
         for name, state in states.items()
     }
-    keys = sorted({(item.target_topic, item.partition) for group in result.groups for item in group.offsets})
-    keys = [key for key in keys if key[0]]
-    ends = target.wire.list_offsets(keys, "latest") if keys else {}
+    places = sorted({(item.target_topic, item.partition) for group in result.groups for item in group.offsets})
+    places = [place for place in places if place[0]]
+    ends = target.wire.list_offsets(places, "latest") if places else {}
     return check_groups(result.groups, commits, ends, result.active_on_source)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, halves
-from airflow_provider_kafka_migration.documents.plan import STEP, LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     ClaimHeld,
     ClaimLost,
@@ -30,22 +30,19 @@ from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
-from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.record import jobs, keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import load_job, migrated_partitions, partition_name
-from airflow_provider_kafka_migration.record.freeze_attempt import is_frozen
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
-from airflow_provider_kafka_migration.topics.topics_gone import GONE, check_none_gone, confirm, why_suspect
+from airflow_provider_kafka_migration.topics.topics_gone import check_none_gone, confirm, why_suspect
 
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-BORN_LATE = "born_after_freeze"
-FAILED = "follow_failed"
 
 _FINAL = (ClaimHeld, ClaimLost, JournalTampered)
 
@@ -111,7 +108,7 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
     :raises MigrationError: new topics cannot be created on the target; the next pass tries again.
     """
     context.journal.refresh()
-    if is_frozen(context.record) or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
+    if context.record.is_frozen() or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
         return []
     plan = context.record.plan()
     news = compare(context.spec, context.source, plan)
@@ -130,15 +127,15 @@ def _name_gone(record: MigrationRecord, gone: Mapping[str, str]) -> None:
     policy = record.spec.topology.on_topic_deleted
     for name, why in sorted(gone.items()):
         key = f"{name}: {why}"
-        if record.journal.find_step(GONE, key) is None:
+        if record.journal.find_step(steps.SOURCE_TOPIC_GONE, key) is None:
             log.warning("%s: %s", name, why)
             details = {"topic": name, "why": why, "policy": policy}
-            record.journal.step(GONE, key=key, details=details, reason=f"source topic {name}: {why}")
+            record.journal.step(steps.SOURCE_TOPIC_GONE, key=key, details=details, reason=f"source topic {name}: {why}")
 
 
 def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[str, str]) -> None:
     """Write and journal what is new before anything is created."""
-    number = len(context.journal.steps(STEP)) + 1
+    number = len(context.journal.steps(steps.PLAN_SUPPLEMENTED)) + 1
     document = PlanSupplement(
         migration_id=context.migration_id,
         number=number,
@@ -146,13 +143,13 @@ def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[
         dropped=dict(dropped),
     )
     digest = document.digest()
-    name = f"plan-supplements/{number:04d}-{digest[:16]}.json"
+    name = keys.supplement(number, digest)
     context.journal.check_holds()
     context.journal_store.put(context.key(name), document.canonical())
     parts = [f"{len(news.new)} new topics", f"{len(news.partitions)} new partitions"]
     parts += [f"{len(dropped)} topics dropped"] if dropped else []
     context.journal.step(
-        STEP,
+        steps.PLAN_SUPPLEMENTED,
         key=str(number),
         details={
             "document": name,
@@ -195,7 +192,7 @@ def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
 
 def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     """Create the partitions that the tail's job lacks, then show them to copiers; remove what was dropped."""
-    job = load_job(context.record, PHASE)
+    job = context.record.job(PHASE)
     if job is None:
         return []
     planned = jobs.planned_partitions(context.spec, plan)
@@ -214,12 +211,12 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
         }
     )
     context.journal.refresh()
-    if is_frozen(context.record):
+    if context.record.is_frozen():
         return []
     context.journal.check_holds()
     context.journal_store.put(jobs.job_key(context.record, PHASE), extended.canonical())
     context.journal.refresh()
-    if is_frozen(context.record):
+    if context.record.is_frozen():
         # The freeze has just begun: its boundary follows from the partitions that the job had before.
         context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
         return []
@@ -313,7 +310,9 @@ class Follower:
             return
         self._told.add(error.code)
         try:
-            context.journal.step(FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what)
+            context.journal.step(
+                steps.FOLLOW_FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what
+            )
         except MigrationError as second:
             log.warning("The error could not be journaled: %s", second)
 
@@ -333,7 +332,7 @@ def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
     if not record.spec.topology.follow_new:
         _refuse_grown(record, news)
         return
-    job = load_job(record, PHASE)
+    job = record.job(PHASE)
     copied = {item.key for item in job.partitions} if job is not None else set()
     left = sorted({*news.partitions, *(set(jobs.planned_partitions(record.spec, plan)) - copied)})
     if left:
@@ -365,8 +364,10 @@ def born_late(record: MigrationRecord) -> set[str]:
 
     After a freeze that was lifted, the tail may have added them.
     """
-    named = {str(name) for entry in record.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
-    return named - {partition_name(key) for key in migrated_partitions(record)} if named else named
+    named = {
+        str(name) for entry in record.journal.steps(steps.BORN_AFTER_FREEZE) for name in entry.details["partitions"]
+    }
+    return named - {partition_name(key) for key in record.partitions()} if named else named
 
 
 def name_born_late(record: MigrationRecord, source: Cluster, attempt: str) -> list[str]:
@@ -376,5 +377,5 @@ def name_born_late(record: MigrationRecord, source: Cluster, attempt: str) -> li
     if born:
         reason = f"{len(born)} partitions on the source are not part of the migration; the first is {born[0]}"
         log.warning(reason)
-        record.journal.step(BORN_LATE, key=attempt, details={"partitions": born}, reason=reason)
+        record.journal.step(steps.BORN_AFTER_FREEZE, key=attempt, details={"partitions": born}, reason=reason)
     return born

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, PrecheckResult, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     Terminal,
@@ -23,13 +23,12 @@ from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.planning.make import put_plan
 from airflow_provider_kafka_migration.planning.verdicts import verdict_of
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import get_result
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 PHASE = "topology_copy"
-STEP = "partitions_followed"
 _TRIES, _PAUSE_SECONDS = 6, 0.5
 
 
@@ -62,7 +61,7 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
     amended = _amended(context.spec, context.source, plan, grown)
     added = sum(now - planned for planned, now in grown.values())
     context.journal.step(
-        STEP,
+        steps.PARTITIONS_FOLLOWED,
         details={
             "topics": {name: list(counts) for name, counts in grown.items()},
             "former_digest": plan.digest(),
@@ -79,7 +78,7 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
 def checked_digest(record: MigrationRecord, plan: Plan) -> str:
     """Digest of the plan that the precheck saw: amendments are undone one after the other."""
     digest = plan.digest()
-    for entry in reversed(record.journal.steps(STEP)):
+    for entry in reversed(record.journal.steps(steps.PARTITIONS_FOLLOWED)):
         if entry.details["digest"] == digest:
             digest = str(entry.details["former_digest"])
     return digest
@@ -171,16 +170,13 @@ def _partition(spec: MigrationSpec, key: TopicPartition, offsets: tuple[int, int
     )
 
 
-PRECHECK_RESULT = "precheck"
-
-
 def check_is_of(record: MigrationRecord, plan: Plan) -> None:
     """Refuse a plan that was not checked, except for partitions that topology_copy itself has added.
 
     :raises IllegalTransition: the plan was made after the precheck.
     """
-    data = get_result(record, PRECHECK_RESULT)
-    if data is None or PrecheckResult.parse(data).plan_digest != growth.checked_digest(record, plan):
+    checked = record.precheck()
+    if checked is None or checked.plan_digest != growth.checked_digest(record, plan):
         raise IllegalTransition(
             "the plan is newer than its precheck",
             where=record.where(PHASE),

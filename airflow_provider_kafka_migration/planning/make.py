@@ -13,19 +13,13 @@ from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
-from airflow_provider_kafka_migration.topics import copy_settings, probe
+from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics import target_topics as topology_topics
 from airflow_provider_kafka_migration.topics.configs import TargetRules
-
-# -- plan store -------------------------------------------------------------------------------------------------------
-#
-# Where a plan is stored: ``plan.json``, ``plans/<digest>.json`` permanently, and the documents next to it.
-
-
-KEY = "plan.json"
 
 
 def put_plan(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> str:
@@ -34,7 +28,7 @@ def put_plan(record: MigrationRecord, source: Cluster, target: Cluster, plan: Pl
     record.journal_store.put(record.key(f"plans/{digest[:16]}.json"), data)
     for name, content in sorted(documents(record.spec, plan, source.config, target.config).items()):
         record.journal_store.put(record.key(f"plan/{name}"), content.encode())
-    record.journal_store.put(record.key(KEY), data)
+    record.journal_store.put(record.key(keys.PLAN), data)
     return digest
 
 
@@ -42,7 +36,6 @@ def put_plan(record: MigrationRecord, source: Cluster, target: Cluster, plan: Pl
 
 
 PHASE = "plan"
-STEP = "planned"
 
 
 def make_plan(context: PhaseContext) -> Plan:
@@ -153,7 +146,7 @@ def _before_us(
     record: MigrationRecord, name: str, overrides: Mapping[str, str], shared: frozenset[str]
 ) -> Mapping[str, str]:
     """A shared topic's configs before it got copy-time settings: those that it ends with."""
-    settings = copy_settings.load(record) if name in shared else None
+    settings = record.copy_settings() if name in shared else None
     known = None if settings is None else settings.topics.get(name)
     return overrides if known is None or known.before is None else known.before
 
@@ -202,12 +195,12 @@ def write_plan(context: PhaseContext) -> PhaseResult:
     digest = put_plan(context.record, context.source, context.target, plan)
     if context.spec.estimate.measure:
         measured = source_snapshot.measure(context, plan)
-        context.journal_store.put(context.key(source_snapshot.KEY), measured.canonical())
+        context.journal_store.put(context.key(keys.MEASURED_RATES), measured.canonical())
         context.progress(Progress(PHASE, measured.summary()))
-    last = context.journal.find_step(STEP)
+    last = context.journal.find_step(steps.PLANNED)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
-    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(KEY)}", "summary": summary}
+    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(keys.PLAN)}", "summary": summary}
     if last is None or last.details.get("digest") != digest:
-        context.journal.step(STEP, details=details, reason=summary)
+        context.journal.step(steps.PLANNED, details=details, reason=summary)
     return PhaseResult(PHASE, summary, details)

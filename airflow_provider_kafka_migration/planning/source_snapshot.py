@@ -13,12 +13,10 @@ from typing import Final
 
 from airflow_provider_kafka_migration.documents.copy import (
     BackupConfig,
-    BackupEnd,
     BackupPartition,
     BackupSource,
     BackupTopic,
 )
-from airflow_provider_kafka_migration.documents.cutover import GroupsSnapshot
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, MeasuredRates, PartitionPlan, Plan
 from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing, Terminal, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes
@@ -306,7 +304,6 @@ def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None
 
 
 NAME = "measured-rates.json"
-KEY = f"plan/{NAME}"
 
 MAX_PARTITIONS = 16
 MAX_CONNECTIONS = 4
@@ -444,11 +441,9 @@ def _result(
 
 def copy_seconds(record: MigrationRecord, plan: Plan) -> float:
     """Time of the copy: as measured for this very plan, else from the spec's rate; -1 if sizes are unknown."""
-    data = record.journal_store.get(record.key(KEY))
-    if data is not None:
-        measured = MeasuredRates.parse(data)
-        if measured.plan_digest == plan.digest():
-            return measured.copy_seconds
+    measured = record.measured_rates()
+    if measured is not None and measured.plan_digest == plan.digest():
+        return measured.copy_seconds
     return plan.estimate.copy_seconds if plan.estimate is not None else -1
 
 
@@ -548,36 +543,3 @@ def _configs(topic: BackupTopic) -> Configs:
         item.name: ConfigValue(item.name, item.value, item.source, False, item.sensitive) for item in topic.configs
     }
     return Configs(topic.name, values)
-
-
-BACKUP_SOURCE = "backup/source.json"
-BACKUP_END = "backup/end.json"
-BACKUP_GROUPS = "backup/groups.json"
-
-
-def load_source(record: MigrationRecord) -> BackupSource | None:
-    """``backup/source.json``, or None before a backup began."""
-    data = record.archive_store.get(record.key(BACKUP_SOURCE))
-    return None if data is None else BackupSource.parse(data)
-
-
-def load_end(record: MigrationRecord) -> BackupEnd | None:
-    """``backup/end.json``, or None while no backup is complete."""
-    data = record.archive_store.get(record.key(BACKUP_END))
-    return None if data is None else BackupEnd.parse(data)
-
-
-def load_groups(record: MigrationRecord, end: BackupEnd) -> GroupsSnapshot:
-    """Return the groups of a complete backup.
-
-    :raises Terminal: the document is missing, or does not belong to this backup.
-    """
-    data = record.archive_store.get(end.groups)
-    found = None if data is None else GroupsSnapshot.parse(data)
-    if found is None or found.digest() != end.groups_digest:
-        raise Terminal(
-            "the archived offsets of consumer groups are missing, or are not those of the backup",
-            where=record.where(BACKUP_SOURCE_PHASE, path=f"{record.archive_store.uri}/{end.groups}"),
-            next_step="run the backup again",
-        )
-    return found

@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.documents.proof import (
     is_compacted,
 )
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal, Transient
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, CopyRunner, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -39,7 +40,7 @@ class SubmittedVerifier:
         record = self._record
         job = self._job(ranges)
         results = ContentResults(job, record.journal_store)
-        key = record.key(f"jobs/{JOB}.json")
+        key = record.key(keys.job(JOB))
         record.journal_store.put(key, job.canonical())
         try:
             self._runner.submit(record.spec, record.spec.storage.journal, key, lambda: self._progress(results, job))
@@ -55,7 +56,7 @@ class SubmittedVerifier:
 
     def _job(self, ranges: Sequence[ContentRange]) -> ContentJob:
         # A new attempt after a failed validation compares everything again; one that was killed continues.
-        attempt = len(self._record.journal.steps("validated")) + 1
+        attempt = len(self._record.journal.steps(steps.VALIDATED)) + 1
         spec = self._record.spec
         plan = self._record.plan()
         return content_job(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -18,14 +17,12 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.job_progress import failure_kind
 from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import keys, producer_ids
 from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import target_key
-from airflow_provider_kafka_migration.record.freeze_attempt import TAIL_STOP
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -85,7 +82,7 @@ def build_job(
         journal_location=spec.storage.journal,
         archive_location=spec.storage.archive_location,
         via="s3" if split or (name == "seed" and spec.seed.via == "s3") else "direct",
-        producers=load_producer_ids(record),
+        producers=record.producer_ids(),
         lanes=halves(lanes) if split else lanes,
         segment_linger_seconds=spec.tail.segment_linger.total_seconds() if name == "tail" else 0.0,
         segment_max_bytes=spec.seed.segment_max_bytes,
@@ -99,7 +96,7 @@ def build_job(
         max_markers=spec.offsets.max_markers,
         max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
         max_bytes_per_second=section.max_bytes_per_second,
-        stop_key=record.key(TAIL_STOP) if name == "tail" else None,
+        stop_key=record.key(keys.TAIL_STOP) if name == "tail" else None,
         proof=proof_settings(record, source, record.plan()) if name == "tail" else None,
     )
 
@@ -125,7 +122,7 @@ def proof_settings(record: MigrationRecord, source: Cluster, plan: Plan) -> Proo
 
 def job_key(record: MigrationRecord, name: str) -> str:
     """Key of a job document."""
-    return record.key(f"jobs/{name}.json")
+    return record.key(keys.job(name))
 
 
 def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "restore"]) -> dict[str, Any]:
@@ -147,12 +144,12 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "rest
         raise
     except Exception as error:
         raise _runner_failed(context.record, name, error) from error
-    return progress_document(context.record, name)
+    return context.record.job_progress(name)
 
 
 def _runner_failed(record: MigrationRecord, name: str, error: Exception) -> MigrationError:
     """Build the error of a failed job: the failures that the job wrote say more than the exit of a process."""
-    document = progress_document(record, name)
+    document = record.job_progress(name)
     generation = record.journal.generation
     # A job that did not finish ended for another reason than the partitions that had failed by then.
     finished = document.get("generation") == generation and document.get("finished")
@@ -174,15 +171,9 @@ def _runner_failed(record: MigrationRecord, name: str, error: Exception) -> Migr
     )
 
 
-def progress_document(record: MigrationRecord, name: str) -> dict[str, Any]:
-    """``progress/<name>.json``, empty before the first one."""
-    data = record.journal_store.get(record.key(f"progress/{name}.json"))
-    return json.loads(data) if data else {}
-
-
 def read_progress(record: MigrationRecord, name: str) -> Progress | None:
     """Return the newest progress as a line for people; None before the first one."""
-    document = with_live_figures(record.journal_store, progress_document(record, name))
+    document = with_live_figures(record.journal_store, record.job_progress(name))
     if not document:
         return None
     everything = document.get("all_runs") or document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords, CopyJob, CopyPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import (
@@ -32,22 +31,11 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
     read_map,
     read_positions,
 )
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import (
-    get_result,
-    migrated_partitions,
-    partition_name,
-    put_result,
-    target_key,
-)
+from airflow_provider_kafka_migration.record.partition_names import partition_name, target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-OFFSET_MAP = "offset-map.json"
-#: The final drain's own copy of the map, among the results in the journal store.
-FINAL_MAP = "offset-map"
-#: The final drain's step of a cutover.
-FINAL_DRAIN = "final_drain"
 #: A position that is being committed becomes readable within this time.
 _STABLE_SECONDS = 10.0
 
@@ -67,7 +55,7 @@ def load_maps(
     record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition] | None = None
 ) -> dict[TopicPartition, PartitionMap]:
     """Load the map of every partition, open at its end."""
-    partitions = migrated_partitions(record) if partitions is None else partitions
+    partitions = record.partitions() if partitions is None else partitions
     with_runs = partitions_with_runs(record)
     maps = _load_transactional(record, target, partitions)
     for key, item in partitions.items():
@@ -129,7 +117,7 @@ class SourcePositions:
     @classmethod
     def load(cls, record: MigrationRecord, target: Cluster) -> SourcePositions:
         """Load from the journal's bases, the run log and the target."""
-        partitions = migrated_partitions(record)
+        partitions = record.partitions()
         others = {key: item for key, item in partitions.items() if item.verdict is not Verdict.TRANSACTIONAL}
         return cls(load_maps(record, target, others), committed_positions(record, target, partitions))
 
@@ -189,7 +177,7 @@ def build_document(
     :param source_ends: exclusive end of the source, by (source topic, partition).
     :param target_ends: log end of the target, by (source topic, partition).
     """
-    partitions = migrated_partitions(record)
+    partitions = record.partitions()
     maps = load_maps(record, target, partitions)
     entries: Iterable[MapEntry] = (
         MapEntry(
@@ -206,7 +194,7 @@ def build_document(
 
 def open_document(record: MigrationRecord, target: Cluster) -> OffsetMapDocument:
     """Build ``offset-map.json`` while the copy continues: all runs so far, without ends."""
-    partitions = migrated_partitions(record)
+    partitions = record.partitions()
     maps = load_maps(record, target, partitions)
     entries = (
         MapEntry(item.topic, item.partition, maps[key], target_topic=item.target_topic, topic_id=item.topic_id)
@@ -217,8 +205,8 @@ def open_document(record: MigrationRecord, target: Cluster) -> OffsetMapDocument
 
 def store_final(record: MigrationRecord, document: OffsetMapDocument) -> str:
     """Store the finished map and a copy that no late update of the tail replaces; return the map's address."""
-    data, key = document.canonical(), record.key(OFFSET_MAP)
-    put_result(record, FINAL_MAP, document)
+    data, key = document.canonical(), record.key(keys.OFFSET_MAP)
+    record.put_result(keys.FINAL_OFFSET_MAP, document)
     if record.evidence_store.get(key) != data:
         record.evidence_store.put(key, data)
     return f"{record.evidence_store.uri}/{key}"
@@ -227,43 +215,10 @@ def store_final(record: MigrationRecord, document: OffsetMapDocument) -> str:
 def keep_final_maps(record: MigrationRecord, target: Cluster, document: OffsetMapDocument) -> None:
     """Store the maps of partitions that were copied in transactions, for the comparison of contents."""
     wanted = {(item.topic, item.partition): item for item in document.partitions}
-    partitions = {key: item for key, item in migrated_partitions(record).items() if key in wanted}
+    partitions = {key: item for key, item in record.partitions().items() if key in wanted}
     for key, found in _load_transactional(record, target, partitions).items():
         if isinstance(found, TransactionalMap):
             MapPages(record.journal_store, record.migration_id, *key).finish(found, wanted[key])
-
-
-def load_document(record: MigrationRecord) -> OffsetMapDocument | None:
-    """Return the finished ``offset-map.json``; ``None`` before the final drain, or if it is missing."""
-    data = record.evidence_store.get(record.key(OFFSET_MAP))
-    if data is None:
-        return None
-    document = _parsed(record, data)
-    return document if document.complete else _kept(record)
-
-
-def _kept(record: MigrationRecord) -> OffsetMapDocument | None:
-    """Return the final drain's own copy if a late update by the tail has replaced the finished map."""
-    attempt = freeze_attempt.current_attempt(record)
-    done = freeze_attempt.step_done(record, attempt, FINAL_DRAIN) if attempt is not None else None
-    data = get_result(record, FINAL_MAP) if done is not None and not (attempt and attempt.lifted) else None
-    if data is None or done is None:
-        return None
-    if hashlib.sha256(data).hexdigest() != done["offset_map"]["sha256"]:
-        return None
-    record.evidence_store.put(record.key(OFFSET_MAP), data)
-    return _parsed(record, data)
-
-
-def _parsed(record: MigrationRecord, data: bytes) -> OffsetMapDocument:
-    try:
-        return OffsetMapDocument.parse(data)
-    except ValueError as error:
-        raise DocumentUnreadable(
-            "offset-map.json cannot be read",
-            where=record.where("cutover", path=f"{record.evidence_store.uri}/{record.key(OFFSET_MAP)}"),
-            next_step="clear cutover.final_drain: it rebuilds the map from the run log",
-        ) from error
 
 
 def closed_maps(document: OffsetMapDocument) -> dict[TopicPartition, PartitionMap]:
@@ -291,11 +246,11 @@ def write_open_map(record: MigrationRecord, target: Cluster) -> bool:
     From the freeze on, only the final drain writes it.
     """
     record.journal.refresh()
-    if freeze_attempt.is_frozen(record):
+    if record.is_frozen():
         return False
-    if freeze_attempt.current_attempt(record) is None and load_document(record) is not None:
+    if record.freeze() is None and record.offset_map() is not None:
         return False
-    key = record.key(OFFSET_MAP)
+    key = record.key(keys.OFFSET_MAP)
     data = open_document(record, target).canonical()
     if record.evidence_store.get(key) == data:
         return False
@@ -371,7 +326,7 @@ def job_figures(
     copied = _copied(record, target, job, progress)
     if copied is None:
         return figures
-    put_result(record, f"{job.name}-records", copied)
+    record.put_result(keys.copied_records(job.name), copied)
     before = _read(record, after) if after else None
     if after and before is None:
         return figures
@@ -387,7 +342,7 @@ def _difference(now: Mapping[str, int], before: Mapping[str, int]) -> int:
 
 
 def _read(record: MigrationRecord, job_name: str) -> CopiedRecords | None:
-    data = get_result(record, f"{job_name}-records")
+    data = record.result(keys.copied_records(job_name))
     return None if data is None else CopiedRecords.parse(data)
 
 

@@ -17,8 +17,9 @@ from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent, PassedContent
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import by_name, get_result, partition_name, put_result
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 
@@ -45,30 +46,24 @@ def content_ranges(document: OffsetMapDocument) -> list[ContentRange]:
     ]
 
 
-# -- passed content ---------------------------------------------------------------------------------------------------
-
-
-STEP = "content_passed"
-RESULT = "content-passed"
-
 log = logging.getLogger(__name__)
 
 
 def load_passed(record: MigrationRecord, target: Cluster, ranges: Sequence[ContentRange]) -> PassedContent | None:
     """Return the passed comparison if it covers exactly these ranges and is the journaled one."""
-    entry = record.journal.find_step(STEP)
-    data = get_result(record, RESULT)
+    entry = record.journal.find_step(steps.CONTENT_PASSED)
+    data = record.result(keys.CONTENT_PASSED)
     if entry is None or data is None:
         return None
     try:
         found = PassedContent.parse(data)
     except ValidationError as error:
-        log.warning("results/%s.json cannot be read; everything is compared again: %s", RESULT, error)
+        log.warning("results/%s.json cannot be read; everything is compared again: %s", keys.CONTENT_PASSED, error)
         return None
     wanted = sorted(ranges, key=lambda item: item.key)
     if entry.details.get("digest") != found.digest() or found.ranges != wanted:
         return None
-    if record.journal.find_step(DELETING_RESTORED) is None and _was_replaced(record, target, found.ranges):
+    if not record.is_retention_restored() and _was_replaced(record, target, found.ranges):
         return None
     return found
 
@@ -123,7 +118,7 @@ def save_passed(
         sentinels=sentinels,
         target_log_starts=by_name(target_log_starts),
     )
-    key = put_result(record, RESULT, passed)
+    key = record.put_result(keys.CONTENT_PASSED, passed)
     details = {
         "digest": passed.digest(),
         "result": key,
@@ -132,8 +127,7 @@ def save_passed(
         "uncompared_records": sum(item.uncompared_records for item in contents),
         "source_offsets": sum(item.source_end_offset - item.source_start_offset for item in passed.ranges),
     }
-    record.journal.step(STEP, details=details, reason=f"the content of {len(passed.ranges)} partitions is proven")
+    record.journal.step(
+        steps.CONTENT_PASSED, details=details, reason=f"the content of {len(passed.ranges)} partitions is proven"
+    )
     return passed
-
-
-DELETING_RESTORED = "deleting_restored"

@@ -16,12 +16,10 @@ import uuid
 from airflow_provider_kafka_migration.copy.holes import markers_are_refused
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-STEP = "data_transactional_id"
-#: Journal step of the producer ids, and the key in its details that holds the data id's transactional id (or "").
-PRODUCER_IDS = "producer_ids"
 NAME_DETAIL = "transactional_id"
 #: Coordinators forget an id that was not used for transactional.id.expiration.ms (7 days by default).
 RENEW_SECONDS = 6 * 3600.0
@@ -31,7 +29,7 @@ log = logging.getLogger(__name__)
 
 def transactional_id(record: MigrationRecord) -> str:
     """Return the transactional id of the data id; empty if it was allocated without one."""
-    taken = record.journal.find_step(PRODUCER_IDS)
+    taken = record.journal.find_step(steps.PRODUCER_IDS)
     if taken is not None and NAME_DETAIL in taken.details:
         return str(taken.details[NAME_DETAIL])
     # Journals of older releases have the name only in a separate step.
@@ -39,7 +37,7 @@ def transactional_id(record: MigrationRecord) -> str:
 
 
 def _begun_name(record: MigrationRecord) -> str:
-    entry = record.journal.find_step(STEP)
+    entry = record.journal.find_step(steps.DATA_TRANSACTIONAL_ID)
     return "" if entry is None else str(entry.details["transactional_id"])
 
 
@@ -62,7 +60,7 @@ def take_data_id(record: MigrationRecord, target: Cluster) -> tuple[str, tuple[i
     except Terminal as error:
         log.warning("the copiers of this migration cannot be fenced before the client switch: %s", error)
         return "", wire.init_producer_id()
-    record.journal.step_once(STEP, details={"transactional_id": name})
+    record.journal.step_once(steps.DATA_TRANSACTIONAL_ID, details={"transactional_id": name})
     return name, taken
 
 
@@ -105,29 +103,9 @@ class Renewal:
             target.close()
 
 
-def load_producer_ids(record: MigrationRecord) -> ProducerIds:
-    """Load the producer ids that topology_copy allocated on the target.
-
-    :raises Terminal: topology_copy has not run yet.
-    """
-    entry = record.journal.find_step(PRODUCER_IDS)
-    if entry is None:
-        raise Terminal(
-            "the producer ids of the migration are not allocated yet",
-            where=record.where("seed"),
-            next_step="run topology_copy first",
-        )
-    return ProducerIds.model_validate(dict(entry.details))
-
-
-def has_producer_ids(record: MigrationRecord) -> bool:
-    """Whether topology_copy has allocated the producer ids."""
-    return record.journal.find_step(PRODUCER_IDS) is not None
-
-
 def take_producer_ids(record: MigrationRecord, target: Cluster) -> ProducerIds:
     """Allocate the two producer ids of the migration, once, on the target; their epochs are never bumped."""
-    entry = record.journal.find_step(PRODUCER_IDS)
+    entry = record.journal.find_step(steps.PRODUCER_IDS)
     if entry is None:
         record.journal.check_holds()
         name, data = take_data_id(record, target)
@@ -139,5 +117,5 @@ def take_producer_ids(record: MigrationRecord, target: Cluster) -> ProducerIds:
             filler_producer_epoch=filler[1],
         )
         details = {**taken.model_dump(mode="json"), NAME_DETAIL: name}
-        entry = record.journal.step_once(PRODUCER_IDS, details=details)
+        entry = record.journal.step_once(steps.PRODUCER_IDS, details=details)
     return ProducerIds.model_validate(dict(entry.details))

@@ -27,15 +27,14 @@ from airflow_provider_kafka_migration.documents.proof import (
 )
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
 from airflow_provider_kafka_migration.record.context import Cluster
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Journal step: what the comparisons before the client switch have proven. Its key is the occasion of the check.
-STEP = "content_proven"
 #: How long the approval of the client switch compares what is left, since producers are stopped meanwhile.
 REST_SECONDS = 20.0
 #: A partition with more left than this is left to the validation.
@@ -99,7 +98,7 @@ def read_status(record: MigrationRecord, positions: Mapping[TopicPartition, int]
     :param positions: exclusive source offset up to which each partition is copied.
     :param unchecked: see :class:`ProofStatus`.
     """
-    partitions = migrated_partitions(record)
+    partitions = record.partitions()
     documents = _documents(record)
     copied = proven = complete = records = uncompared = 0
     differing, waiting = {}, {}
@@ -199,7 +198,7 @@ def journal_status(record: MigrationRecord, when: str, status: ProofStatus) -> N
     """Journal what is proven at a moment."""
     details = status.as_dict()
     reason = f"{status.proven} of {status.copied} copied offsets are proven equal"
-    record.journal.step(STEP, key=when, details=details, reason=reason)
+    record.journal.step(steps.CONTENT_PROVEN, key=when, details=details, reason=reason)
 
 
 # -- what is left, before clients move -------------------------------------------------------------------------------

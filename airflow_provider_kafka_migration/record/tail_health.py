@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record import jobs
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import State
@@ -114,7 +113,7 @@ class HealthWatch:
 
     def check(self, record: MigrationRecord) -> TailHealth:
         """Check the tail now. A document of an earlier owner of the migration tells nothing about the present tail."""
-        document = jobs.progress_document(record, PHASE)
+        document = record.job_progress(PHASE)
         claim = record.journal.current_claim
         now = self._clock()
         is_present = bool(document) and (claim is None or document.get("generation") == claim.generation)
@@ -170,11 +169,11 @@ def silence(record: MigrationRecord, *, sleep: Callable[[float], None] = time.sl
     A time that is recent by this machine's clock is believed. Any other may come from a wrong clock, so this waits for
     the next document before it reports a silence.
     """
-    if record.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or has_ended(record):
+    if record.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or record.has_tail_ended():
         return ""
     watch = HealthWatch()
     found = watch.check(record)
-    document = jobs.progress_document(record, PHASE)
+    document = record.job_progress(PHASE)
     if found.is_heard or (not found.is_of_another and _is_recent(record, document)):
         return ""
     if not found.is_of_another:
@@ -192,7 +191,7 @@ def _is_recent(record: MigrationRecord, document: dict[str, Any]) -> bool:
 
 
 def _any_migrated(record: MigrationRecord, troubles: Sequence[Mapping[str, Any]]) -> bool:
-    migrated = migrated_partitions(record)
+    migrated = record.partitions()
     return any((item["topic"], item["partition"]) in migrated for item in troubles)
 
 
@@ -215,12 +214,3 @@ def check_none_failed(record: MigrationRecord, health: TailHealth) -> None:
         "drain_ready (or kafka-migration resume FILE): the tail tries these partitions again",
         details={"partitions": failed},
     )
-
-
-TAIL_DONE = "tail_done"
-
-
-def has_ended(record: MigrationRecord) -> bool:
-    """Whether the tail has journaled its end since the last freeze request. A lifted freeze makes that end void."""
-    done, asked = record.journal.find_step(TAIL_DONE), record.journal.find_step(freeze_attempt.REQUESTED)
-    return done is not None and (asked is None or done.seq > asked.seq)

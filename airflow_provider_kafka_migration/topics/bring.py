@@ -19,9 +19,8 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.target import TopologyResult
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.producer_ids import take_producer_ids
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings, target_topics
@@ -30,7 +29,6 @@ from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
 from airflow_provider_kafka_migration.topics.target_topics import Made
 
 PHASE = "topology_copy"
-DONE = "topology_copied"
 
 
 def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
@@ -51,7 +49,7 @@ def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
     producers = take_producer_ids(context.record, context.target)
     filled = set_log_starts(context, plan, producers)
     did_something = made.anything or bool(changed) or filled["partitions"] > 0
-    former = context.journal.find_step(DONE)
+    former = context.journal.find_step(steps.TOPOLOGY_COPIED)
     if former is not None and not did_something:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
     return _finish(context.record, plan, made, filled)
@@ -62,7 +60,7 @@ def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, i
         f"{len(plan.topics)} topics on the target: {len(made.created)} created, {len(made.adopted)} adopted, "
         f"{len(made.widened)} widened; {filled['partitions']} log starts set"
     )
-    entry = record.journal.find_step(copy_settings.STEP)
+    entry = record.journal.find_step(steps.COPY_SETTINGS)
     result = TopologyResult(
         migration_id=record.migration_id,
         summary=summary,
@@ -79,7 +77,7 @@ def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, i
         },
         copy_settings=dict(entry.details) if entry is not None else {},
     )
-    key = put_result(record, "topology", result)
+    key = record.put_result(keys.TOPOLOGY, result)
     details: dict[str, Any] = {
         "summary": summary,
         "result": key,
@@ -90,7 +88,7 @@ def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, i
         "widened": len(made.widened),
         "log_starts_filled": filled,
     }
-    record.journal.step(DONE, details=details, reason=summary)
+    record.journal.step(steps.TOPOLOGY_COPIED, details=details, reason=summary)
     return PhaseResult(PHASE, summary, details)
 
 
@@ -111,6 +109,4 @@ def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPar
         )
         for topic in part.topics
     ]
-    set_log_starts(
-        context, part.model_copy(update={"topics": only_new}), producer_ids.load_producer_ids(context.record)
-    )
+    set_log_starts(context, part.model_copy(update={"topics": only_new}), context.record.producer_ids())

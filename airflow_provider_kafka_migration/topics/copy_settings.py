@@ -9,10 +9,9 @@ from airflow_provider_kafka_migration.documents.target import CopySettings, Topi
 from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigChange
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseResult
-from airflow_provider_kafka_migration.record.passed_content import DELETING_RESTORED
 from airflow_provider_kafka_migration.record.record import MigrationRecord
-from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs, producer_visible
 from airflow_provider_kafka_migration.topics.target_topics import Presence
 
@@ -20,17 +19,6 @@ PHASE = "topology_copy"
 
 #: Largest batch accepted during the copy: old source batches may be larger than the source's current limit.
 COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
-STEP = "copy_settings"
-KEY = "topology/copy-settings-{}.json"
-
-
-def load(record: MigrationRecord) -> CopySettings | None:
-    """The settings that the journal points to, or ``None`` before the first topic was touched."""
-    entry = record.journal.find_step(STEP)
-    if entry is None:
-        return None
-    data = record.journal_store.get(record.key(str(entry.details["document"])))
-    return None if data is None else CopySettings.parse(data)
 
 
 def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
@@ -39,7 +27,7 @@ def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -
     Settings that were saved before stay unchanged: a second read of an adopted topic returns the settings that the
     migration has set, not the original ones.
     """
-    former = load(record)
+    former = record.copy_settings()
     known = dict(former.topics) if former is not None else {}
     for topic in plan.topics:
         here = present[topic.target_name]
@@ -53,13 +41,12 @@ def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -
     if former is not None and former.digest() == settings.digest():
         return settings
     digest = settings.digest()
-    name = KEY.format(digest[:16])
+    name = keys.copy_settings(digest)
     record.journal_store.put(record.key(name), settings.canonical())
-    record.journal.step(STEP, details={"document": name, "digest": digest, "topics": len(settings.topics)})
+    record.journal.step(
+        steps.COPY_SETTINGS, details={"document": name, "digest": digest, "topics": len(settings.topics)}
+    )
     return settings
-
-
-VISIBLE_RESTORED = "producer_visible_restored"
 
 
 def expected_configs(record: MigrationRecord) -> dict[str, dict[str, str]]:
@@ -72,11 +59,13 @@ def restore_producer_visible(record: MigrationRecord, target: Cluster) -> PhaseR
 
     :raises TopologyRefused: the target refused some topics; the error lists all.
     """
-    if record.journal.find_step(DELETING_RESTORED) is not None:
+    if record.is_retention_restored():
         return PhaseResult(PHASE, "the final configs are in force", {"topics": 0}, already_done=True)
     plan = record.plan()
     wanted = {topic.target_name: producer_visible(topic) for topic in plan.topics}
-    return _restore(record, target, wanted, VISIBLE_RESTORED, "configs that producers notice are restored")
+    return _restore(
+        record, target, wanted, steps.PRODUCER_VISIBLE_RESTORED, "configs that producers notice are restored"
+    )
 
 
 def restore_deleting(record: MigrationRecord, target: Cluster) -> PhaseResult:
@@ -84,12 +73,12 @@ def restore_deleting(record: MigrationRecord, target: Cluster) -> PhaseResult:
 
     :raises TopologyRefused: the target refused some topics; the error lists all.
     """
-    return _restore(record, target, expected_configs(record), DELETING_RESTORED, "final configs are restored")
+    return _restore(record, target, expected_configs(record), steps.DELETING_RESTORED, "final configs are restored")
 
 
 def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResult:
     """Give created topics their planned configs, and topics that existed before their former ones. Data stays."""
-    settings = copy_settings.load(record)
+    settings = record.copy_settings()
     if settings is None:
         return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
     facts = target.admin.describe_topics(sorted(settings.topics))

@@ -11,8 +11,8 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.errors import ForeignData
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, target_key
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.partition_names import target_key
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch, TailHealth, check_none_failed
 from airflow_provider_kafka_migration.record.times import iso
@@ -148,7 +148,7 @@ def measure(record: MigrationRecord, source: Cluster, target: Cluster) -> list[P
     :raises ForeignData: a target end is beyond the source's end: another client writes there.
     """
     topics_gone.check_none_gone(record)
-    partitions = migrated_partitions(record)
+    partitions = record.partitions()
     gone = topics_gone.check_ids(record, source, partitions.values())
     partitions = {key: item for key, item in partitions.items() if key[0] not in gone}
     # Read the target first: the source's end only grows, so a race can never look like a target that is ahead.

@@ -13,7 +13,6 @@ from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument, P
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ForeignData, MigrationError
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "topology_copy"
@@ -37,7 +36,7 @@ def restore_log_starts(record: MigrationRecord, target: Cluster, document: Offse
     if not wanted:
         return 0
     wire = target.wire
-    filler_producer_id = load_producer_ids(record).filler_producer_id
+    filler_producer_id = record.producer_ids().filler_producer_id
     done = delete_fillers_again(wire, wire.list_offsets(list(wanted), "earliest"), wanted, filler_producer_id)
     for found in done.values():
         if isinstance(found, MigrationError):

@@ -34,6 +34,7 @@ from airflow_provider_kafka_migration.kafka.wire import (
 )
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import Position, group_name, read_positions
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -149,16 +150,12 @@ class ProbeResult:
         return self.outcomes.get(name) == ""
 
 
-#: Journal step with the outcomes of the last probe that found something new.
-PROBED = "probed"
-
-
 def record_outcomes(record: MigrationRecord, result: ProbeResult) -> None:
     """Journal what was tried and the outcome if it is new, because plan reads it."""
     details = {"outcomes": dict(sorted(result.outcomes.items())), "uses_transactions": result.uses_transactions}
-    former = record.journal.find_step(PROBED)
+    former = record.journal.find_step(steps.PROBED)
     if former is None or dict(former.details) != details:
-        record.journal.step(PROBED, details=details)
+        record.journal.step(steps.PROBED, details=details)
 
 
 def no_compare(record: MigrationRecord) -> str:
@@ -166,7 +163,7 @@ def no_compare(record: MigrationRecord) -> str:
 
     Only ``offsets.mode: auto`` then continues in transactions; with any other mode it is a blocker.
     """
-    entry = record.journal.find_step(PROBED)
+    entry = record.journal.find_step(steps.PROBED)
     if entry is None or record.spec.offsets.mode != "auto":
         return ""
     return str(entry.details["outcomes"].get("sequence", ""))

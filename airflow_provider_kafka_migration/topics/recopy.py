@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Set
-from typing import Any, Final
+from typing import Any
 
 from airflow_provider_kafka_migration.compare.proven import forget_proven
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -29,10 +29,10 @@ from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesO
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs, overtaken
+from airflow_provider_kafka_migration.record import jobs, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import partition_name
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import bring, target_topics
@@ -46,10 +46,6 @@ from airflow_provider_kafka_migration.topics import bring, target_topics
 
 
 log = logging.getLogger(__name__)
-
-MADE_AGAIN_DONE: Final = "topics_made_again_done"
-#: Topics deleted by policy, by name, with their ids at that time (:func:`recopy`).
-RECOPIED: Final = "topics_recopied"
 #: Before the seed, topology_copy creates topics; from the freeze on, a missing topic is a failure of the cutover.
 STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
 
@@ -89,7 +85,7 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     context.progress(Progress(phase, reason))
     context.journal.check_holds()
     if new:
-        context.journal.step(overtaken.MADE_AGAIN, key=phase, details={"topics": new}, reason=reason)
+        context.journal.step(steps.TOPICS_MADE_AGAIN, key=phase, details={"topics": new}, reason=reason)
     sources = {by_target[name] for name in todo}
     keys = {item.key for item in job.partitions if item.topic in sources}
     # The proofs apply to the topic that was deleted.
@@ -97,7 +93,10 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         forget_proven(context.journal_store, context.migration_id, topic, partition)
     bring.make_new_partitions(context, context.record.plan(), keys)
     context.journal.step(
-        MADE_AGAIN_DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics were created again"
+        steps.TOPICS_MADE_AGAIN_DONE,
+        key=phase,
+        details={"topics": todo},
+        reason=f"{len(todo)} target topics were created again",
     )
     return todo
 
@@ -108,21 +107,17 @@ def _begun(record: MigrationRecord) -> tuple[set[str], dict[str, str]]:
     begun: set[str] = set()
     recopied: dict[str, str] = {}
     for entry in record.journal.steps():
-        if entry.step == overtaken.MADE_AGAIN:
+        if entry.step == steps.TOPICS_MADE_AGAIN:
             begun.update(str(name) for name in entry.details["topics"])
-        elif entry.step == RECOPIED:
+        elif entry.step == steps.TOPICS_RECOPIED:
             recopied.update({str(name): str(value) for name, value in entry.details["topics"].items()})
-        elif entry.step == MADE_AGAIN_DONE:
+        elif entry.step == steps.TOPICS_MADE_AGAIN_DONE:
             begun.difference_update(str(name) for name in entry.details["topics"])
             for name in entry.details["topics"]:
                 recopied.pop(str(name), None)
     return begun, recopied
 
 
-# -- recopy -----------------------------------------------------------------------------------------------------------
-
-
-STEP: Final = RECOPIED
 #: Deletion takes a while, and the name is used again.
 REMOVAL_SECONDS = 60.0
 _POLL_SECONDS = 0.2
@@ -158,9 +153,9 @@ def _chosen(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Topics to be deleted, with their ids: those that the journal already names, and the others."""
     context.journal.refresh()
-    if freeze_attempt.is_frozen(context.record):
+    if context.record.is_frozen():
         return {}, {}
-    run = str(jobs.progress_document(context.record, phase).get("run", ""))
+    run = str(context.record.job_progress(phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}
     wanted = sorted({targets[key] for key in failed})
     present = context.target.admin.describe_topics(wanted)
@@ -181,7 +176,7 @@ def _journal(
     context: PhaseContext, phase: str, job: CopyJob, new: Mapping[str, str], failed: Mapping[TopicPartition, str]
 ) -> None:
     """Journal the topics before they are deleted: a run after a kill in between deletes these very topics."""
-    run = str(jobs.progress_document(context.record, phase).get("run", ""))
+    run = str(context.record.job_progress(phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}
     partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
     reason = f"{len(new)} target topics are deleted to be copied again; the first is {min(new)}"
@@ -192,7 +187,7 @@ def _journal(
     }
     details = {"run": run, "topics": dict(new), "partitions": partitions, "delete_retention_ms": retention_ms}
     context.journal.check_holds()
-    context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
+    context.journal.step(steps.TOPICS_RECOPIED, key=f"{phase}/{run}", details=details, reason=reason)
 
 
 def _failed(record: MigrationRecord, phase: str, job: CopyJob) -> dict[TopicPartition, str]:
@@ -205,7 +200,7 @@ def _failed(record: MigrationRecord, phase: str, job: CopyJob) -> dict[TopicPart
         codes.add(SourceTruncated.code)
     known = {item.key for item in job.partitions}
     found = {}
-    for item in jobs.progress_document(record, phase).get("partitions", []) if codes else ():
+    for item in record.job_progress(phase).get("partitions", []) if codes else ():
         key, error = (str(item["topic"]), int(item["partition"])), item.get("error") or {}
         if key in known and item.get("failed") and error.get("code") in codes:
             found[key] = str(error["code"])
@@ -216,7 +211,7 @@ def _named(record: MigrationRecord, run: str) -> dict[str, str]:
     """Topics that the journal names as deleted after a run of the job, with their ids."""
     return {
         str(name): str(topic_id)
-        for entry in record.journal.steps(STEP)
+        for entry in record.journal.steps(steps.TOPICS_RECOPIED)
         if entry.details["run"] == run
         for name, topic_id in entry.details["topics"].items()
     }
@@ -237,7 +232,7 @@ def _why_not_again(record: MigrationRecord, source: Cluster, job: CopyJob, name:
     names = {partition_name(item.key) for item in job.partitions if item.target_topic == name}
     before = [
         int(entry.details.get("delete_retention_ms", {}).get(name, -1))
-        for entry in record.journal.steps(STEP)
+        for entry in record.journal.steps(steps.TOPICS_RECOPIED)
         if any(entry.details["partitions"].get(key) == TombstonesOvertaken.code for key in names)
     ]
     now = _retention_ms(record, source, job).get(name, -1) if before else -1
@@ -257,7 +252,7 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, c
     """
     made: Mapping[str, Any] = {
         made_name: made_id
-        for entry in context.journal.steps(target_topics.CREATED)
+        for entry in context.journal.steps(steps.TOPIC_CREATED)
         for made_name, made_id in entry.details["topics"].items()
     }
     why = ""

@@ -13,16 +13,11 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, CreatedTopic, NewTopic
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "topology_copy"
-#: Journal steps; their details hold ``{"topics": {target topic: topic id}}`` or a list of names.
-CREATING = "topic_creating"
-CREATED = "topic_created"
-ADOPTED = "topic_adopted"
-#: Topics that others write to as well, and that the user wants to copy into; they never become the migration's own.
-SHARED = "topic_shared"
 
 #: The journal gets an entry per batch of topics, before and after the batch is created.
 TOPICS_PER_ENTRY = 100
@@ -67,18 +62,18 @@ def journaled_ids(record: MigrationRecord) -> dict[str, str]:
     """Target topic -> topic id of all topics that the journal calls ours; the newest entry counts."""
     known: dict[str, str] = {}
     for entry in record.journal.steps():
-        if entry.step in (CREATED, ADOPTED):
+        if entry.step in (steps.TOPIC_CREATED, steps.TOPIC_ADOPTED):
             known.update({str(name): str(value) for name, value in entry.details["topics"].items()})
     return known
 
 
 def journaled_shared(record: MigrationRecord) -> set[str]:
     """Target topics that others write to as well and that the migration copies into."""
-    return {str(name) for entry in record.journal.steps(SHARED) for name in entry.details["topics"]}
+    return {str(name) for entry in record.journal.steps(steps.TOPIC_SHARED) for name in entry.details["topics"]}
 
 
 def _intended(record: MigrationRecord) -> set[str]:
-    return {str(name) for entry in record.journal.steps(CREATING) for name in entry.details["topics"]}
+    return {str(name) for entry in record.journal.steps(steps.TOPIC_CREATING) for name in entry.details["topics"]}
 
 
 def read_presence(record: MigrationRecord, target: Cluster, plan: Plan) -> dict[str, Presence]:
@@ -207,14 +202,16 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
     shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared}
     if shared.keys() - journaled_shared(context.record):
         reason = f"{len(shared)} topics that others write to are copied into, in transactions"
-        context.journal.step(SHARED, details={"topics": shared}, reason=reason)
+        context.journal.step(steps.TOPIC_SHARED, details={"topics": shared}, reason=reason)
     adopted = {
         name: present[name].topic_id
         for name in sorted(topics)
         if present[name].exists and ids.get(name) != present[name].topic_id and name not in shared
     }
     if adopted:
-        context.journal.step(ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted")
+        context.journal.step(
+            steps.TOPIC_ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted"
+        )
     failures = _create(context, [topics[name] for name in missing], settings)
     widened = {
         name: len(topics[name].partitions)
@@ -267,7 +264,7 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
     for batch in batches(topics, TOPICS_PER_ENTRY):
         names = [topic.target_name for topic in batch]
         context.journal.check_holds()
-        context.journal.step(CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
+        context.journal.step(steps.TOPIC_CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
         wanted = [
             NewTopic(
                 topic.target_name,
@@ -286,7 +283,9 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
         created.update({name: item.topic_id for name, item in facts.items() if item.error is None})
         if created:
             context.journal.step(
-                CREATED, details={"topics": dict(sorted(created.items()))}, reason=f"{len(created)} topics created"
+                steps.TOPIC_CREATED,
+                details={"topics": dict(sorted(created.items()))},
+                reason=f"{len(created)} topics created",
             )
             partitions = {topic.target_name: len(topic.partitions) for topic in batch}
             context.target.wire.leaders([(name, n) for name in sorted(created) for n in range(partitions[name])])

@@ -22,6 +22,7 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts, TopicsAdmin
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 
@@ -109,16 +110,13 @@ def _reason(planned_id: str, described: Iterable[TopicFacts]) -> str:
     return f"{_Says.ANOTHER.value} (id {', '.join(ids)}, planned {planned_id})" if ids else _Says.DELETED.value
 
 
-GONE = "source_topic_gone"
-
-
 def check_none_gone(record: MigrationRecord) -> None:
     """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
 
     :raises TopicRecreated: its partitions can no longer be copied.
     """
     record.journal.refresh()
-    gone = record.journal.steps(GONE)
+    gone = record.journal.steps(steps.SOURCE_TOPIC_GONE)
     planned = {topic.name for topic in record.plan().topics} if gone else set()
     for entry in gone:
         name = str(entry.details["topic"])

@@ -22,7 +22,6 @@ from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import result_data
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
 
@@ -94,7 +93,7 @@ def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., C
     assert mine == set(bindings)
     assert _may(target, topic) == {"READ", "WRITE", "DESCRIBE"}
     assert result.details["created"] == len(bindings)
-    left = {item["name"] for item in result_data(context.record, "acls")["left"]}
+    left = {item["name"] for item in context.record.stored_result("acls")["left"]}
     assert {str(acl) for acl in filtered} <= left
     assert apply.run(control.context()).already_done
 
@@ -170,7 +169,7 @@ def test_users_with_a_secret_are_created_once(
         assert admin.brokers()
     with pytest.raises(AuthenticationFailed), Admin(_user(control.target_cluster, app, "wrong")) as admin:
         admin.brokers()
-    assert other in {item["name"] for item in result_data(context.record, "acls")["users_left"]}
+    assert other in {item["name"] for item in context.record.stored_result("acls")["users_left"]}
     everything = b"".join(entry.model_dump_json().encode() for entry in context.journal.entries())
     assert PASSWORD.encode() not in everything
     assert apply.run(control.context()).already_done
@@ -253,7 +252,7 @@ def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem
     app = _user(control.target_cluster, user)
     assert _may(app, f"new.{orders}") == {"READ", "WRITE", "DESCRIBE"}
     assert _may(app, own) == {"WRITE", "DESCRIBE"}
-    assert {item["name"] for item in result_data(context.record, "acls")["renamed"]} == {str(acl) for acl in mine}
+    assert {item["name"] for item in context.record.stored_result("acls")["renamed"]} == {str(acl) for acl in mine}
     assert apply.run(control.context()).already_done
 
 
@@ -377,7 +376,7 @@ def test_group_configs_that_the_target_cannot_have_are_named(
         context = _configured_group(target_cluster, control, group)
         assert [item.action for item in context.record.plan().group_configs] == ["unsupported"]
         assert apply.run(context).details["group_configs_set"] == []
-        (left,) = result_data(context.record, "acls")["group_configs_left"]
+        (left,) = context.record.stored_result("acls")["group_configs_left"]
         assert left["name"] == group
     finally:
         control.close()

@@ -13,8 +13,8 @@ from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import result_data
 from airflow_provider_kafka_migration.topics import configs, copy_settings
 from airflow_provider_kafka_migration.topics.probe import scratch_topic
 from harness.brokers import KafkaCluster
@@ -42,7 +42,7 @@ def test_a_clean_migration_passes_and_the_probe_leaves_nothing(control: Control)
     result = precheck.run(context)
     assert result.details["counts"]["Blocker"] == 0
     assert "W033" in {item["code"] for item in result.details["findings"]}
-    assert result_data(context.record, "precheck")["plan_digest"] == context.record.plan().digest()
+    assert context.record.stored_result("precheck")["plan_digest"] == context.record.plan().digest()
     scratch = scratch_topic(context.record, context.target)
     assert context.target.admin.describe_topics([scratch])[scratch].error is not None
     assert context.target.admin.describe_topics([name])[name].error is not None
@@ -77,7 +77,7 @@ def test_all_findings_come_at_once_and_block(control: Control) -> None:
     assert ("W017", "message.downconversion.enable") in found
     assert ("B040", "") in found
     assert ("B001", "waive") in found
-    waived = context.journal.find_step(precheck.WAIVED)
+    waived = context.journal.find_step(steps.FINDINGS_WAIVED)
     assert waived is not None
     assert "W015 (agreed with its owner)" in waived.reason
     assert waived.details["why"]["W015"] == "agreed with its owner"

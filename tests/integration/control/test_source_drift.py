@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMiss
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
 from airflow_provider_kafka_migration.phases import tail, topology_copy, validate
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import jobs, producer_ids
+from airflow_provider_kafka_migration.record import jobs, producer_ids, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
@@ -110,7 +110,7 @@ def test_acls_are_followed_and_only_what_the_migration_created_is_removed(
     lines = take_over.follow(context)
     assert len(lines) == 3, lines
     wait_for("the target's brokers to know", lambda: mine(context, stem) == {new, theirs, kept}, 60)
-    followed = context.journal.find_step(take_over.FOLLOWED)
+    followed = context.journal.find_step(steps.DRIFT_FOLLOWED)
     assert followed is not None
     assert sorted(followed.details["changes"]) == sorted(lines)
     assert take_over.follow(control.context()) == []
@@ -233,7 +233,7 @@ def test_quotas_and_users_are_followed(
         return app not in users and quotas.get(set_entity) == changed[set_entity] and gone_entity not in quotas
 
     wait_for("the target to have it", taken, 60)
-    named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(take_over.NAMED)}
+    named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(steps.DRIFT_NAMED)}
     assert "its secret cannot be read" in named[f"user {other}"]
     check = validate.check(context.record, context.source, context.target)
     assert check.outcome is Outcome.WARNING
@@ -261,7 +261,7 @@ def test_other_policies_change_nothing_and_stay_in_sight(
         take_over.check_before_freeze(context)
     assert copied in mine(context, stem)
     assert context.record.plan().digest() == digest
-    assert len(context.journal.steps(take_over.NAMED)) == 2
+    assert len(context.journal.steps(steps.DRIFT_NAMED)) == 2
     check = validate.check(context.record, context.source, context.target)
     assert check.outcome is (Outcome.FAILED if policy == "refuse" else Outcome.WARNING)
     assert len(check.findings) == 2

@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.errors import ForeignData, Terminal, Topic
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, NewTopic
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
@@ -104,12 +105,12 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     assert result.details["adopted"] == 1
     assert result.details["widened"] == 1
     assert len(context.target.admin.describe_topics([name])[name].partitions) == 4
-    settings = copy_settings.load(control.context().record)
+    settings = control.context().record.copy_settings()
     assert settings is not None
     assert settings.topics[name].before == {"segment.ms": "3600000", "retention.ms": "1000000"}
     # What is written down at the second run must not be our own settings.
     topology_copy.copy_topics(control.context())
-    assert copy_settings.load(control.context().record) == settings
+    assert control.context().record.copy_settings() == settings
     control.on_target(copy_settings.restore_for_rollback)
     assert control.overrides(name) == {"segment.ms": "3600000", "retention.ms": "1000000"}
 
@@ -155,7 +156,7 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
     assert result.details["adopted"] == 2
     assert topology_copy.copy_topics(control.context()).already_done
     # They were ours by intention, so a rollback puts the plan's configs on them, not what was found.
-    settings = copy_settings.load(other.record)
+    settings = other.record.copy_settings()
     assert settings is not None
     assert {item.before is None for item in settings.topics.values()} == {True}
 
@@ -205,7 +206,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     after = {key for lane in amended.lanes for key in lane.partitions}
     assert after - before == {(names[0], 2), (names[0], 3)}
     assert all(set(lane.partitions) <= set(amended.lanes[lane.lane].partitions) for lane in plan.lanes)
-    (followed,) = context.journal.steps(growth.STEP)
+    (followed,) = context.journal.steps(steps.PARTITIONS_FOLLOWED)
     assert followed.details["topics"] == {names[0]: [2, 4]}
     assert followed.details["former_digest"] == plan.digest()
     assert followed.details["digest"] == amended.digest()

@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential
 from airflow_provider_kafka_migration.phases import topology_copy
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, log_starts
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME
@@ -103,11 +103,11 @@ def _check(control: Control, names: dict[str, str]) -> None:
         assert len(context.record.plan().topic(name).partitions) == wanted
     assert context.target.wire.list_offsets([(names["cut"], 0)], "earliest") == {(names["cut"], 0): 20}
     assert context.target.wire.list_offsets([(names["cut"], 0)], "log_end") == {(names["cut"], 0): 20}
-    settings = copy_settings.load(context.record)
+    settings = context.record.copy_settings()
     assert settings is not None
     assert settings.topics[names["there"]].before == {"segment.ms": "3600000"}
     assert settings.topics[names["new"]].before is None
-    (taken,) = context.journal.steps(producer_ids.PRODUCER_IDS)
+    (taken,) = context.journal.steps(steps.PRODUCER_IDS)
     assert ProducerIds.model_validate(dict(taken.details)).data_producer_id >= 0
     assert topology_copy.copy_topics(control.context()).already_done
 

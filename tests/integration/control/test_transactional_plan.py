@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, probe, target_topics
 from tests.integration.control.control_support import Control
@@ -86,7 +87,7 @@ def test_the_spec_may_ask_for_transactions_everywhere(make_control: Callable[...
     assert {item.target_start_offset for item in plan.topic(name).partitions} == {0}
     findings = {item.code for item in precheck.find_all(context, plan)}
     assert not [code for code in findings if code.startswith("B")]
-    outcomes = context.journal.find_step(probe.PROBED)
+    outcomes = context.journal.find_step(steps.PROBED)
     assert outcomes is not None
     assert outcomes.details["outcomes"]["transactions"] == ""
 

@@ -26,7 +26,6 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -45,7 +44,7 @@ from airflow_provider_kafka_migration.phases import (
 from airflow_provider_kafka_migration.phases import (
     sentinels as cutover_sentinels,
 )
-from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
+from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.times import iso
@@ -347,8 +346,8 @@ class Lab:
     def check_equal(self, *, shifts: Mapping[TopicPartition, int] | None = None) -> None:
         """Both clusters hold the same records, told by a reader that knows nothing of the product."""
         record = self.context().record
-        attempt = freeze_attempt.current_attempt(record)
-        fenced = attempt is not None and freeze_attempt.step_done(record, attempt, fence.FENCE_STEP) is not None
+        attempt = record.freeze()
+        fenced = attempt is not None and record.cutover_step(attempt, steps.FENCE) is not None
         compare.compare(
             self.source_cluster.client_config(),
             self.target_cluster.client_config(),

@@ -25,10 +25,9 @@ from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, DrainTimeout, FreezeFailed
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.freeze import frozen
-from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels, validate
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import clients
@@ -48,7 +47,7 @@ def actions(webhook: FreezeWebhook) -> list[str]:
 
 
 def stop_offsets(context: PhaseContext) -> dict[str, int] | None:
-    stop = StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP)))
+    stop = StopAt.in_force(context.journal_store.get(context.key(keys.TAIL_STOP)))
     return None if stop is None else stop.offsets
 
 
@@ -103,7 +102,7 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
         lab.enter_cutover(context)
         lab.advance(context)
-    acknowledged = context.journal.find_step(commit.ACKNOWLEDGED)
+    acknowledged = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
     assert acknowledged is not None
     behind = acknowledged.details["behind_boundary"]
     assert list(behind["late"]) == [f"{topic}-0"]
@@ -317,7 +316,7 @@ def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
     assert not may_write(lab.source_cluster, "alice", topic)
     assert denials(lab.source_cluster, context, topic) == ["User:alice"]
     sentinels.run(context)  # our own principal may write
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []
@@ -336,7 +335,7 @@ def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
         freeze.run(context)
     assert denials(lab.source_cluster, context, topic) == (["User:alice"] if when == "after" else [])
     context = lab.context()
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []

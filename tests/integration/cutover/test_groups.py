@@ -43,7 +43,7 @@ def to_commit(lab: Lab, context: PhaseContext) -> None:
 
 
 def results(context: PhaseContext) -> dict[str, GroupResult]:
-    found = commit.load_result(context.record)
+    found = context.record.groups()
     assert found is not None
     return {item.group: item for item in found.groups}
 
@@ -244,7 +244,7 @@ def test_one_bad_group_never_blocks_the_others(make_lab: MakeLab, fill: Fill, un
         assert clients.committed_offsets(target, mixed, [topic]) == {(topic, 0): 3, (topic, 1): 3}
         assert clients.committed_offsets(target, half, [topic]) == {(topic, 1): 20}
         assert "set back" in found[ahead].offsets[0].reason
-        snapshot = {item.group: item for item in groups.load_snapshot(context.record).groups}
+        snapshot = {item.group: item for item in context.record.groups_snapshot().groups}
         assert snapshot[mixed].other_topics == [other]
         assert found[elsewhere].skipped_reason
         assert set(found) == {good, busy, ahead, mixed, elsewhere, half}

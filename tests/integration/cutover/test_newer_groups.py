@@ -102,7 +102,7 @@ def commit_groups(lab: Lab, context: PhaseContext) -> dict[str, GroupResult]:
     lab.join_tail()
     groups.commit_groups(context)
     floor_guard.run(context)
-    found = commit.load_result(context.record)
+    found = context.record.groups()
     assert found is not None
     return {item.group: item for item in found.groups}
 

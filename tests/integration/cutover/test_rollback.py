@@ -13,7 +13,6 @@ from faults import Effects, Killed, counting
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, IllegalTransition
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.phases import freeze, rollback
-from airflow_provider_kafka_migration.record import freeze_attempt
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import FORWARD, ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
@@ -104,7 +103,7 @@ def test_after_a_lifted_freeze_nothing_of_it_is_left(make_lab: MakeLab, fill: Fi
         lab.start_tail()
         lab.enter_cutover(context)
         freeze.run(context)
-        attempt = freeze_attempt.current_attempt(context.record)
+        attempt = context.record.freeze()
         assert attempt is not None
         frozen.lift(context, attempt, reason="test")
         rollback.run(context)

@@ -13,7 +13,7 @@ from phase_support import FakeAdmin, make_context
 from airflow_provider_kafka_migration.access import created_access, mapping, write_grants
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
-from airflow_provider_kafka_migration.drift.source_drift import ACCESS_COPIED, SourceDrift, split, without_open_doors
+from airflow_provider_kafka_migration.drift.source_drift import SourceDrift, split, without_open_doors
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka.admin.access import (
@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import (
     ScramUser,
 )
 from airflow_provider_kafka_migration.phases import validate
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -97,7 +98,7 @@ def copied(tmp_path: Path, freeze: str, *, state: State = State.TAIL, **topology
     target(context).values = {}
     created_access.set_quotas(context.record, context.target, source(context).values, {})
     for name in sorted(source(context).users):
-        context.journal.step(created_access.USER_CREATED, key=name, details={"mechanisms": ["SCRAM-SHA-512"]})
+        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": ["SCRAM-SHA-512"]})
     users = [
         {"name": name, "credentials": [["SCRAM-SHA-512", 4096]], "action": "create", "reason": ""}
         for name in sorted(source(context).users)
@@ -105,7 +106,7 @@ def copied(tmp_path: Path, freeze: str, *, state: State = State.TAIL, **topology
     plan = context.record.plan().model_copy(update={"users": []})
     plan = type(plan).model_validate({**plan.model_dump(mode="json"), "users": users})
     context.journal_store.put(context.key("plan.json"), plan.canonical())
-    context.journal.step(ACCESS_COPIED, details={"summary": "copied"})
+    context.journal.step(steps.ACLS_COPIED, details={"summary": "copied"})
     assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
     return context
 
@@ -132,7 +133,7 @@ def access(admin: AccessAdmin) -> Any:
 
 
 def named(context: PhaseContext) -> list[str]:
-    return sorted(entry.details["what"] for entry in context.journal.steps(take_over.NAMED))
+    return sorted(entry.details["what"] for entry in context.journal.steps(steps.DRIFT_NAMED))
 
 
 def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.freeze.late_writes import LateWrites
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.phases import client_switch
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record.partition_names import by_name
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 
@@ -30,10 +30,10 @@ def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "f
         folder, state=State.AWAITING_CLIENT_SWITCH, cutover={"freeze": "manual", "on_bypass": on_bypass}
     )
     now = iso(context.now())
-    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
-    context.journal.step(freeze_attempt.READY, "1", {})
-    put_result(
-        context.record, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS))
+    context.journal.step(steps.FREEZE_REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
+    context.journal.step(steps.READY, "1", {})
+    context.record.put_result(
+        "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS))
     )
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def test_records_that_came_after_the_answer_are_in_the_way_of_the_switch(
     write_late(context)
     with pytest.raises(WaitsForOperator, match=r"orders-1: 3 records"):
         client_switch.run(context)
-    assert context.journal.find_step(commit.ACKNOWLEDGED) is None
+    assert context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED) is None
 
 
 def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.Mo
     write_late(context)
     assert "this is only shown" in request.make_facts(context, "client_switch").body
     approve(context)
-    entry = context.journal.find_step(commit.ACKNOWLEDGED)
+    entry = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
     assert entry is not None
     assert list(entry.details["behind_boundary"]["late"]) == ["orders-1"]
     assert "orders-1" in entry.details["summary"]
@@ -120,7 +120,7 @@ def test_a_source_that_cannot_be_asked_is_never_nothing(
     assert "Nothing: all" not in body
     if on_bypass == "continue":
         approve(context)
-        entry = context.journal.find_step(commit.ACKNOWLEDGED)
+        entry = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
         assert entry is not None
         assert entry.details["behind_boundary"]["unchecked"] == found.unchecked
         return

@@ -29,7 +29,7 @@ from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.phases import freeze, freeze_limit, rollback
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
@@ -45,7 +45,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
     context = make_context(folder, state=State.CUTOVER, clock=clock, cutover=section)
     now = iso(context.now())
     deadline = iso(context.now() + timedelta(seconds=60))
-    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": method, "requested_at": now, "deadline": deadline})
+    context.journal.step(steps.FREEZE_REQUESTED, "1", {"method": method, "requested_at": now, "deadline": deadline})
     result = FreezeResult.model_validate(
         {
             "migration_id": "m1",
@@ -57,7 +57,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
             "ends": {},
         }
     )
-    context.journal.step(freeze_attempt.VERIFIED, "1", {"result": result.model_dump(mode="json")})
+    context.journal.step(steps.FREEZE_VERIFIED, "1", {"result": result.model_dump(mode="json")})
     if method != "manual":
         monkeypatch.setattr(frozen, "unfreeze", lambda *_: {})
     return context
@@ -88,7 +88,7 @@ def lift_in_two_tries(context: PhaseContext, clock: Clock) -> None:
     step, left = context.journal.step, [1]
 
     def journal(name: str, *args: Any, **more: Any) -> Any:
-        if name == freeze_attempt.LIFTED and left:
+        if name == steps.FREEZE_LIFTED and left:
             left.pop()
             raise StorageUnavailable("503")
         return step(name, *args, **more)
@@ -118,7 +118,7 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
     context = in_freeze(tmp_path, clock, method, monkeypatch)
     with pytest.raises(MigrationError) as caught:
         end(context, clock)
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.lifted
     told = str(caught.value)
@@ -129,7 +129,7 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
 
 def test_a_step_behind_a_lifted_freeze_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = in_freeze(tmp_path, Clock(), "manual", monkeypatch)
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     with pytest.raises(FreezeFailed, match=words.TELL_OWNERS):

@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.phases import freeze as cutover_freeze
 from airflow_provider_kafka_migration.phases import precheck
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -64,7 +64,7 @@ def test_the_freeze_does_not_begin(
         cutover_freeze.run(context)
     assert place in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    assert context.journal.find_step(freeze_attempt.REQUESTED) is None, "nothing is to be lifted"
+    assert context.journal.find_step(steps.FREEZE_REQUESTED) is None, "nothing is to be lifted"
     assert context.journal.tip_state is State.TAIL
 
 

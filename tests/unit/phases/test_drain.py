@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.phases import drain
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags, topics_gone
@@ -327,7 +328,9 @@ def test_what_another_process_has_journaled_is_seen(tmp_path: Path) -> None:
         owner=Owner("cli", "tester", "tester"),
     )
     other.step(
-        topics_gone.GONE, key="users: gone", details={"topic": "users", "why": "it was deleted", "policy": "fail"}
+        steps.SOURCE_TOPIC_GONE,
+        key="users: gone",
+        details={"topic": "users", "why": "it was deleted", "policy": "fail"},
     )
     with pytest.raises(TopicRecreated, match="users: it was deleted"):
         lags.measure(context.record, context.source, context.target)

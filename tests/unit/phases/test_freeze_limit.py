@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver, Sto
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
 from airflow_provider_kafka_migration.phases import freeze_limit
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
@@ -29,7 +29,7 @@ def frozen_context(folder: Path, clock: Clock) -> PhaseContext:
     context = make_context(folder, state=State.CUTOVER, clock=clock, cutover={"freeze": "manual"})
     frozen_now(context)
     context.journal_store.put(
-        context.key(freeze_attempt.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
+        context.key(keys.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
     )
     return context
 
@@ -41,7 +41,7 @@ def frozen_now(context: PhaseContext) -> None:
         "requested_at": iso(now),
         "deadline": iso(now + context.spec.cutover.max_producer_freeze),
     }
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
 
 
 def pass_deadline(context: PhaseContext, clock: Clock, more: float = freeze_limit.LATE_SECONDS + 1) -> None:
@@ -71,10 +71,10 @@ def test_an_overdue_freeze_is_lifted_and_somebody_is_told(tmp_path: Path, failed
         freeze_limit.run(context)
     assert "drain_ready" in caught.value.next_step
     assert context.journal.tip_state is State.TAIL, "from where it can be rolled back, or cut over again"
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.lifted
-    assert StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP))) is None
+    assert StopAt.in_force(context.journal_store.get(context.key(keys.TAIL_STOP))) is None
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}, (
         "cleared, it watches the next attempt"
     )
@@ -102,10 +102,10 @@ def test_a_lift_that_was_interrupted_is_ended(tmp_path: Path, monkeypatch: pytes
 def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
     clock = Clock()
     context = frozen_context(tmp_path, clock)
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     pass_deadline(context, clock)
-    context.journal.step(freeze_attempt.READY, key="1", only_in={State.CUTOVER})
+    context.journal.step(steps.READY, key="1", only_in={State.CUTOVER})
     with pytest.raises(PhaseOver):
         frozen.back_to_tail(context.record, "late", unless_ready=attempt)
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
@@ -123,7 +123,7 @@ def test_ready_is_refused_when_the_freeze_was_given_up_first(tmp_path: Path) -> 
     with pytest.raises(FreezeFailed):
         freeze_limit.run(context)
     with pytest.raises(PhaseOver):
-        context.journal.step(freeze_attempt.READY, key="1", only_in={State.CUTOVER})
+        context.journal.step(steps.READY, key="1", only_in={State.CUTOVER})
 
 
 @pytest.mark.parametrize("state", [State.AWAITING_CLIENT_SWITCH, State.FINALIZED, State.ROLLED_BACK])

@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts, TopicFacts
 from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -129,10 +130,10 @@ def test_a_pass_journals_a_deletion_only_when_all_brokers_tell_it(
     admin.topics = {"orders": "id-of-orders", "users": UNKNOWN}
     admin.other_brokers[2] = {"users": "id-of-users"}
     assert follow.follow(one) == []
-    assert one.journal.steps(topics_gone.GONE) == []
+    assert one.journal.steps(steps.SOURCE_TOPIC_GONE) == []
     admin.other_brokers[2] = {"users": UNKNOWN}
     follow.follow(one)
-    assert [entry.details["topic"] for entry in one.journal.steps(topics_gone.GONE)] == ["users"]
+    assert [entry.details["topic"] for entry in one.journal.steps(steps.SOURCE_TOPIC_GONE)] == ["users"]
 
 
 def partition(topic: str, number: int, size_bytes: int = 100) -> CopyPartition:

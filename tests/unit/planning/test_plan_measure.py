@@ -14,6 +14,7 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.planning import source_snapshot
+from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -148,7 +149,7 @@ def test_a_measurement_counts_for_its_own_plan_only(tmp_path: Path) -> None:
     assert plan.estimate is not None
     assert source_snapshot.copy_seconds(context.record, plan) == plan.estimate.copy_seconds
     measured = source_snapshot.measure(context, plan).model_copy(update={"copy_seconds": 1234.0})
-    context.journal_store.put(context.key(source_snapshot.KEY), measured.canonical())
+    context.journal_store.put(context.key(keys.MEASURED_RATES), measured.canonical())
     assert source_snapshot.copy_seconds(context.record, plan) == 1234.0
     other = plan.model_copy(update={"notes": ["another plan"]})
     assert source_snapshot.copy_seconds(context.record, other) == plan.estimate.copy_seconds

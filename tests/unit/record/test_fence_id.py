@@ -12,7 +12,7 @@ from phase_support import make_context
 
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, MigrationError, PermissionMissing
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -112,14 +112,10 @@ def test_journals_that_have_the_name_in_its_own_step_only(
 ) -> None:
     context, _ = context_of(tmp_path, monkeypatch, refused=True)
     if name:
-        context.journal.step_once(producer_ids.STEP, details={"transactional_id": name})
+        context.journal.step_once(steps.DATA_TRANSACTIONAL_ID, details={"transactional_id": name})
     ids = ProducerIds(data_producer_id=7, data_producer_epoch=0, filler_producer_id=8, filler_producer_epoch=0)
-    context.journal.step_once(producer_ids.PRODUCER_IDS, details=ids.model_dump(mode="json"))
-    assert (
-        producer_ids.take_producer_ids(context.record, context.target)
-        == producer_ids.load_producer_ids(context.record)
-        == ids
-    )
+    context.journal.step_once(steps.PRODUCER_IDS, details=ids.model_dump(mode="json"))
+    assert producer_ids.take_producer_ids(context.record, context.target) == context.record.producer_ids() == ids
     assert producer_ids.transactional_id(context.record) == name
 
 
@@ -128,7 +124,7 @@ def test_a_coordinator_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: p
     coordinator.error = BrokerUnreachable("the coordinator does not answer", next_step="start it")
     with pytest.raises(BrokerUnreachable):
         producer_ids.take_producer_ids(context.record, context.target)
-    assert context.journal.find_step(producer_ids.PRODUCER_IDS) is None
+    assert context.journal.find_step(steps.PRODUCER_IDS) is None
 
 
 def test_the_id_is_renewed_for_as_long_as_a_job_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed,
 from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.record import freeze_attempt, handover, tail_health
+from airflow_provider_kafka_migration.record import handover, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.references import Resolver
@@ -150,7 +150,7 @@ def frozen_now(folder: Path) -> tuple[PhaseContext, Clock]:
     context = make_context(folder, state=State.CUTOVER, clock=clock)
     deadline = clock.now() + context.spec.cutover.max_producer_freeze
     details = {"method": "manual", "requested_at": iso(clock.now()), "deadline": iso(deadline)}
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
     return context, clock
 
 
@@ -162,7 +162,7 @@ def test_it_waits_until_the_tail_has_journaled_its_end(tmp_path: Path) -> None:
         waits.append(seconds)
         clock.sleep(seconds)
         if len(waits) == 3:
-            context.journal.step(tail_health.TAIL_DONE, details={})
+            context.journal.step(steps.TAIL_DONE, details={})
 
     one_task.wait_for_tail(context, sleep=sleep)
     assert len(waits) == 3
@@ -172,19 +172,19 @@ def test_end_of_the_tail_before_this_freeze_does_not_count(tmp_path: Path) -> No
     """The freeze before this one was lifted, and took the tail's stop back."""
     clock = Clock()
     context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
-    context.journal.step(tail_health.TAIL_DONE, details={})
-    assert tail_health.has_ended(context.record)
-    context.journal.step(freeze_attempt.REQUESTED, key="2", details={})
-    assert not tail_health.has_ended(context.record)
-    context.journal.step(tail_health.TAIL_DONE, details={})
-    assert tail_health.has_ended(context.record)
+    context.journal.step(steps.TAIL_DONE, details={})
+    assert context.record.has_tail_ended()
+    context.journal.step(steps.FREEZE_REQUESTED, key="2", details={})
+    assert not context.record.has_tail_ended()
+    context.journal.step(steps.TAIL_DONE, details={})
+    assert context.record.has_tail_ended()
 
 
 def test_a_tail_that_does_not_end_lifts_the_freeze(tmp_path: Path) -> None:
     context, clock = frozen_now(tmp_path)
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         one_task.wait_for_tail(context, sleep=clock.sleep)
-    assert context.journal.find_step(freeze_attempt.LIFTED, "1") is not None
+    assert context.journal.find_step(steps.FREEZE_LIFTED, "1") is not None
     assert context.journal.tip_state is State.TAIL
 
 
@@ -225,13 +225,13 @@ def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
         waits.append(seconds)
         clock.sleep(seconds)
         if len(waits) == 4:
-            context.journal.step(tail_health.TAIL_DONE, details={})
+            context.journal.step(steps.TAIL_DONE, details={})
 
     monkeypatch.setattr(context.journal, "refresh", failing)
     assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
     assert failures == []
     assert len(waits) == 4
-    attempt = freeze_attempt.current_attempt(context.record)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.is_open
 
@@ -249,7 +249,7 @@ def test_a_tail_that_failed_is_waited_for_until_it_has_been_run_again(
             context.journal.fail(CopyFailed("a partition"))
         if len(waits) == 3:
             context.journal.transition(State.CUTOVER, "tail is run again")
-            context.journal.step(tail_health.TAIL_DONE, details={})
+            context.journal.step(steps.TAIL_DONE, details={})
 
     assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
     assert len(waits) == 3, "groups are not committed before the tail has ended"
@@ -260,5 +260,5 @@ def test_a_tail_that_failed_for_good_lifts_the_freeze_at_its_limit(tmp_path: Pat
     context.journal.fail(CopyFailed("a partition"))
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         one_task.wait_for_tail(context, sleep=clock.sleep)
-    assert context.journal.find_step(freeze_attempt.LIFTED, "1") is not None
+    assert context.journal.find_step(steps.FREEZE_LIFTED, "1") is not None
     assert context.journal.tip_state is State.TAIL

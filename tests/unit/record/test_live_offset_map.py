@@ -60,7 +60,7 @@ def test_the_map_is_there_before_the_cutover_and_follows_the_copy(context: Phase
     add_run(context, OffsetRange(50, 40))
     assert write_open_map(context.record, context.target)
     assert [item.verdict for item in stored(context).partitions] == ["equal", "mapped"]
-    assert offset_maps.load_document(context.record) is None, "the copy goes on, so nobody may take it for the end"
+    assert context.record.offset_map() is None, "the copy goes on, so nobody may take it for the end"
 
 
 def test_a_finished_map_is_not_replaced(context: PhaseContext) -> None:
@@ -68,7 +68,7 @@ def test_a_finished_map_is_not_replaced(context: PhaseContext) -> None:
     freeze(context)
     assert not write_open_map(context.record, context.target), "from the freeze on it is the final drain's"
     document = finish(context)
-    assert offset_maps.load_document(context.record) == document
+    assert context.record.offset_map() == document
     assert not write_open_map(context.record, context.target)
     assert stored(context) == document
 
@@ -80,7 +80,7 @@ def test_an_update_that_comes_late_is_undone(context: PhaseContext) -> None:
     freeze(context)
     document = finish(context)
     context.evidence_store.put("m1/offset-map.json", late)
-    assert offset_maps.load_document(context.record) == document
+    assert context.record.offset_map() == document
     assert stored(context) == document
 
 
@@ -91,4 +91,4 @@ def test_the_map_of_a_lifted_freeze_counts_no_more(context: PhaseContext) -> Non
     context.journal.transition(State.TAIL, "lifted", from_states={State.CUTOVER})
     assert write_open_map(context.record, context.target)
     assert not stored(context).complete
-    assert offset_maps.load_document(context.record) is None
+    assert context.record.offset_map() is None

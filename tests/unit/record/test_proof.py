@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.pages import approval_text
-from airflow_provider_kafka_migration.record import passed_content, proof
+from airflow_provider_kafka_migration.record import passed_content, proof, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.topics import bring, recopy
@@ -256,7 +256,7 @@ def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
     assert load_passed(context.record, context.target, RANGES) == passed
     replaced[0] = True
     assert load_passed(context.record, context.target, RANGES) is None
-    context.journal.step(passed_content.DELETING_RESTORED)
+    context.journal.step(steps.DELETING_RESTORED)
     assert load_passed(context.record, context.target, RANGES) == passed, (
         "log starts move, and nothing could be compared any more"
     )
@@ -272,8 +272,8 @@ def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> N
     with pytest.raises(ApprovalRefused, match=r"1 partitions differ .* orders-1: 2 differences") as caught:
         check.check_approval(context, approval(context, "cutover", facts.code))
     assert list(caught.value.details["differing"]) == ["orders-1"]
-    assert context.journal.find_step(check.REFUSED, "cutover") is not None
-    entry = context.journal.find_step(proof.STEP, "cutover/answer")
+    assert context.journal.find_step(steps.APPROVAL_REFUSED, "cutover") is not None
+    entry = context.journal.find_step(steps.CONTENT_PROVEN, "cutover/answer")
     assert entry is not None
     assert entry.details["differing_partitions"] == 1
     # It was gone at the next look: nothing is in the way.

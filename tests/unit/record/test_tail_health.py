@@ -13,7 +13,7 @@ from phase_support import Clock, make_context
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, DrainTimeout
 from airflow_provider_kafka_migration.phases import drain
-from airflow_provider_kafka_migration.record import jobs, tail_health
+from airflow_provider_kafka_migration.record import jobs, steps, tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
@@ -93,17 +93,17 @@ def test_what_an_earlier_tail_has_left_counts_when_no_other_one_comes(tmp_path: 
     says(context, FAILED)
     now = [0.0]
     watch = tail_health.HealthWatch(clock=lambda: now[0])
-    tail_health.check_none_failed(context.record, watch.check(context))
+    tail_health.check_none_failed(context.record, watch.check(context.record))
     says(context, seconds=0.0, run="b")
-    found = watch.check(context)
+    found = watch.check(context.record)
     assert found.is_well, "the tail that runs now has none"
     tail_health.check_none_failed(context.record, found)
 
     says(context, FAILED)
     watch = tail_health.HealthWatch(clock=lambda: now[0])
-    tail_health.check_none_failed(context.record, watch.check(context))
+    tail_health.check_none_failed(context.record, watch.check(context.record))
     now[0] = tail_health.STALE_SECONDS
-    found = watch.check(context)
+    found = watch.check(context.record)
     assert "the tail has not been heard from (for 180 s or longer)" in found.text
     with pytest.raises(CopyFailed):
         tail_health.check_none_failed(context.record, found)
@@ -135,7 +135,7 @@ class Watched:
 
     def check(self, later: float = 0.0) -> tail_health.TailHealth:
         self.seconds += later
-        return self.watch.check(self.context)
+        return self.watch.check(self.context.record)
 
 
 def test_a_dead_tail_of_a_quiet_source_is_not_well(tmp_path: Path) -> None:
@@ -327,5 +327,5 @@ def test_nobody_misses_a_tail_that_need_not_run(tmp_path: Path) -> None:
     context = make_context(tmp_path / "later", state=State.CUTOVER)
     says(context, at="2026-01-01T00:00:00Z")
     assert _silence(context)[0]
-    context.journal.step(tail_health.TAIL_DONE)
+    context.journal.step(steps.TAIL_DONE)
     assert _silence(context) == ("", [])
