@@ -113,4 +113,6 @@ CONTENT_PASSED: Final = "content_passed"
 DELETING_RESTORED: Final = "deleting_restored"
 VALIDATED: Final = "validated"
 EVIDENCE_UPLOADED: Final = "evidence_uploaded"
+#: A rollback has given the target topics the configs that they had before the migration.
+ROLLBACK_CONFIGS_RESTORED: Final = "rollback_configs_restored"
 ROLLED_BACK: Final = "rolled_back"

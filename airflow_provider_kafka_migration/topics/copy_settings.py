@@ -88,7 +88,7 @@ def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResul
         for name, item in settings.topics.items()
         if name in there
     }
-    return _restore(record, target, wanted, "rollback_configs_restored", "topic configs are restored")
+    return _restore(record, target, wanted, steps.ROLLBACK_CONFIGS_RESTORED, "topic configs are restored")
 
 
 def _restore(
