@@ -80,9 +80,7 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
     """Journal a new attempt. No producer is stopped before this step is in the journal."""
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
     follow.check_all_followed(context.record, context.source)
-    take_over.check_before_freeze(context)
     frozen.check_receiver(context)
-    write_grants.remember(context.record, context.source, context.target)
     status = lags.small_again(context)
     worst = status.worst
     if worst is not None and not status.is_small:
@@ -91,6 +89,9 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
             where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
             next_step="wait until drain_ready is green again, then approve again",
         )
+    # Last, because this may change access on the target: a cutover that is refused for anything else changes nothing.
+    take_over.check_before_freeze(context)
+    write_grants.remember(context.record, context.source, context.target)
     now = context.now()
     number = former.number + 1 if former else 1
     deadline = now + context.spec.cutover.max_producer_freeze

@@ -34,6 +34,7 @@ from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseR
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics.lags import DrainStatus, PartitionLag
 
 METHODS = ["webhook", "manual", "acl"]
 STILL_STOPPED = "still stopped"
@@ -153,6 +154,7 @@ def test_a_cutover_that_did_not_begin_says_who_is_still_stopped(
     if why != "approval":
         monkeypatch.setattr(check, "require", lambda *_, **__: [])
         monkeypatch.setattr(follow, "check_all_followed", refuse if why == "new partitions" else lambda *_: None)
+        monkeypatch.setattr(freeze.lags, "small_again", lambda _: DrainStatus(context.now(), (), 0, None, ready=True))
         monkeypatch.setattr(take_over, "check_before_freeze", refuse)
     with pytest.raises(MigrationError) as caught:
         freeze.run(context)
@@ -160,6 +162,22 @@ def test_a_cutover_that_did_not_begin_says_who_is_still_stopped(
     assert told.count(words.not_begun(method)) == 1, told
     assert ("nothing was frozen" in told) is (method != "manual")
     assert (STILL_STOPPED in told) is (method == "manual")
+
+
+def test_a_cutover_that_is_refused_changes_no_access_on_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make_context(tmp_path, state=State.CUTOVER, cutover={"freeze": "manual"})
+    changed: list[str] = []
+    lag = PartitionLag("orders", 0, 1000, 10, 10)
+    monkeypatch.setattr(check, "require", lambda *_, **__: [])
+    monkeypatch.setattr(follow, "check_all_followed", lambda *_: None)
+    monkeypatch.setattr(freeze.lags, "small_again", lambda _: DrainStatus(context.now(), (lag,), 5, None, ready=False))
+    monkeypatch.setattr(take_over, "check_before_freeze", lambda _: changed.append("access"))
+    with pytest.raises(FreezeFailed, match="990"):
+        freeze.run(context)
+    assert changed == []
+    assert context.record.freeze() is None
 
 
 @pytest.mark.parametrize("method", METHODS)
