@@ -165,16 +165,17 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises TopologyRefused: the policy refuses differences (before anything is changed), or some items failed.
     :raises PermissionMissing: the principal may not read or change them.
     """
+    record = context.record
     context.progress(Progress(PHASE, "ACLs, users, quotas, group configs"))
-    plans = _plans(context.record, context.source, context.target)
-    _refuse(context.record, plans)
-    quotas = quota_plans(context.record, context.source, context.target)
-    refuse_quotas(context.record, quotas)
+    plans = _plans(record, context.source, context.target)
+    _refuse(record, plans)
+    quotas = quota_plans(record, context.source, context.target)
+    refuse_quotas(record, quotas)
     context.journal.check_holds()
-    details, failures = _acls(context.record, context.target, plans)
+    details, failures = _acls(record, context.target, plans)
     users = create_users(context, failures)
-    quota_parts = set_quotas(context.record, context.target, quotas, failures)
-    configs = set_group_configs(context.record, context.source, context.target, failures)
+    quota_parts = set_quotas(record, context.target, quotas, failures)
+    configs = set_group_configs(record, context.source, context.target, failures)
     result = AccessResult(
         migration_id=context.migration_id,
         policy=context.spec.acls.policy,
@@ -187,13 +188,13 @@ def run(context: PhaseContext) -> PhaseResult:
     )
     if failures:
         raise failure(
-            context.record,
+            record,
             failures,
             phase=PHASE,
             what="access settings could not be set on the target",
             after="then clear topology_copy: it continues",
         )
-    return _finish(context.record, result)
+    return _finish(record, result)
 
 
 def _finish(record: MigrationRecord, result: AccessResult) -> PhaseResult:

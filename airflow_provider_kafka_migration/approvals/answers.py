@@ -41,10 +41,11 @@ def switch_clients(
         source has records beyond the boundary, or could not be checked, and ``on_bypass`` does not accept that.
     :raises GroupsIncomplete: groups failed in the last sync.
     """
-    switched = context.record.client_switch()
+    record = context.record
+    switched = record.client_switch()
     if switched is not None:
         return PhaseResult(PHASE, switched["summary"], switched, already_done=True)
-    attempt = context.record.freeze()
+    attempt = record.freeze()
     if attempt is None or not attempt.ready:
         raise WaitsForOperator(
             f"the migration has not reached {freeze_attempt.READY_MESSAGE} yet",
@@ -52,14 +53,14 @@ def switch_clients(
             next_step="clear the step of the cutover that failed",
         )
     answers = check.require(context, "client_switch")
-    behind = _read_behind_boundary(context.record, context.source)
+    behind = _read_behind_boundary(record, context.source)
     result = _last_sync(context, wait_seconds, sleep)
-    error = commit.failures_error(context.record, result.groups)
+    error = commit.failures_error(record, result.groups)
     if error is not None:
         raise error
     # A separate copy: a sync that is still under way may rewrite results/groups.json.
-    context.record.put_result(keys.FINAL_GROUPS, result)
-    left_out.record(context.record, context.source)
+    record.put_result(keys.FINAL_GROUPS, result)
+    left_out.record(record, context.source)
     details: dict[str, Any] = {
         "summary": f"clients switch: {commit.summarize(result.groups)}" + _active(result) + _late(behind),
         "active_on_source": result.active_on_source,

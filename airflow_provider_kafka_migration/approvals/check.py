@@ -25,19 +25,20 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
     """
+    record = context.record
     answer = answer.model_copy(update={"code": _clean(answer.code)})
     key = answer_key(answer.kind, second=answer.second)
     if answer.decision == "approve":
         try:
-            _check_person(context.record, answer)
-            _check_code(context.record, context.source, answer)
-            _check_age(context.record, answer)
+            _check_person(record, answer)
+            _check_code(record, context.source, answer)
+            _check_age(record, answer)
             if answer.kind == "cutover":
-                _check_budget(context.record)
+                _check_budget(record)
                 _check_lag(context)
             else:
-                _check_source_stands(context.record, context.source)
-            _check_proof(context.record, answer)
+                _check_source_stands(record, context.source)
+            _check_proof(record, answer)
         except ApprovalRefused as error:
             if answer.kind == "cutover" and context.spec.cutover.freeze == "manual":
                 # With ``freeze: manual``, people have stopped the producers before they approve.

@@ -36,15 +36,16 @@ CODE_DIGITS = 8
 
 def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     """Collect the live facts, the code and the text of an approval. Read-only."""
-    binding = make_binding(context.record, context.source, kind)
+    record = context.record
+    binding = make_binding(record, context.source, kind)
     code = code_of(binding)
     facts = (
-        _cutover_facts(context.record, context.source, context.target)
+        _cutover_facts(record, context.source, context.target)
         if kind == "cutover"
-        else _client_switch_facts(context.record, context.source)
+        else _client_switch_facts(record, context.source)
     )
-    others = left_out.read_left_out(context.record, context.source, context.record.plan())
-    facts = {**facts, "overtaken_tombstones": context.record.overtaken()}
+    others = left_out.read_left_out(record, context.source, record.plan())
+    facts = {**facts, "overtaken_tombstones": record.overtaken()}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval_text.render(context.spec, kind, code, facts)
     return ApprovalFacts(

@@ -59,25 +59,26 @@ def follow(context: PhaseContext) -> list[str]:
 
     :raises MigrationError: something cannot be read or set; the next pass tries again.
     """
+    record = context.record
     context.journal.refresh()
-    if not _may_change(context.record):
+    if not _may_change(record):
         return []
-    plan = context.record.plan()
-    write_grants.see(context.record, context.source, context.target)
-    drift = source_drift.read_drift(context.record, context.source, context.target, plan)
+    plan = record.plan()
+    write_grants.see(record, context.source, context.target)
+    drift = source_drift.read_drift(record, context.source, context.target, plan)
     if _refuses(context.spec):
-        _name(context.record, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
+        _name(record, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
         return []
-    _name(context.record, drift.named)
+    _name(record, drift.named)
     if _may_be_stopped_by_hand(context.spec):
-        drift, _ = _hold_back(context.record, drift)
+        drift, _ = _hold_back(record, drift)
     lines = list(drift.config_lines)
     if drift.configs:
-        _supplement(context.record, drift.configs)
-    _refresh_proof(context.record, context.source, context.record.plan())
-    _set_copy_time(context.record, context.target, context.record.plan())
+        _supplement(record, drift.configs)
+    _refresh_proof(record, context.source, record.plan())
+    _set_copy_time(record, context.target, record.plan())
     context.journal.refresh()
-    if not _access_follows(context.spec) or not _may_change(context.record):
+    if not _access_follows(context.spec) or not _may_change(record):
         _journal_followed(context, lines)
         return lines
     return lines + _take_access(context, drift, lines)
@@ -280,25 +281,26 @@ def check_before_freeze(context: PhaseContext) -> None:
     :raises FreezeFailed: something has changed that the target does not have.
     :raises MigrationError: something cannot be read; this is never taken as "nothing has changed".
     """
-    drift = source_drift.read_drift(context.record, context.source, context.target, context.record.plan())
+    record = context.record
+    drift = source_drift.read_drift(record, context.source, context.target, record.plan())
     policy = context.spec.topology.on_source_drift
     if policy == "ignore":
         _name(
-            context.record,
+            record,
             {**dict.fromkeys(drift.lines, "not taken over (topology.on_source_drift: ignore)"), **drift.named},
         )
         return
-    _name(context.record, drift.named)
+    _name(record, drift.named)
     lines = drift.lines
     if _access_follows(context.spec):
         opening: list[str] = []
         if context.spec.cutover.freeze != "acl":
-            drift, opening = _hold_back(context.record, drift)
+            drift, opening = _hold_back(record, drift)
         lines = drift.config_lines + opening
         if drift.acl_lines or drift.other_lines:
             _take_access(context, drift)
     if lines:
-        raise _changed(context.record, lines)
+        raise _changed(record, lines)
 
 
 def _changed(record: MigrationRecord, lines: Sequence[str]) -> FreezeFailed:

@@ -56,10 +56,10 @@ def build(
         acls=record.stored_result(keys.ACCESS) or _step(record, steps.ACLS_COPIED),
         seed={**_job(record, "seed"), **_step(record, steps.SEED_DONE)},
         tail={**_job(record, "tail"), **_step(record, steps.TAIL_DONE)},
-        drain_final=_drain_final(record),
+        drain_final=_last_attempt_step(record, steps.FINAL_DRAIN),
         cutover=cutover,
         validation=record.stored_result(keys.VALIDATION),
-        groups=_groups(record),
+        groups=record.stored_result(keys.FINAL_GROUPS) or record.stored_result(keys.GROUPS),
         approvals=[
             {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
             for entry in entries
@@ -97,10 +97,6 @@ def _step(record: MigrationRecord, name: str) -> dict[str, Any]:
     """Return the details of the last journal step of this name; empty if there is none."""
     entry = record.journal.find_step(name)
     return dict(entry.details) if entry is not None else {}
-
-
-def _groups(record: MigrationRecord) -> dict[str, Any]:
-    return record.stored_result(keys.FINAL_GROUPS) or record.stored_result(keys.GROUPS)
 
 
 #: Results that the evidence contains, and the journal step that follows the writing of each.
@@ -143,10 +139,6 @@ def _job(record: MigrationRecord, name: str) -> dict[str, Any]:
 def _last_attempt_step(record: MigrationRecord, name: str) -> dict[str, Any]:
     attempt = record.freeze()
     return (record.cutover_step(attempt, name) or {}) if attempt else {}
-
-
-def _drain_final(record: MigrationRecord) -> dict[str, Any]:
-    return _last_attempt_step(record, steps.FINAL_DRAIN)
 
 
 def _cutover(record: MigrationRecord) -> dict[str, Any]:
@@ -224,15 +216,15 @@ def _not_taken(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
-    result = _groups(record)
+    result = record.final_groups()
     found = []
-    for group in result.get("groups", []):
-        if group.get("skipped_reason"):
-            found.append(_left("group", group["group"], group["skipped_reason"]))
+    for group in result.groups if result is not None else []:
+        if group.skipped_reason:
+            found.append(_left("group", group.group, group.skipped_reason))
         found += [
-            _left("group_offset", f"{group['group']}: {item['topic']}-{item['partition']}", item["reason"])
-            for item in group.get("offsets", [])
-            if item["target_offset"] is None
+            _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", item.reason)
+            for item in group.offsets
+            if item.target_offset is None
         ]
     return found
 

@@ -67,23 +67,24 @@ def publish(context: PhaseContext, outcome: Outcome) -> Published:
 
     After a kill at any point, the next run makes another attempt; attempts never replace each other.
     """
+    record = context.record
     key = load_signing_key(context)
     context.journal.check_holds()
     now = context.now()
     retain_until = now + context.spec.evidence.retention
-    locked = _put_public_key(context.record, key, now, retain_until)
-    bundle, data = _signed(context.record, outcome, key, now, retain_until, locked=locked)
+    locked = _put_public_key(record, key, now, retain_until)
+    bundle, data = _signed(record, outcome, key, now, retain_until, locked=locked)
     name = attempt_name(now, outcome, data)
-    stored = _put_new(context.record, f"{name}.json", data, retain_until)
+    stored = _put_new(record, f"{name}.json", data, retain_until)
     if stored != locked:
         # The bucket's lock was switched between two objects: the bundle must state what applies to this one.
         locked = stored
-        bundle, data = _signed(context.record, outcome, key, now, retain_until, locked=locked)
+        bundle, data = _signed(record, outcome, key, now, retain_until, locked=locked)
         name = attempt_name(now, outcome, data)
-        _put_new(context.record, f"{name}.json", data, retain_until)
+        _put_new(record, f"{name}.json", data, retain_until)
     page = report.render(bundle, hashlib.sha256(data).hexdigest(), bytes(key.verify_key))
-    _put_new(context.record, f"{name}.html", page, retain_until)
-    _check_stored(context.record, f"{name}.json", data, bytes(key.verify_key))
+    _put_new(record, f"{name}.html", page, retain_until)
+    _check_stored(record, f"{name}.json", data, bytes(key.verify_key))
     store = context.evidence_store
     store.put_locked(context.key(REPORT_ALIAS), page, retain_until)
     store.put_locked(context.key(ALIAS), data, retain_until)

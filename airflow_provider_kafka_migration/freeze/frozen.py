@@ -645,25 +645,26 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
         to do, and the next call tries again.
     :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled.
     """
+    record = context.record
     try:
         # A process that has lost the migration must not free producers, and no process may do so once clients may be on
         # the target: writes to the source would make the clusters diverge. Without the journal neither is known.
         context.journal.check_holds()
-        _check_not_ready(context.record, attempt)
-        back_to_tail(context.record, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
-        clear_tail_stop(context.record)
+        _check_not_ready(record, attempt)
+        back_to_tail(record, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
+        clear_tail_stop(record)
         done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
     except (*HANDS_OFF, PhaseOver):
         raise
     except MigrationError as error:
-        raise still_frozen(context.record, attempt, error) from error
+        raise still_frozen(record, attempt, error) from error
     details = {"reason": reason, **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     try:
         context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
     except Transient as error:
         what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
-        raise still_frozen(context.record, attempt, error, what=what) from error
+        raise still_frozen(record, attempt, error, what=what) from error
     return details
 
 

@@ -49,16 +49,17 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     :param finish: end a continuous backup at the source's current ends. Producers must have been stopped.
     :raises CopyFailed: some partitions could not be archived; the error lists them.
     """
-    source = context.record.backup_source() or _write_source(context)
-    if _is_over(context.record):
+    record = context.record
+    source = record.backup_source() or _write_source(context)
+    if _is_over(record):
         # The stop of a complete backup does not apply to the next one.
-        frozen.clear_stop(context.record)
+        frozen.clear_stop(record)
     if finish:
         _stop_here(context, source)
     job = _job(context, source, follow=follow or finish)
     progress = jobs.run_job(context, PHASE)
-    ends = _check(context.record, job)
-    end = _write_end(context.record, context.source, job, ends)
+    ends = _check(record, job)
+    end = _write_end(record, context.source, job, ends)
     records = int(progress.get("records", 0))
     copied_bytes = int(progress.get("copied_bytes", 0))
     summary = (

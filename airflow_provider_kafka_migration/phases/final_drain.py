@@ -74,20 +74,21 @@ def run(
     :raises DrainTimeout: the target was not complete within ``drain_timeout``; the freeze is lifted.
     :raises ForeignData: a target partition ends beyond the source's end.
     """
+    record = context.record
     with frozen.frozen_step(context, steps.FINAL_DRAIN) as attempt:
-        done = context.record.cutover_step(attempt, steps.FINAL_DRAIN)
-        if done is not None and context.record.offset_map() is not None:
+        done = record.cutover_step(attempt, steps.FINAL_DRAIN)
+        if done is not None and record.offset_map() is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context.record, attempt, steps.FINAL_DRAIN)
-        boundary = context.record.boundary()
-        _check_same_attempt(context.record, attempt, boundary)
-        ends = boundary_ends(context.record, boundary)
-        write_tail_stop(context.record, boundary)
+        timer = frozen.StepTimer.start(record, attempt, steps.FINAL_DRAIN)
+        boundary = record.boundary()
+        _check_same_attempt(record, attempt, boundary)
+        ends = boundary_ends(record, boundary)
+        write_tail_stop(record, boundary)
         drained = _wait(context, attempt, ends, poll_seconds, sleep)
         if context.spec.cutover.on_bypass == "continue":
             drained, ends = _move_boundary(context, boundary, ends, sleep)
-        bypasses = stand_still.check_not_bypassed(context.record, context.source, attempt, ends)
-        map_details = _write_offset_map(context.record, context.target, ends, drained)
+        bypasses = stand_still.check_not_bypassed(record, context.source, attempt, ends)
+        map_details = _write_offset_map(record, context.target, ends, drained)
         details = timer.done(
             {**_details(drained, map_details), "bypasses": [item.model_dump(mode="json") for item in bypasses]}
         )

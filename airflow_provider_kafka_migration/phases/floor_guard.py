@@ -112,31 +112,32 @@ def run(context: PhaseContext) -> PhaseResult:
         webhook's receiver does not keep producers stopped.
     :raises FreezeUnconfirmed: the webhook's receiver does not answer.
     """
-    attempt = frozen.verified_attempt(context.record, steps.FLOOR_GUARD)
+    record = context.record
+    attempt = frozen.verified_attempt(record, steps.FLOOR_GUARD)
     if attempt.ready:
         return _already_ready(context, attempt)
     with frozen.frozen_step(context, steps.FLOOR_GUARD) as attempt:
-        if context.record.cutover_step(attempt, steps.COMMIT_GROUPS) is None:
+        if record.cutover_step(attempt, steps.COMMIT_GROUPS) is None:
             raise FreezeFailed(
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
             )
-        timer = frozen.StepTimer.start(context.record, attempt, steps.FLOOR_GUARD)
-        document = _document(context.record)
+        timer = frozen.StepTimer.start(record, attempt, steps.FLOOR_GUARD)
+        document = _document(record)
         # Before compaction is restored: compacted topics refuse DeleteRecords.
-        topology_log_starts.restore_log_starts(context.record, context.target, document)
-        restored = copy_settings.restore_producer_visible(context.record, context.target)
+        topology_log_starts.restore_log_starts(record, context.target, document)
+        restored = copy_settings.restore_producer_visible(record, context.target)
         violations = find_violations(context.target, document)
         if violations:
-            raise violated(context.record, violations)
+            raise violated(record, violations)
         # Before the last check of the source, which has to see everything that was written until then.
         held = frozen.hold(context, attempt)
         bypasses = stand_still.check_not_bypassed(
-            context.record, context.source, attempt, boundary_ends(context.record, context.record.boundary())
+            record, context.source, attempt, boundary_ends(record, record.boundary())
         )
         # Last, because applications must not write to a target while the cutover can still be abandoned.
-        granted = write_grants.grant(context.record, context.source, context.target)
+        granted = write_grants.grant(record, context.source, context.target)
         # After READY the freeze is never lifted, so its limit must not have passed before READY.
-        frozen.check_deadline(context.record, attempt)
+        frozen.check_deadline(record, attempt)
         details = timer.done(
             {
                 "partitions": len(document.partitions),
@@ -147,13 +148,13 @@ def run(context: PhaseContext) -> PhaseResult:
                 "bypasses": [item.model_dump(mode="json") for item in bypasses],
             }
         )
-        frozen_time = _frozen_time(context.record, attempt)
-        context.record.put_result(keys.FROZEN_TIME, frozen_time)
+        frozen_time = _frozen_time(record, attempt)
+        record.put_result(keys.FROZEN_TIME, frozen_time)
         # ``only_in``: READY must not follow once the watch on the limit has given up the freeze.
         ready = frozen_time.model_dump(mode="json")
         context.journal.step(steps.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
-    fenced = fence.fence_copiers(context.record, context.target, attempt, document)
+    fenced = fence.fence_copiers(record, context.target, attempt, document)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
@@ -164,20 +165,21 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
     """Check again after READY: clearing this task asks whether READY still holds."""
-    document = _document(context.record)
-    moved = _check_again(context.record, context.target, document)
+    record = context.record
+    document = _document(record)
+    moved = _check_again(record, context.target, document)
     entry = context.journal.find_step(steps.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
         # Clients may write by now: a copier that was not fenced before they were told to switch is only named.
-        fenced = dict(context.record.cutover_step(attempt, steps.FENCE) or {})
+        fenced = dict(record.cutover_step(attempt, steps.FENCE) or {})
         bypasses = []
     else:
         # The task died between READY and its end: no client was told to switch, and someone may have freed the
         # producers.
         _hold_behind_ready(context, attempt)
-        bypasses = _check_still_frozen(context.record, context.source, attempt)
-        fenced = fence.fence_copiers(context.record, context.target, attempt, document)
+        bypasses = _check_still_frozen(record, context.source, attempt)
+        fenced = fence.fence_copiers(record, context.target, attempt, document)
     found = {
         "frozen": details,
         "fence": fenced,

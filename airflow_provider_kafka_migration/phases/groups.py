@@ -43,13 +43,14 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
 
     The snapshot includes groups that could not be read, with their error; commit_groups reports them.
     """
+    record = context.record
     with frozen.frozen_step(context, steps.SNAPSHOT_GROUPS) as attempt:
-        done = context.record.cutover_step(attempt, steps.SNAPSHOT_GROUPS)
-        if done is not None and context.record.result(keys.GROUPS_SNAPSHOT) is not None:
+        done = record.cutover_step(attempt, steps.SNAPSHOT_GROUPS)
+        if done is not None and record.result(keys.GROUPS_SNAPSHOT) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context.record, attempt, steps.SNAPSHOT_GROUPS)
-        snapshot = take_snapshot(context.record, context.source)
-        key = context.record.put_result(keys.GROUPS_SNAPSHOT, snapshot)
+        timer = frozen.StepTimer.start(record, attempt, steps.SNAPSHOT_GROUPS)
+        snapshot = take_snapshot(record, context.source)
+        key = record.put_result(keys.GROUPS_SNAPSHOT, snapshot)
         offsets = sum(len(group.offsets) for group in snapshot.groups)
         details = timer.done(
             {
@@ -74,22 +75,23 @@ def commit_groups(context: PhaseContext) -> PhaseResult:
 
     :raises GroupsIncomplete: some groups failed; all others are committed. Clearing the task retries only the rest.
     """
+    record = context.record
     with frozen.frozen_step(context, steps.COMMIT_GROUPS) as attempt:
-        done = context.record.cutover_step(attempt, steps.COMMIT_GROUPS)
-        if done is not None and context.record.groups() is not None:
+        done = record.cutover_step(attempt, steps.COMMIT_GROUPS)
+        if done is not None and record.groups() is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        if context.record.cutover_step(attempt, steps.FINAL_DRAIN) is None:
+        if record.cutover_step(attempt, steps.FINAL_DRAIN) is None:
             raise FreezeFailed(
                 "the target does not have everything yet, so no offset is final",
                 where=context.where(PHASE),
                 next_step="clear cutover.final_drain",
             )
-        timer = frozen.StepTimer.start(context.record, attempt, steps.COMMIT_GROUPS)
-        snapshot = context.record.groups_snapshot()
+        timer = frozen.StepTimer.start(record, attempt, steps.COMMIT_GROUPS)
+        snapshot = record.groups_snapshot()
         context.journal.check_holds()
-        results = commit(context, snapshot.groups, Translator.final(context.record, context.target))
-        key = context.record.put_result(keys.GROUPS, make_result(context.record, results, snapshot.groups))
-        error = failures_error(context.record, results)
+        results = commit(context, snapshot.groups, Translator.final(record, context.target))
+        key = record.put_result(keys.GROUPS, make_result(record, results, snapshot.groups))
+        error = failures_error(record, results)
         if error is not None:
             context.journal.step(
                 steps.GROUPS_INCOMPLETE, key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what

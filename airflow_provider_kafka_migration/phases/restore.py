@@ -46,7 +46,8 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     :raises ValidationFailed: the target differs from the archive.
     :raises GroupsIncomplete: the offsets of some groups could not be committed.
     """
-    source = context.record.backup_source()
+    record = context.record
+    source = record.backup_source()
     if source is None:
         raise Transient(
             "there is no backup to restore",
@@ -55,16 +56,16 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
         )
     plan = _plan(context, source)
     bring.bring(context, plan)
-    job = _job(context.record, context.source, plan, follow=follow)
+    job = _job(record, context.source, plan, follow=follow)
     progress = jobs.run_job(context, PHASE)
-    end = context.record.backup_end()
-    ends = _ends(context.record, job)
+    end = record.backup_end()
+    ends = _ends(record, job)
     contents = _verify(context, job, ends)
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
     results: list[GroupResult] = []
     if complete and end is not None:
-        copy_settings.restore_producer_visible(context.record, context.target)
-        copy_settings.restore_deleting(context.record, context.target)
+        copy_settings.restore_producer_visible(record, context.target)
+        copy_settings.restore_deleting(record, context.target)
         results = _commit_groups(context, end, ends) if commit_groups else []
     result = RestoreResult(
         migration_id=context.migration_id,
@@ -74,7 +75,7 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
         contents=contents,
         groups=results,
     )
-    return _finish(context.record, result, progress, complete=complete)
+    return _finish(record, result, progress, complete=complete)
 
 
 def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
@@ -227,14 +228,15 @@ def _verdict(item: CopyPartition, offset_map: PartitionMap) -> Verdict:
 
 
 def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, int], int]) -> list[GroupResult]:
-    partitions = context.record.partitions()
+    record = context.record
+    partitions = record.partitions()
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     by_source = {key: target_ends[target_key(item)] for key, item in partitions.items()}
-    document = offset_maps.build_document(context.record, context.target, ends, by_source)
+    document = offset_maps.build_document(record, context.target, ends, by_source)
     context.evidence_store.put(context.key(keys.OFFSET_MAP), document.canonical())
-    snapshot = context.record.backup_groups(end)
+    snapshot = record.backup_groups(end)
     context.journal.check_holds()
     translator = commit.Translator(partitions, offset_maps.closed_maps(document))
     results = commit.commit(context, snapshot.groups, translator)
-    context.record.put_result(keys.GROUPS, commit.make_result(context.record, results, snapshot.groups))
+    record.put_result(keys.GROUPS, commit.make_result(record, results, snapshot.groups))
     return results

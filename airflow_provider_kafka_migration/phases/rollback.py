@@ -87,24 +87,23 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     :raises IllegalTransition: it is too late to roll back.
     :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do. Run it again.
     """
-    state = check_allowed(context.record)
+    record = context.record
+    state = check_allowed(record)
     if state is None:
-        return _before(context.record)
+        return _before(record)
     context.journal.check_holds()
     if state is State.CUTOVER:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
-        frozen.back_to_tail(context.record, "the migration is rolled back", unless_ready=context.record.freeze())
+        frozen.back_to_tail(record, "the migration is rolled back", unless_ready=record.freeze())
     problems: list[dict[str, Any]] = []
     undone = {
         # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need
         # their copy-time settings, whether the rollback or the cutover is run again.
         "freeze": _unfreeze(context),
-        "tail": _attempt("tail", problems, lambda: _stop_tail(context.record)),
-        "topics": _attempt(
-            "topics", problems, lambda: copy_settings.restore_for_rollback(context.record, context.target)
-        ),
+        "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
+        "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
     }
-    left = _attempt("inventory", problems, lambda: _left_on_target(context.record, context.target)) or []
+    left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -119,7 +118,7 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
-    lifted = context.record.freeze() if undone["freeze"]["lifted"] else None
+    lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
     details = {
         "report": f"{context.evidence_store.uri}/{key}",

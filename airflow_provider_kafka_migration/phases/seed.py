@@ -25,20 +25,21 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied; the error lists them.
     """
-    job = context.record.job(PHASE) or _write_job(context.record, context.source)
+    record = context.record
+    job = record.job(PHASE) or _write_job(record, context.source)
     recopy(context, PHASE, job)
     make_missing(context, PHASE, job)
     done = context.journal.find_step(steps.SEED_DONE)
-    if done is not None and not _behind(context.record, context.target, job):
+    if done is not None and not _behind(record, context.target, job):
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
-    renewed = _renewed(context.record, context.source, job)
+    renewed = _renewed(record, context.source, job)
     if renewed != job:
         job = renewed
-        context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
+        context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
     progress = jobs.run_job(context, PHASE)
-    _check(context.record, context.target, job)
-    details = _details(context.record, context.target, job, progress)
-    write_open_map(context.record, context.target)
+    _check(record, context.target, job)
+    details = _details(record, context.target, job, progress)
+    write_open_map(record, context.target)
     context.journal.step(steps.SEED_DONE, details=details)
     return PhaseResult(PHASE, details["summary"], details)
 

@@ -111,24 +111,25 @@ def _write_all(
     context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
 ) -> dict[TopicPartition, int]:
     """Write the missing sentinels; return the offset of the sentinel of every partition."""
-    written = _journaled(context.record, attempt)
-    todo = [key for key in context.record.partitions() if key not in written]
+    record = context.record
+    written = _journaled(record, attempt)
+    todo = [key for key in record.partitions() if key not in written]
     if not todo:
         return written
     if not written:
-        _check_untouched(context.record, context.source, attempt)
-    producer_id, epoch = _producer(context.record, context.source, attempt)
+        _check_untouched(record, context.source, attempt)
+    producer_id, epoch = _producer(record, context.source, attempt)
     for chunk in _chunks(todo):
-        found = find_sentinels(context.record, context.source, attempt, chunk)
+        found = find_sentinels(record, context.source, attempt, chunk)
         missing = [key for key in chunk if key not in found]
-        found.update(_write(context.record, context.source, attempt, missing, (producer_id, epoch), sleep))
+        found.update(_write(record, context.source, attempt, missing, (producer_id, epoch), sleep))
         context.journal.step(
             steps.SENTINELS_WRITTEN,
             key=attempt.key,
             details={"offsets": by_name(found), "partitions": [[*key, found[key]] for key in sorted(found)]},
         )
         written.update(found)
-        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(context.record.partitions())))
+        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(record.partitions())))
     return written
 
 

@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record import jobs, steps
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
 from airflow_provider_kafka_migration.record.record import MigrationRecord
@@ -28,19 +28,20 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied.
     """
-    stop = context.record.tail_stop()
-    job = context.record.job(PHASE)
-    if job is not None and stop is not None and _is_copied(context.record, context.target, job, stop):
-        if not context.record.has_tail_ended() and context.journal.tip_state is not State.ROLLED_BACK:
+    record = context.record
+    stop = record.tail_stop()
+    job = record.job(PHASE)
+    if job is not None and stop is not None and _is_copied(record, context.target, job, stop):
+        if not record.has_tail_ended() and context.journal.tip_state is not State.ROLLED_BACK:
             # The tail was killed between the last record and its journal entry: the copy is done, so journal it now.
-            _journal_done(context.record, context.target, job, context.record.job_progress(PHASE))
+            _journal_done(record, context.target, job, record.job_progress(PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
-    written = _write_job(context.record, context.source, job)
+    written = _write_job(record, context.source, job)
     recopy(context, PHASE, written)
     make_missing(context, PHASE, written)
     progress, stop = _run_to_stop(context)
-    job = context.record.job(PHASE)
+    job = record.job(PHASE)
     assert job is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         # The rollback has stopped the tail, as intended: nothing is left to verify, and the journal has ended.
@@ -51,7 +52,7 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE),
             next_step="clear tail: it continues from the target's log ends",
         )
-    left = _behind(context.record, context.target, job, stop)
+    left = _behind(record, context.target, job, stop)
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
@@ -59,7 +60,7 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear tail: it continues from the target's log ends",
         )
-    details = _journal_done(context.record, context.target, job, progress)
+    details = _journal_done(record, context.target, job, progress)
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
@@ -100,10 +101,6 @@ def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
 def _is_over(record: MigrationRecord) -> bool:
     """Whether the cutover is over: applications write to the target then, and its ends no longer measure the tail."""
     return record.journal.is_past(State.CUTOVER)
-
-
-def _stop(record: MigrationRecord) -> StopAt | None:
-    return StopAt.in_force(record.journal_store.get(record.key(keys.TAIL_STOP)))
 
 
 def _write_job(record: MigrationRecord, source: Cluster, former: CopyJob | None) -> CopyJob:

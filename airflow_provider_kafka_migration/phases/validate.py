@@ -633,30 +633,29 @@ def failed(record: MigrationRecord, result: ValidationResult) -> ValidationFaile
 
 
 def _validate(context: PhaseContext) -> ValidationResult:
+    record = context.record
     started = iso(context.now())
-    document, boundary = _document(context.record), context.record.boundary()
-    ends = boundary_ends(context.record, boundary)
+    document, boundary = _document(record), record.boundary()
+    ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)
-    passed = load_passed(context.record, context.target, ranges)
+    passed = load_passed(record, context.target, ranges)
     contents = passed.contents if passed is not None else compare(context, document)
     content = check_content(contents, list(ends))
-    counts = _counts(context, document, ends, contents, compared_log_starts(context.record, ranges, passed))
-    sentinels = (
-        passed.sentinels if passed is not None else _sentinels(context.record, context.target, document, boundary)
-    )
+    counts = _counts(context, document, ends, contents, compared_log_starts(record, ranges, passed))
+    sentinels = passed.sentinels if passed is not None else _sentinels(record, context.target, document, boundary)
     if passed is None and worst([content.outcome, sentinels.outcome]) is not Outcome.FAILED:
         # Before anything may be deleted: if this run dies later, the next one completes it without reading again.
         target_keys = [(item.target_topic, item.partition) for item in ranges]
         starts = context.target.wire.list_offsets(target_keys, "earliest")
-        save_passed(context.record, ranges, contents, sentinels, starts)
+        save_passed(record, ranges, contents, sentinels, starts)
     proven = worst([content.outcome, counts.outcome, sentinels.outcome]) is not Outcome.FAILED
     results = [
-        _parity(context.record, context.source, context.target, proven=proven),
+        _parity(record, context.source, context.target, proven=proven),
         counts,
-        with_overtaken(context.record, content),
+        with_overtaken(record, content),
         sentinels,
-        _groups(context.record, context.target),
-        check(context.record, context.source, context.target),
+        _groups(record, context.target),
+        check(record, context.source, context.target),
     ]
     return ValidationResult(
         migration_id=context.migration_id,

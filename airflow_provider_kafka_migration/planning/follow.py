@@ -192,7 +192,8 @@ def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
 
 def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     """Create the partitions that the tail's job lacks, then show them to copiers; remove what was dropped."""
-    job = context.record.job(PHASE)
+    record = context.record
+    job = record.job(PHASE)
     if job is None:
         return []
     planned = jobs.planned_partitions(context.spec, plan)
@@ -206,19 +207,19 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     extended = job.model_copy(
         update={
             "lanes": lanes,
-            "proof": jobs.proof_settings(context.record, context.source, plan),
+            "proof": jobs.proof_settings(record, context.source, plan),
             "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
         }
     )
     context.journal.refresh()
-    if context.record.is_frozen():
+    if record.is_frozen():
         return []
     context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context.record, PHASE), extended.canonical())
+    context.journal_store.put(jobs.job_key(record, PHASE), extended.canonical())
     context.journal.refresh()
-    if context.record.is_frozen():
+    if record.is_frozen():
         # The freeze has just begun: its boundary follows from the partitions that the job had before.
-        context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
+        context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
     return sorted(missing)

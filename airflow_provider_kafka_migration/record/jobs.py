@@ -131,20 +131,21 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "rest
     :raises CopyFailed: the error lists every partition that could not be copied.
     :raises Transient: the runner failed as a whole (Spark could not start, was killed ...).
     """
+    record = context.record
     if context.runner is None:
         raise Terminal("there is no runner for copy jobs", where=context.where(name), next_step="configure a runner")
     if name != "backup":
         # Segments are create-only and named by their content: any number of backups may write them.
         context.journal.check_holds()
-    location, key = context.spec.storage.journal, job_key(context.record, name)
+    location, key = context.spec.storage.journal, job_key(record, name)
     try:
-        with producer_ids.Renewal(context.record, context.target) if name != "backup" else nullcontext():
-            context.runner.submit(context.spec, location, key, lambda: read_progress(context.record, name))
+        with producer_ids.Renewal(record, context.target) if name != "backup" else nullcontext():
+            context.runner.submit(context.spec, location, key, lambda: read_progress(record, name))
     except MigrationError:
         raise
     except Exception as error:
-        raise _runner_failed(context.record, name, error) from error
-    return context.record.job_progress(name)
+        raise _runner_failed(record, name, error) from error
+    return record.job_progress(name)
 
 
 def _runner_failed(record: MigrationRecord, name: str, error: Exception) -> MigrationError:

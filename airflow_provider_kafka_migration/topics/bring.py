@@ -37,22 +37,21 @@ def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
     :raises TopologyRefused: the policy refuses differences, or some topics could not be created; the error lists all.
     :raises ForeignData: a target topic holds data that is not from this migration.
     """
+    record = context.record
     context.progress(Progress(PHASE, f"checking {len(plan.topics)} topics on the target", 0, len(plan.topics)))
-    present = target_topics.read_presence(context.record, context.target, plan)
-    target_topics.refuse(context.record, plan, present)
-    settings = copy_settings.save(context.record, plan, present)
+    present = target_topics.read_presence(record, context.target, plan)
+    target_topics.refuse(record, plan, present)
+    settings = copy_settings.save(record, plan, present)
     made = target_topics.make(context, plan, present, settings)
-    target_topics.check_permissions(context.record, context.target, plan)
-    changed = apply_configs(
-        context.record, context.target, {name: item.copy_time for name, item in settings.topics.items()}
-    )
-    producers = take_producer_ids(context.record, context.target)
+    target_topics.check_permissions(record, context.target, plan)
+    changed = apply_configs(record, context.target, {name: item.copy_time for name, item in settings.topics.items()})
+    producers = take_producer_ids(record, context.target)
     filled = set_log_starts(context, plan, producers)
     did_something = made.anything or bool(changed) or filled["partitions"] > 0
     former = context.journal.find_step(steps.TOPOLOGY_COPIED)
     if former is not None and not did_something:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
-    return _finish(context.record, plan, made, filled)
+    return _finish(record, plan, made, filled)
 
 
 def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, int]) -> PhaseResult:
@@ -94,19 +93,20 @@ def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, i
 
 def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
     """Create topics, configs and log starts on the target for new partitions; idempotent, as topology_copy is."""
+    record = context.record
     names = {topic for topic, _ in missing}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
-    present = target_topics.read_presence(context.record, context.target, part)
-    target_topics.refuse(context.record, part, present)
-    settings = copy_settings.save(context.record, part, present)
+    present = target_topics.read_presence(record, context.target, part)
+    target_topics.refuse(record, part, present)
+    settings = copy_settings.save(record, part, present)
     target_topics.make(context, part, present, settings)
-    target_topics.check_permissions(context.record, context.target, part)
+    target_topics.check_permissions(record, context.target, part)
     wanted = {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
-    copy_settings.apply_configs(context.record, context.target, wanted)
+    copy_settings.apply_configs(record, context.target, wanted)
     only_new = [
         topic.model_copy(
             update={"partitions": [item for item in topic.partitions if (topic.name, item.partition) in missing]}
         )
         for topic in part.topics
     ]
-    set_log_starts(context, part.model_copy(update={"topics": only_new}), context.record.producer_ids())
+    set_log_starts(context, part.model_copy(update={"topics": only_new}), record.producer_ids())
