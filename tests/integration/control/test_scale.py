@@ -103,7 +103,7 @@ def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
         ("second", copy_settings.restore_deleting),
     ):
         started = time.monotonic()
-        restore(context)
+        restore(context.record, context.target)
         seconds[name] = time.monotonic() - started
     assert apply.run(context).summary
     entries = len(context.journal.entries())

@@ -119,7 +119,7 @@ def test_a_part_that_cannot_be_undone_is_reported_and_stops_nothing(
     lab = make_lab([topic])
     context = lab.begin()
 
-    def unreachable(_: PhaseContext) -> None:
+    def unreachable(*_: object) -> None:
         raise BrokerUnreachable("the target is gone", next_step="look for it")
 
     monkeypatch.setattr(copy_settings, "restore_for_rollback", unreachable)
