@@ -26,6 +26,7 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -252,7 +253,9 @@ class Frozen:
         self.ran: list[str] = []
         self._journal = journal
         self._tail = tail
-        self.context = self.record = self
+        self.context = self
+        nothing: Any = None
+        self.record = MigrationRecord(nothing, journal, journal.store, nothing, nothing, now=self.now)
 
     @property
     def journal(self) -> Journal:
