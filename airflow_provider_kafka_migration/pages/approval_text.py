@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.cutover import ApprovalKind
 from airflow_provider_kafka_migration.freeze import words as freeze_words
-from airflow_provider_kafka_migration.record.context import words
+from airflow_provider_kafka_migration.record.times import words
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 _MAX_ROWS = 50
