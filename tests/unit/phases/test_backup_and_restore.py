@@ -74,7 +74,9 @@ def test_a_second_backup_goes_on_to_the_present_ends(split: Split) -> None:
 
 def test_what_is_not_in_the_archive_is_not_backed_up_whatever_the_job_says(split: Split) -> None:
     split.leaves["orders", 1] = 8
-    with pytest.raises(CopyFailed, match="1 partitions are not archived up to their end; the first one is archived up "):
+    with pytest.raises(
+        CopyFailed, match="1 partitions are not archived up to their end; the first one is archived up "
+    ):
         split.backup()
     assert end(split) is None
     split.world.source.log("orders").write(b"later")

@@ -49,7 +49,8 @@ def test_the_tail_stops_at_the_boundary_and_the_map_ends_there(worlds: Worlds) -
     result = world.run(DRAIN)
     assert stop(world) == ENDS
     found = offset_map(world)
-    assert found is not None and found["complete"]
+    assert found is not None
+    assert found["complete"]
     ends = {f"{item['topic']}-{item['partition']}": item["source_end_offset"] for item in found["partitions"]}
     assert ends == ENDS
     assert {item["lag"] for item in result.details["partitions"]} == {0}

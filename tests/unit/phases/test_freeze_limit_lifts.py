@@ -21,7 +21,7 @@ def overdue(worlds: Worlds, phase: str = "cutover.commit_groups") -> World:
 
 def test_an_overdue_freeze_is_lifted_and_its_producers_may_write(worlds: Worlds) -> None:
     world = overdue(worlds)
-    assert freeze_limit.check_limit(world.context())["ready"]
+    assert freeze_limit.check_limit(world.context().record)["ready"]
     with pytest.raises(FreezeFailed, match="freeze 1 was lifted after"):
         world.run(LIMIT)
     assert not world.denied
@@ -39,7 +39,7 @@ def test_it_waits_for_the_limit_and_a_little_longer(worlds: Worlds, seconds: flo
     began = world.clock.now().isoformat()
     assert entry.details["requested_at"][:16] == began[:16]
     world.clock.sleep(seconds)
-    assert freeze_limit.check_limit(world.context())["ready"] is ready
+    assert freeze_limit.check_limit(world.context().record)["ready"] is ready
     if not ready:
         assert world.run(LIMIT).summary == "no freeze is overdue"
         assert world.denied
@@ -52,7 +52,7 @@ def test_producers_that_cannot_be_freed_are_still_frozen_and_the_next_check_trie
         world.run(LIMIT)
     assert world.state is State.TAIL
     world.outside.heal()
-    assert freeze_limit.check_limit(world.context())["ready"]
+    assert freeze_limit.check_limit(world.context().record)["ready"]
     with pytest.raises(FreezeFailed):
         world.run(LIMIT)
     assert not world.denied
@@ -77,7 +77,7 @@ def test_a_watch_that_is_killed_anywhere_leaves_a_freeze_that_the_next_one_lifts
 
 def test_behind_ready_the_watch_frees_nobody(worlds: Worlds) -> None:
     world = overdue(worlds, "approve_switch")
-    assert freeze_limit.check_limit(world.context())["ready"]
+    assert freeze_limit.check_limit(world.context().record)["ready"]
     assert world.run(LIMIT).already_done
     assert world.denied
 
@@ -90,7 +90,7 @@ def test_between_ready_and_the_end_of_the_step_it_only_watches(worlds: Worlds) -
     world.outside.heal()
     world.restart()
     world.clock.sleep(120)
-    assert not freeze_limit.check_limit(world.context())["ready"]
+    assert not freeze_limit.check_limit(world.context().record)["ready"]
     assert world.run(LIMIT).details == {"watch": True, "nothing_to_lift": True}
     assert world.denied
 
@@ -104,9 +104,9 @@ def test_a_journal_that_is_away_hides_no_overdue_freeze(worlds: Worlds, monkeypa
 
     monkeypatch.setattr(context.journal, "refresh", away)
     with pytest.raises(StorageUnavailable):
-        freeze_limit.check_limit(context)
+        freeze_limit.check_limit(context.record)
     world.clock.sleep(120)
-    found = freeze_limit.check_limit(context)
+    found = freeze_limit.check_limit(context.record)
     assert found["ready"]
     assert "the journal cannot be read" in found["summary"]
 

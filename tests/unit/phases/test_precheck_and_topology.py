@@ -29,7 +29,6 @@ from airflow_provider_kafka_migration.kafka.admin.topics import CreatedTopic
 from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.record.finding_codes import finding
-from airflow_provider_kafka_migration.topics import recopy
 
 PRECHECK, COPY = "precheck", "topology_copy"
 
@@ -37,7 +36,6 @@ PRECHECK, COPY = "precheck", "topology_copy"
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "_PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(recopy, "REMOVAL_SECONDS", 0.0)
 
 
 def check_with(monkeypatch: pytest.MonkeyPatch, **checks: Any) -> None:
@@ -149,7 +147,7 @@ def test_a_target_that_does_not_compare_sequences_changes_the_plan(
     plan = json.loads(world.stored("plan.json") or b"")
     verdicts = {item["verdict"] for topic in plan["topics"] for item in topic["partitions"]}
     assert verdicts == {"transactional"}
-    growth.check_is_of(world.context(), world.context().load_plan())
+    growth.check_is_of(world.context().record, world.context().record.plan())
 
 
 # -- topology ---------------------------------------------------------------------------------------------------------
@@ -313,7 +311,7 @@ def test_rights_that_the_copy_needs_are_named_before_it_begins(worlds: Worlds) -
     world = worlds.at(COPY)
 
     def only_reading(found: dict[str, Any]) -> dict[str, Any]:
-        return {name: type(item)(name, item.topic_id, False, item.partitions, frozenset({"READ"}), item.error) 
+        return {name: type(item)(name, item.topic_id, False, item.partitions, frozenset({"READ"}), item.error)
                 for name, item in found.items()}  # fmt: skip
 
     world.outside.fail("target.admin.describe_topics", only_reading)

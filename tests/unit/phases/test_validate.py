@@ -64,7 +64,6 @@ def test_a_migration_without_differences_passes_and_gets_its_retention_back(worl
 # -- content ----------------------------------------------------------------------------------------------------------
 
 
-
 def test_a_record_that_differs_fails_and_keeps_everything_on_the_target(worlds: Worlds) -> None:
     world = worlds.at(VALIDATE)
     log = world.target.log("orders")
@@ -163,7 +162,8 @@ def test_a_sentinel_that_is_not_on_the_target_fails(worlds: Worlds) -> None:
     log.write(b"no sentinel")
     log.put(fence, log.end)
     found = failed_checks(world)
-    assert "sentinels" in found and "content" in found
+    assert "sentinels" in found
+    assert "content" in found
     assert retention(world) == "-1"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from phase_world.outside import Outside
-
 from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
@@ -29,6 +27,7 @@ from airflow_provider_kafka_migration.kafka.admin.topics import (
     TopicFacts,
 )
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from phase_world.outside import Outside
 
 if TYPE_CHECKING:
     from phase_world.cluster import ClusterState, Group

@@ -6,15 +6,14 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Literal
 
-from phase_world.admin import SimAdmin
-from phase_world.logs import Log
-from phase_world.outside import Outside
-from phase_world.wire import SimWire
-
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from phase_world.admin import SimAdmin
+from phase_world.logs import Log
+from phase_world.outside import Outside
+from phase_world.wire import SimWire
 
 
 @dataclass

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from phase_world.cluster import ClusterState
-from phase_world.logs import Log
-from phase_world.outside import Outside
-
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, StopAt
 from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentRange, PartitionContent
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch
 from airflow_provider_kafka_migration.storage.base import ObjectStore
+from phase_world.cluster import ClusterState
+from phase_world.logs import Log
+from phase_world.outside import Outside
 
 MIGRATION = "m1"
 

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from typing import Any, cast
 
-from phase_world.cluster import SimCluster
-from phase_world.jobs import MIGRATION
-from phase_world.world import World
-
 from airflow_provider_kafka_migration.compare.runner import ContentResults
 from airflow_provider_kafka_migration.copy.archive import SegmentIndex, SegmentWriter
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyPartition, StopAt
-from airflow_provider_kafka_migration.documents.proof import ContentDifference, ContentJob, ContentRange, PartitionContent
+from airflow_provider_kafka_migration.documents.proof import (
+    ContentDifference,
+    ContentJob,
+    ContentRange,
+    PartitionContent,
+)
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, read_batches
@@ -21,6 +22,9 @@ from airflow_provider_kafka_migration.phases import backup, restore
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.split import AbsentCluster
+from phase_world.cluster import SimCluster
+from phase_world.jobs import MIGRATION
+from phase_world.world import World
 
 
 class Split:

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from phase_world.outside import Outside
-
 from airflow_provider_kafka_migration.storage.local import LocalStore
+from phase_world.outside import Outside
 
 #: Views and figures for people, written at any time; no decision depends on them.
 _NOT_COUNTED = ("journal.jsonl", "/leases/", "/claim")

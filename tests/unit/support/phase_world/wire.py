@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.protocol.consumer import ListOffsetsRequest
-from phase_world.outside import Outside
 
 from airflow_provider_kafka_migration.errors import BrokerBusy, Where
 from airflow_provider_kafka_migration.kafka import error_codes, fetch, produce
 from airflow_provider_kafka_migration.kafka.batches.api import Record, encode_batch
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import TopicMetadata, TopicPartition
+from phase_world.outside import Outside
 
 if TYPE_CHECKING:
     from phase_world.cluster import ClusterState

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 from phase_support import Clock, approval
-from phase_world.cluster import ClusterState, SimCluster
-from phase_world.jobs import MIGRATION, SimCopiers, SimVerifier
-from phase_world.outside import Killed, Outside
-from phase_world.stores import Heartbeat, SimStore
 
 from airflow_provider_kafka_migration.approvals import answers, request
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -28,6 +24,10 @@ from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State, following
+from phase_world.cluster import ClusterState, SimCluster
+from phase_world.jobs import MIGRATION, SimCopiers, SimVerifier
+from phase_world.outside import Killed, Outside
+from phase_world.stores import Heartbeat, SimStore
 
 #: The order in which a migration without surprises runs; ``tail`` and ``approve`` have their own methods.
 ORDER = (
@@ -133,7 +133,7 @@ class World:
             now=self.clock.now,
         )
         for _ in range(2):
-            HealthWatch().check(context)  # the tail has been heard from a moment ago
+            HealthWatch().check(context.record)  # the tail has been heard from a moment ago
         return context
 
     def restart(self) -> None:
@@ -199,7 +199,7 @@ class World:
     def approve(self, kind: Any) -> PhaseResult:
         """Have a person approve with the current code."""
         context = self.context()
-        code = request.code_of(request.make_binding(context, kind))
+        code = request.code_of(request.make_binding(context.record, context.source, kind))
         result = answers.answer(context, approval(context, kind, code))
         if kind == "client_switch":
             self.enter(State.VALIDATING)
