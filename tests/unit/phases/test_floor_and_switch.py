@@ -1,4 +1,4 @@
-"""The last step of the cutover and the client switch: clients are only told to switch to a target that has everything."""
+"""The last step of the cutover and the client switch: clients only switch to a target that has everything."""
 
 from __future__ import annotations
 

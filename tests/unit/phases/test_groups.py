@@ -1,4 +1,4 @@
-"""Consumer groups: what is read, what is committed, what is never moved backwards, and failures that name their group."""
+"""Consumer groups: what is read and committed, what is never moved backwards; failures that name their group."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_warnings_pass_and_those_that_the_spec_accepts_are_journaled_with_their_
     worlds: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = worlds.at(PRECHECK)
-    world.set(waive={"W012": "we know"})
+    world.change_spec(waive={"W012": "we know"})
     check_with(monkeypatch, some=[finding("W012", "a warning"), finding("W015", "another")])
     result = world.run(PRECHECK)
     assert result.details["waived"] == ["W012"]
@@ -106,7 +106,7 @@ def test_warnings_pass_and_those_that_the_spec_accepts_are_journaled_with_their_
 @pytest.mark.parametrize("code", ["B003", "W999"])
 def test_only_known_warnings_can_be_accepted(worlds: Worlds, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     world = worlds.at(PRECHECK)
-    world.set(waive=[code])
+    world.change_spec(waive=[code])
     check_with(monkeypatch, broken=BrokerUnreachable("away") if code == "B003" else [])
     with pytest.raises(PrecheckBlocked, match=f"waive has {code}: only codes of warnings can be waived"):
         world.run(PRECHECK)
@@ -123,7 +123,7 @@ def test_one_cluster_under_two_names_is_a_blocker(worlds: Worlds) -> None:
 def test_a_spec_that_has_changed_is_planned_again_before_it_is_checked(worlds: Worlds) -> None:
     world = worlds.at(PRECHECK)
     first = world.stored("plan.json")
-    world.set(topics={"exclude": ["state"]})
+    world.change_spec(topics={"exclude": ["state"]})
     world.run(PRECHECK)
     second = world.stored("plan.json")
     assert first != second
@@ -253,7 +253,7 @@ def test_a_name_that_was_taken_in_between_is_ours_only_if_it_is_empty(worlds: Wo
 def test_partitions_that_the_source_has_gained_are_added_by_policy(worlds: Worlds) -> None:
     for follow in (True, False):
         world = worlds.at(COPY)
-        world.set(topology={"follow_new": follow, "on_source_drift": "ignore"})
+        world.change_spec(topology={"follow_new": follow, "on_source_drift": "ignore"})
         world.run(PRECHECK)
         world.source.topics["orders"].logs.append(type(world.source.log("orders"))())
         if follow:

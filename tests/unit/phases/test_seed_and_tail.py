@@ -61,7 +61,7 @@ def test_the_stop_offsets_stay_and_the_limits_are_the_present_ones(worlds: World
     first = until(world)
     world.source.log("orders").write(b"later")
     world.copiers.leaves.clear()
-    world.set(seed={"max_bytes_per_second": 1234567}, offsets={"on_source_gap": "record"})
+    world.change_spec(seed={"max_bytes_per_second": 1234567}, offsets={"on_source_gap": "record"})
     world.run("seed")
     assert until(world) == first
     assert job(world, "seed").max_bytes_per_second == 1234567
@@ -157,8 +157,7 @@ def test_a_tail_that_died_before_its_journal_entry_only_journals(worlds: Worlds)
     def die() -> None:
         raise Killed
 
-    report = world.copiers._report
-    world.copiers._report = lambda job: (report(job), die())  # type: ignore[method-assign]
+    world.copiers.reported = die
     with pytest.raises(Killed):
         world.run("tail", to_its_stop=True)
     world.restart()

@@ -228,7 +228,7 @@ def test_retention_that_is_refused_does_not_pass(worlds: Worlds) -> None:
 def test_a_config_that_changed_on_the_source_fails_by_policy(worlds: Worlds) -> None:
     for policy, outcome in (("follow", "FAILED"), ("ignore", "WARNING")):
         world = worlds.at(VALIDATE)
-        world.set(topology={"follow_new": False, "on_source_drift": policy})
+        world.change_spec(topology={"follow_new": False, "on_source_drift": policy})
         world.source.topics["orders"].configs["retention.ms"] = "1000"
         if policy == "follow":
             assert failed_checks(world) == ["source_drift"]
@@ -239,7 +239,7 @@ def test_a_config_that_changed_on_the_source_fails_by_policy(worlds: Worlds) -> 
 
 def test_a_source_whose_drift_cannot_be_read_has_not_stood_still(worlds: Worlds) -> None:
     world = worlds.at(VALIDATE)
-    world.set(topology={"follow_new": False, "on_source_drift": "follow"})
+    world.change_spec(topology={"follow_new": False, "on_source_drift": "follow"})
     world.outside.fail("source.admin.describe_acls", Terminal("not permitted", next_step="grant Describe"))
     assert failed_checks(world) == ["source_drift"]
 

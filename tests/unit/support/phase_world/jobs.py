@@ -33,6 +33,8 @@ class SimCopiers:
         self.submitted: list[CopyJob] = []
         #: called at the end of each run, before the job is reported as finished
         self.then: Callable[[], None] = lambda: None
+        #: called once a run has reported its end
+        self.reported: Callable[[], None] = lambda: None
 
     def submit(self, _spec: Any, _location: str, key: str, _read_progress: Any) -> None:
         """Run a job to its end. See ``CopyRunner``."""
@@ -43,6 +45,7 @@ class SimCopiers:
         self._outside.call(f"copiers.{job.name}", lambda: self.copy(job), changes="records")
         self.then()
         self._report(job)
+        self.reported()
         if self.fails:
             raise RuntimeError("the driver ended with exit code 1")
 

@@ -108,7 +108,7 @@ class Split:
         index = self._index(item)
         for entry in index.chain(item.source_start_offset):
             for batch in read_batches(index.read(entry).batches)[0]:
-                if target.end <= batch.base_offset < end:
+                if isinstance(batch, RawBatch) and target.end <= batch.base_offset < end:
                     target.put(bytes(batch.data), batch.base_offset)
 
     def _compare(self, job: ContentJob) -> None:

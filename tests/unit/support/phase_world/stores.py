@@ -26,12 +26,12 @@ class SimStore(LocalStore):
         #: keys that are answered by a function, with what is stored
         self.answers: dict[str, Callable[[bytes | None], bytes | None]] = {}
 
-    def put_new(self, key: str, data: bytes, *, sha256: str | None = None) -> None:  # type: ignore[override]
+    def put_new(self, key: str, data: bytes | bytearray, *, sha256: str | None = None) -> None:
         """See ``LocalStore.put_new``."""
         name = f"{self._name}.put_new.{key.rpartition('/')[2]}"
         self._outside.call(name, lambda: super(SimStore, self).put_new(key, data), changes=key)
 
-    def put(self, key: str, data: bytes) -> None:  # type: ignore[override]
+    def put(self, key: str, data: bytes | bytearray) -> None:
         """See ``LocalStore.put``."""
         changes = "" if any(part in key for part in _NOT_COUNTED) else key
         name = f"{self._name}.put.{key.rpartition('/')[2]}"

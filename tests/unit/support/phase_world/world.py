@@ -84,9 +84,9 @@ class World:
         self.copiers = SimCopiers(self.source, self.target, self.journal_store, self.outside)
         self.verifier = SimVerifier(self.source, self.target, self.outside)
         self._context: PhaseContext | None = None
-        self.set(**self.sections)
+        self.change_spec(**self.sections)
 
-    def set(self, **sections: Any) -> None:
+    def change_spec(self, **sections: Any) -> None:
         """Change sections of the spec."""
         data = copy.deepcopy(_SPEC)
         self.sections = {**self.sections, **sections}
