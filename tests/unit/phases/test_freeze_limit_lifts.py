@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from phase_world.jobs import MIGRATION
 from phase_world.outside import Killed
 from phase_world.world import World, Worlds
 
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed, StillFrozen, StorageUnavailable
+from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
+from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.state import State
 
@@ -93,6 +96,32 @@ def test_between_ready_and_the_end_of_the_step_it_only_watches(worlds: Worlds) -
     assert not freeze_limit.check_limit(world.context().record)["ready"]
     assert world.run(LIMIT).details == {"watch": True, "nothing_to_lift": True}
     assert world.denied
+
+
+def test_ready_that_is_journaled_in_this_very_moment_wins(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = overdue(worlds)
+    journal = world.context().journal
+    refresh, calls = journal.refresh, []
+
+    def refresh_too_early() -> None:
+        refresh()
+        calls.append("refresh")
+        if len(calls) == 2:  # the watch is about to leave the cutover
+            owner = Owner("cli", "tester", "tester")
+            other = Journal.create_or_open(
+                world.journal_store,
+                MIGRATION,
+                Fingerprint("source-id", "target-id"),
+                owner=owner,
+                clock=world.clock.now,
+            )
+            other.step("ready_for_client_switch", key="1")
+
+    monkeypatch.setattr(journal, "refresh", refresh_too_early)
+    assert world.run(LIMIT).details == {"watch": True, "nothing_to_lift": True}
+    assert len(calls) >= 2
+    assert world.denied
+    assert world.state is State.CUTOVER
 
 
 def test_a_journal_that_is_away_hides_no_overdue_freeze(worlds: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from phase_world.admin import NOT_PERMITTED, REFUSED, TOPIC_EXISTS, UNKNOWN_TOPIC
+from phase_world.outside import Killed
 from phase_world.world import PRODUCER_ACL, World, Worlds
 
 from airflow_provider_kafka_migration.documents.plan import Finding
@@ -248,6 +249,22 @@ def test_a_name_that_was_taken_in_between_is_ours_only_if_it_is_empty(worlds: Wo
     else:
         world.run(COPY)
         assert "orders" in world.steps("topic_created")[0].details["topics"]
+
+
+def test_a_topic_that_a_killed_run_created_is_foreign_once_others_have_written_to_it(worlds: Worlds) -> None:
+    world = worlds.at(COPY)
+    world.outside.fail("target.admin.create_topics", lose_the_process, times=1)
+    with pytest.raises(Killed):
+        world.run(COPY)
+    world.restart()
+    assert not world.steps("topic_created")
+    world.target.log("orders").write(b"foreign")
+    with pytest.raises(ForeignData, match="1 target topics hold data that is not from this migration: orders"):
+        world.run(COPY)
+
+
+def lose_the_process(_answer: Any) -> Any:
+    raise Killed("behind the creation")
 
 
 def test_partitions_that_the_source_has_gained_are_added_by_policy(worlds: Worlds) -> None:

@@ -203,3 +203,20 @@ def test_the_sentinel_of_a_lifted_attempt_directly_before_the_end_still_counts(w
         world.run(phase)
     assert sentinels(world) == {key: [end] for key, end in ENDS.items()}
     assert boundary(world)["attempt"] == 2
+
+
+def test_with_end_offsets_what_is_not_replicated_is_no_end(worlds: Worlds) -> None:
+    world = worlds.at(SENTINELS, cutover={"freeze": "acl", "sentinel": "end_offsets"})
+    world.source.log("state").lagging = 1
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(SENTINELS)
+    assert world.stored("results/boundary.json") is None
+
+
+def test_with_continue_a_transaction_that_hides_the_sentinel_is_waited_for(worlds: Worlds) -> None:
+    world = worlds.at(SENTINELS, cutover={"freeze": "acl", "on_bypass": "continue"})
+    world.source.log("orders").open_from = 5
+    with pytest.raises(FreezeFailed, match="max_producer_freeze"):
+        world.run(SENTINELS)
+    assert sentinels(world)["orders", 0] == [5]
+    assert world.stored("results/boundary.json") is None
