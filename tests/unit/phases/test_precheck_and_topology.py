@@ -111,6 +111,8 @@ def test_only_known_warnings_can_be_accepted(worlds: Worlds, monkeypatch: pytest
     check_with(monkeypatch, broken=BrokerUnreachable("away") if code == "B003" else [])
     with pytest.raises(PrecheckBlocked, match=f"waive has {code}: only codes of warnings can be waived"):
         world.run(PRECHECK)
+    assert not any(item["waived"] for item in findings(world))
+    assert not world.steps("findings_waived")
 
 
 def test_one_cluster_under_two_names_is_a_blocker(worlds: Worlds) -> None:
