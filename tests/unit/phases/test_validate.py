@@ -95,9 +95,8 @@ def test_a_partition_without_a_result_was_not_compared(worlds: Worlds) -> None:
 def test_a_partition_that_cannot_be_compared(worlds: Worlds, kind: str, error: type[MigrationError]) -> None:
     world = worlds.at(VALIDATE)
     world.verifier.errors["state", 0] = {"kind": kind, "what": "the disk is gone"}
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match="the disk is gone"):
         world.run(VALIDATE)
-    assert "the disk is gone" in f"{caught.value} {caught.value.details}"
     assert retention(world) == "-1"
     assert bool(world.steps("validated")) is (kind == "terminal")
 
