@@ -13,6 +13,9 @@ STAMP := $(VENV)/.kafka-migration-env
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
 export NO_MKDOCS_2_WARNING := 1
+# Tests, demo and benchmarks start hundreds of Python processes; where the shell forbids bytecode files, each of them
+# compiles all of Airflow again, which is half of the processor time of its start.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 # Tests wait for brokers more than they compute: two workers, each with its own brokers. WORKERS=0: all in one process.
