@@ -87,6 +87,7 @@ soak: env java ## Long random fault runs (hours); SEED=N repeats one, FAULTS=N c
 	$(BIN)/python -m harness.soak --faults $(FAULTS_ON_THREE) --brokers 3 $(if $(SEED),--seed $(SEED)) \
 	  --summary build/soak/summary-3-brokers.json
 	$(PYTEST) -m soak $(PYTEST_ARGS)
+	$(PYTEST) $(PARALLEL) -m hypothesis --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 .PHONY: lint
 lint: env ## ruff, mypy, import-linter, strict build of the docs

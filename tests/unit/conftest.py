@@ -12,17 +12,12 @@ from typing import Any
 
 import boto3
 import pytest
-from hypothesis import settings
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.storage.s3 import S3Config, S3Store
-
-# Property tests run without deadlines: the machine may be busy.
-settings.register_profile("no-deadline", deadline=None)
-settings.load_profile("no-deadline")
 
 
 @dataclass(frozen=True)
