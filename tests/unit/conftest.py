@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,13 @@ class S3Server:
 
     config: S3Config
 
+    @cached_property
+    def _client(self) -> Any:
+        return boto3.client("s3", **self.config.to_dict())
+
     def client(self) -> Any:
         """A plain boto3 client, to look at things from outside."""
-        return boto3.client("s3", **self.config.to_dict())
+        return self._client
 
     def bucket(self, *, object_lock: bool = False) -> str:
         """A new empty bucket."""
