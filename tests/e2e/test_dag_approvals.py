@@ -20,7 +20,9 @@ FIRST, SECOND = "aaaa1111", "bbbb2222"
 @pytest.fixture(scope="module")
 def folder(lab: Lab) -> Path:
     """Where the DAG finds the present code and writes the answers."""
-    return lab.folder / "approvals"
+    found = lab.folder / "approvals"
+    (found / "code").write_text(FIRST)
+    return found
 
 
 @pytest.fixture(scope="module")
