@@ -238,8 +238,6 @@ def lab_airflow(
     }
     settings = {
         "AIRFLOW__KAFKA_MIGRATION__PROGRESS_INTERVAL": "1",
-        # As recommended: tasks then start without importing for seconds.
-        "AIRFLOW__KAFKA_MIGRATION__PRELOAD": "True",
         "AIRFLOW__KAFKA_MIGRATION__SECRETS_DIRECTORY": str(folder / "secrets"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "E2E_NOTIFIER_TOKEN": NOTIFIER_TOKEN,
