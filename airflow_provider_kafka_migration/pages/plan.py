@@ -305,7 +305,11 @@ def _member(path: str, name: str, old: Any, new: Any, moving: bool) -> Iterator[
 
 
 def _by_key(items: list[Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    return {" ".join(_diff_text(item[key]) for key in keys): item for item in items}
+    # A lane's partitions are pairs of topic and partition, not objects.
+    return {
+        " ".join(map(str, item) if isinstance(item, list) else (_diff_text(item[key]) for key in keys)): item
+        for item in items
+    }
 
 
 def _diff_text(value: Any) -> str:
