@@ -68,11 +68,11 @@ def _finalize(escape: Callable[[object], Markup]) -> Callable[[object], Markup]:
 
 # -- the escape rules -------------------------------------------------------------------------------------------------
 
-#: What Markdown could take for markup. Characters that only matter in some places (an underscore at the edge of a word,
+#: What Markdown could take for markup. Characters that only matter in some places (an underscore at the end of a word,
 #: a bracket before a target, a number sign at the start) are matched only there, so that ordinary names stay readable.
 _MARKUP = re.compile(
     r"[\\`*<|~]"
-    r"|_(?![^\W_])|(?<![^\W_])_"
+    r"|_(?=_*(?:\W|$))"
     r"|&(?=#?\w+;)"
     r"|\](?=[(\[:])|(?<=\])\("
     r"|^[\[>]"
