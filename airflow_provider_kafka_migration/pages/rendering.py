@@ -80,7 +80,7 @@ _MARKUP = re.compile(
 )
 #: Where GitHub's Markdown, which Airflow's UI speaks, makes links of addresses. A backslash does not prevent that, but
 #: an address that is interrupted by a code span is none.
-_ADDRESS = re.compile(r"(?<=http)://|(?<=https)://|(?<=www)\.|(?<=[\w.+-])@(?=[\w.-])", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:(?<=http)://|(?<=https)://|(?<=www)\.|(?<=\S)@)@*", re.IGNORECASE)
 
 
 def escape_markdown(value: object) -> Markup:

@@ -51,6 +51,8 @@ HOSTILE = [
     "www.evil.example",
     "someone@evil.example",
     "someone@.evil.example",
+    "someone@_.evil.example",
+    "http://@@evil.example",
     "`code`",
     "``a`b",
     "```",
