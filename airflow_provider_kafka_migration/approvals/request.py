@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
-from airflow_provider_kafka_migration.pages import approval_text
+from airflow_provider_kafka_migration.pages import approval
 from airflow_provider_kafka_migration.record import freeze_attempt, handover, proof
 from airflow_provider_kafka_migration.record.context import PhaseContext, iso, words
 from airflow_provider_kafka_migration.record.facts import migrated_partitions, result_data
@@ -43,7 +43,7 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     others = left_out.read_left_out(context, context.load_plan())
     facts = {**facts, "overtaken_tombstones": overtaken_tombstones(context)}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
-    subject, body = approval_text.render(context.spec, kind, code, facts)
+    subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(
         migration_id=context.migration_id,
         kind=kind,
@@ -259,9 +259,3 @@ def estimate_freeze_seconds(
     """
     copy = lag / 20_000
     return round(STOP_SECONDS + window_seconds + 2.0 + partitions / 150 + copy + group_count / 20 + handover_seconds, 1)
-
-
-# -- answers ---------------------------------------------------------------------------------------------------------
-
-
-# -- later: was it approved? -----------------------------------------------------------------------------------------
