@@ -23,6 +23,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError, Terminal, Transient, WaitsForOperator
+from airflow_provider_kafka_migration.phase_table import TASKS
 
 # -- exit codes -------------------------------------------------------------------------------------------------------
 #
@@ -72,9 +73,7 @@ def exit_code(error: MigrationError) -> ExitCode:
 # Errors of the core give advice in Airflow's terms ("clear the task"); a terminal has commands, not tasks.
 
 
-_PHASES = (
-    r"(?:plan|precheck|topology_copy|seed|tail|drain_ready|approve_\w+|cutover(?:\.\w+)?|validate|evidence|sync_groups)"
-)
+_PHASES = rf"(?:approve_\w+|cutover(?:\.\w+)?|{'|'.join(row.id for row in TASKS)})"
 #: What a next step asks to clear: tasks by name, by a pronoun, or by what they did.
 _TASKS = (
     r"(?:the (?:red |approval )?tasks?\b(?: that [\w ]+?(?: it)?(?: \([^)]*\))?(?=[,;:.)]|$))?|"

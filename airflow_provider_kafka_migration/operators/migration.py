@@ -69,6 +69,21 @@ class MigrationOperator(MigrationTask, BaseOperator):
         """Announce that the phase is done; does nothing by default."""
 
 
+class KafkaMigrationPhaseOperator(MigrationOperator):
+    """Runs any phase of the table, for phases without an operator class of their own.
+
+    :param phase: id of the phase.
+
+    .. seealso:: docs/operators.md
+    """
+
+    fixed_arguments = MigrationOperator.fixed_arguments | {"phase"}
+
+    def __init__(self, *, phase: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.phase = phase
+
+
 # -- plan -------------------------------------------------------------------------------------------------------------
 #
 # Task ``plan``.

@@ -15,6 +15,7 @@ from airflow_provider_kafka_migration.documents.plan import ClusterFacts, Plan, 
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
+from airflow_provider_kafka_migration.phase_table import TASKS, Place
 from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.spec import MigrationSpec, format_duration
 
@@ -322,6 +323,38 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def runbook(spec: MigrationSpec, plan: Plan) -> str:
     """Return what will happen in this migration, in order, with the commands for on-call."""
+    steps = _in_order(_step_texts(spec, plan))
+    lines = [
+        f"# Runbook of {plan.migration_id}",
+        "",
+        f"From `{plan.source.cluster_id}` (Kafka {plan.source.kafka_version}, {plan.source.mode}) to "
+        f"`{plan.target.cluster_id}` (Kafka {plan.target.kafka_version}, {plan.target.mode}).",
+        "",
+        "## What happens, in order",
+        "",
+    ]
+    lines += [f"{number}. **{tasks}**: {text}" for number, (tasks, text) in enumerate(steps, 1)]
+    lines += ["", "## Commands", "", *_commands(spec), "", "## If something fails", "", *_failures(spec)]
+    return "\n".join(lines) + "\n"
+
+
+def _in_order(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the tasks of each step and its text, in the order of the table of phases.
+
+    :param texts: by task, or by tasks that make one step, separated by commas. A task of the line without a text has
+        the summary of its row.
+    """
+    steps = {task: tasks for tasks in texts for task in tasks.split(", ")}
+    shown: set[str] = set()
+    for row in TASKS:
+        tasks = steps.get(row.id, row.id if row.place is Place.LINE else "")
+        if tasks and tasks not in shown:
+            shown.add(tasks)
+            yield tasks, texts.get(tasks, row.summary)
+
+
+def _step_texts(spec: MigrationSpec, plan: Plan) -> dict[str, str]:
+    """Return the texts with facts of this migration, by task or tasks."""
     cut = spec.cutover
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     estimate = plan.estimate
@@ -333,50 +366,24 @@ def runbook(spec: MigrationSpec, plan: Plan) -> str:
         if cut.sentinel == "record"
         else "The end offsets of the source are recorded; nothing is written to the topics."
     )
-    steps = [
-        (
-            "plan, precheck",
-            "Read-only on the source. On the target a scratch topic is created and removed. "
-            f"Plan `{plan.digest()[:16]}`.",
-        ),
-        (
-            "topology_copy",
-            f"{creating} topics are created on the target, {len(plan.topics) - creating} exist already; "
-            f"{filled} log starts are filled. ACLs: {_acl_text(plan)}. Retention and compaction of the target's topics "
-            "are off until validate has passed.",
-        ),
-        (
-            "seed",
-            f"{plan.total_bytes / 1e6:,.1f} MB in {partitions} partitions, about {copy_time}. Clients notice nothing.",
-        ),
-        ("tail, drain_ready", _drain_text(spec)),
-        ("approve_cutover", "A person reads the facts, types the code and approves."),
-        ("cutover.freeze", _freeze_text(spec)),
-        (
-            "cutover.sentinels, cutover.final_drain",
-            f"{sentinel} The target catches up; limit {format_duration(cut.drain_timeout)}, the freeze is lifted "
-            f"after {format_duration(cut.max_producer_freeze)}.",
-        ),
-        (
-            "cutover.snapshot_groups, cutover.commit_groups",
-            f"{len(plan.groups)} groups get their offsets on the target.",
-        ),
-        ("cutover.floor_guard", "The log says READY_FOR_CLIENT_SWITCH: point clients to the target now."),
-        ("approve_client_switch", "A person confirms that clients have switched."),
-        ("validate, evidence", "All records are compared; retention is restored; the evidence is signed and stored."),
-    ]
-    lines = [
-        f"# Runbook of {plan.migration_id}",
-        "",
-        f"From `{plan.source.cluster_id}` (Kafka {plan.source.kafka_version}, {plan.source.mode}) to "
-        f"`{plan.target.cluster_id}` (Kafka {plan.target.kafka_version}, {plan.target.mode}).",
-        "",
-        "## What happens, in order",
-        "",
-    ]
-    lines += [f"{number}. **{name}**: {text}" for number, (name, text) in enumerate(steps, 1)]
-    lines += ["", "## Commands", "", *_commands(spec), "", "## If something fails", "", *_failures(spec)]
-    return "\n".join(lines) + "\n"
+    return {
+        "plan, precheck": "Read-only on the source. On the target a scratch topic is created and removed. "
+        f"Plan `{plan.digest()[:16]}`.",
+        "topology_copy": f"{creating} topics are created on the target, {len(plan.topics) - creating} exist already; "
+        f"{filled} log starts are filled. ACLs: {_acl_text(plan)}. Retention and compaction of the target's topics "
+        "are off until validate has passed.",
+        "seed": f"{plan.total_bytes / 1e6:,.1f} MB in {partitions} partitions, about {copy_time}. Clients notice "
+        "nothing.",
+        "tail, drain_ready": _drain_text(spec),
+        "approve_cutover": "A person reads the facts, types the code and approves.",
+        "cutover.freeze": _freeze_text(spec),
+        "cutover.sentinels, cutover.final_drain": f"{sentinel} The target catches up; limit "
+        f"{format_duration(cut.drain_timeout)}, the freeze is lifted after {format_duration(cut.max_producer_freeze)}.",
+        "cutover.snapshot_groups, cutover.commit_groups": f"{len(plan.groups)} groups get their offsets on the target.",
+        "cutover.floor_guard": "The log says READY_FOR_CLIENT_SWITCH: point clients to the target now.",
+        "approve_client_switch": "A person confirms that clients have switched.",
+        "validate, evidence": "All records are compared; retention is restored; the evidence is signed and stored.",
+    }
 
 
 def _acl_text(plan: Plan) -> str:

@@ -69,8 +69,8 @@ class MigrationTask:
     :param takeover: take the migration over from another owner; True in the run's Params has the same effect.
     """
 
-    #: Name of the phase in :meth:`Migration.run`.
-    phase: ClassVar[str] = ""
+    #: Id of the phase in the table of phases.
+    phase: str = ""
 
     #: Like ``recorded`` of :func:`run_spec`. A new migration runs the strict tasks ``plan`` and ``precheck`` first.
     takes_recorded: ClassVar[bool] = False
