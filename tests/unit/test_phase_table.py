@@ -51,15 +51,15 @@ def test_the_cutover_is_what_runs_between_the_two_approvals() -> None:
 
 
 def test_a_new_row_becomes_a_task_between_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Phase("announce", "Announces the copy.", "plan:run", state=State.TOPOLOGY_COPY)
-    place = ROWS.index(PHASES["seed"])
-    monkeypatch.setattr(phase_table, "ROWS", (*ROWS[:place], row, *ROWS[place:]))
-    place = TASKS.index(PHASES["seed"])
-    monkeypatch.setattr(phase_table, "TASKS", (*TASKS[:place], row, *TASKS[place:]))
+    row = Phase("example", "Shows the copy.", "plan:run", state=State.TOPOLOGY_COPY)
+    below = PHASES["seed"]
+    above = set(upstream(below))
+    for name, rows in {"ROWS": ROWS, "TASKS": TASKS}.items():
+        place = rows.index(below)
+        monkeypatch.setattr(phase_table, name, (*rows[:place], row, *rows[place:]))
     monkeypatch.setitem(dag.TASK_DOCS, row.id, row.doc)
-    built = dag.build_migration_dag()
-    task = built.get_task("announce")
+    task = dag.build_migration_dag().get_task(row.id)
     assert isinstance(task, KafkaMigrationPhaseOperator)
-    assert task.phase == "announce"
-    assert task.upstream_task_ids == {"topology_copy"}
-    assert task.downstream_task_ids == {"seed"}
+    assert task.phase == row.id
+    assert task.upstream_task_ids == above
+    assert task.downstream_task_ids == {below.id}
