@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowException
 
 import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.errors import CopyFailed, CopyStalled, Terminal, Where
-from airflow_provider_kafka_migration.links.storage import JournalLink
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitOperator
 from airflow_provider_kafka_migration.provider.connections import (
     airflow_resolver,
@@ -79,7 +77,6 @@ class SparkMigrationOperator(MigrationTask, OpenSparkSubmitOperator):
     main: ClassVar[str] = ""
 
     template_fields: Sequence[str] = ("spec", *OpenSparkSubmitOperator.template_fields)
-    operator_extra_links: Collection[BaseOperatorLink] = (JournalLink(),)
 
     def __init__(
         self,
