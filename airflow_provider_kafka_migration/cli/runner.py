@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import airflow_provider_kafka_migration
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.cli.frame import Stop
 from airflow_provider_kafka_migration.compare.runner import LocalContentRunner
@@ -36,7 +35,6 @@ from airflow_provider_kafka_migration.errors import (
     Interrupted,
     JobMissing,
     SparkJobFailed,
-    Terminal,
     Transient,
     Where,
 )
@@ -49,6 +47,7 @@ from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, D
 from airflow_provider_kafka_migration.phases import freeze_limit
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
 from airflow_provider_kafka_migration.references import Resolver
+from airflow_provider_kafka_migration.spark import launch
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.s3_credentials import keys_kept_in, with_keys_file
@@ -488,24 +487,23 @@ class SparkRunner:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _command(self, spec: MigrationSpec, name: str, job_location: str, job_key: str, file: Path) -> list[str]:
-        conf = {**spec.spark.conf, "spark.speculation": "false"}
+        conf = {**spec.spark.conf, **launch.FORCED_CONF}
         return [
             str(Path(sys.executable).with_name("spark-submit")),
-            *("--master", self._master, "--name", f"kafka-migration-{spec.migration_id}-{name}"),
+            *("--master", self._master, "--name", launch.application_name(spec.migration_id, name)),
             *(part for key in sorted(conf) for part in ("--conf", f"{key}={conf[key]}")),
-            str(_spark_main(f"{_MAINS.get(name, name)}.py")),
-            *("--job-location", job_location, "--job-key", job_key, "--references", str(file)),
+            str(launch.main_file(f"{_MAINS.get(name, name)}.py")),
+            *launch.job_arguments(job_location, job_key, file),
         ]
 
     def _run(self, spec: MigrationSpec, name: str, command: list[str], log: Path) -> None:
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env={**os.environ, **launch.python_environment()},
                 start_new_session=True,
             )
         try:
@@ -548,14 +546,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_KILL_SECONDS)
             return
-
-
-def _spark_main(name: str) -> Path:
-    """Return the path of a Spark main: inside the package (installed), or next to it (in the repository)."""
-    package = Path(airflow_provider_kafka_migration.__file__).parent
-    for folder in (package / "spark_jobs", package.parent / "spark_jobs"):
-        if (folder / name).is_file():
-            return folder / name
-    raise Terminal(
-        f"the Spark main {name} was not found", where=Where(path=str(package)), next_step="reinstall the package"
-    )
