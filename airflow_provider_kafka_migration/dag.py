@@ -17,29 +17,12 @@ from airflow_provider_kafka_migration import phase_table
 from airflow_provider_kafka_migration.errors import SpecInvalid, Where
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.notifications.migration import MigrationNotifier
-from airflow_provider_kafka_migration.operators.approval import ClientSwitchApprovalOperator, CutoverApprovalOperator
-from airflow_provider_kafka_migration.operators.freeze_limit import KafkaMigrationFreezeLimitOperator
-from airflow_provider_kafka_migration.operators.migration import (
-    KafkaMigrationCommitGroupsOperator,
-    KafkaMigrationEvidenceOperator,
-    KafkaMigrationFinalDrainOperator,
-    KafkaMigrationFloorGuardOperator,
-    KafkaMigrationFreezeOperator,
-    KafkaMigrationPhaseOperator,
-    KafkaMigrationPlanOperator,
-    KafkaMigrationPrecheckOperator,
-    KafkaMigrationRollbackOperator,
-    KafkaMigrationSeedOperator,
-    KafkaMigrationSentinelsOperator,
-    KafkaMigrationSnapshotGroupsOperator,
-    KafkaMigrationSyncGroupsOperator,
-    KafkaMigrationTailOperator,
-    KafkaMigrationTopologyOperator,
-    KafkaMigrationValidateOperator,
-)
+from airflow_provider_kafka_migration.operators import approval, freeze_limit, migration
+from airflow_provider_kafka_migration.operators.migration import KafkaMigrationPhaseOperator
 from airflow_provider_kafka_migration.phase_table import PHASES, Phase, Place
 from airflow_provider_kafka_migration.provider.params import journal_params, migration_params, run_params
-from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
+from airflow_provider_kafka_migration.provider.task import MigrationTask
+from airflow_provider_kafka_migration.sensors import drain
 from airflow_provider_kafka_migration.spec import MigrationSpec, load_spec, parse_spec
 
 # -- task docs --------------------------------------------------------------------------------------------------------
@@ -188,30 +171,12 @@ _KEEPS_TRYING = {"retries": FREEZE_LIMIT_RETRIES, "retry_delay": timedelta(secon
 
 _GROUP_TOOLTIPS = {"cutover": "Freeze, sentinels, final drain, consumer groups, floor guard"}
 
-#: By task id.
+#: Operator classes by the phase that they name.
 _OPERATORS: Mapping[str, Any] = {
-    operator.phase: operator
-    for operator in (
-        ClientSwitchApprovalOperator,
-        CutoverApprovalOperator,
-        KafkaMigrationCommitGroupsOperator,
-        KafkaMigrationDrainSensor,
-        KafkaMigrationEvidenceOperator,
-        KafkaMigrationFinalDrainOperator,
-        KafkaMigrationFloorGuardOperator,
-        KafkaMigrationFreezeLimitOperator,
-        KafkaMigrationFreezeOperator,
-        KafkaMigrationPlanOperator,
-        KafkaMigrationPrecheckOperator,
-        KafkaMigrationRollbackOperator,
-        KafkaMigrationSeedOperator,
-        KafkaMigrationSentinelsOperator,
-        KafkaMigrationSnapshotGroupsOperator,
-        KafkaMigrationSyncGroupsOperator,
-        KafkaMigrationTailOperator,
-        KafkaMigrationTopologyOperator,
-        KafkaMigrationValidateOperator,
-    )
+    item.phase: item
+    for module in (approval, drain, freeze_limit, migration)
+    for item in vars(module).values()
+    if isinstance(item, type) and issubclass(item, MigrationTask) and item.phase
 }
 
 
