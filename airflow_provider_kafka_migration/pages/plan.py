@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.groups.left_out import group_reason
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.pages.rendering import entity, render
+from airflow_provider_kafka_migration.phase_table import TASKS, Place
 from airflow_provider_kafka_migration.plain_secrets import shown_address
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
@@ -155,7 +156,23 @@ def _runbook(spec: MigrationSpec, plan: Plan) -> str:
         webhook_scheme=scheme,
         webhook_host=host,
         lifted=words.lifted(spec.cutover.freeze),
+        in_order=_in_order,
     )
+
+
+def _in_order(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the tasks of each step and its text, in the order of the table of phases.
+
+    :param texts: by task, or by tasks that make one step, separated by commas. A task of the line without a text has
+        the summary of its row.
+    """
+    steps = {task: tasks for tasks in texts for task in tasks.split(", ")}
+    shown: set[str] = set()
+    for row in TASKS:
+        tasks = steps.get(row.id, row.id if row.place is Place.LINE else "")
+        if tasks and tasks not in shown:
+            shown.add(tasks)
+            yield tasks, texts.get(tasks, row.summary)
 
 
 def _sides(

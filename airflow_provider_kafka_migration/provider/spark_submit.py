@@ -14,6 +14,7 @@ import psutil
 
 from airflow_provider_kafka_migration.errors import MigrationError, error_from_dict
 from airflow_provider_kafka_migration.provider.compat import OpenSparkSubmitHook
+from airflow_provider_kafka_migration.spark.launch import build_py_files
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +47,6 @@ class BoundSparkSubmitHook(OpenSparkSubmitHook):
     def ship(self, folder: Path) -> None:
         """Ship this package to executors on other machines, unless the caller specified py_files."""
         if not self.py_files and not self.master.startswith("local"):
-            # Imported here because it imports pyspark: no other task, and no parsing of a DAG file, needs that.
-            from airflow_provider_kafka_migration.spark.session import build_py_files
-
             self.py_files = str(build_py_files(folder))
 
     def failure(self) -> MigrationError | None:

@@ -123,3 +123,4 @@ def test_preloaded_modules_are_what_a_task_imports(found: dict[str, Any]) -> Non
     assert found["preloaded"] == list(TASK_MODULES)
     wanted = {"boto3", "kafka.protocol", "pydantic", "airflow_provider_kafka_migration.phases.floor_guard"}
     assert wanted <= set(found["imported"])
+    assert not {"numpy", "pyarrow", "pyspark"} & set(found["imported"]), "a task needs no data plane"

@@ -17,7 +17,16 @@ from airflow_provider_kafka_migration.errors import CopyFailed
 PACKAGE = Path(airflow_provider_kafka_migration.__file__).parent
 RESUME = "run `kafka-migration resume FILE`"
 #: Pages and texts that only Airflow shows.
-AIRFLOW_ONLY = ("task_docs.py", "plan_documents.py", "operators/", "hooks/", "sensors/", "triggers/", "dag.py")
+AIRFLOW_ONLY = (
+    "task_docs.py",
+    "plan_documents.py",
+    "operators/",
+    "hooks/",
+    "sensors/",
+    "triggers/",
+    "dag.py",
+    "phase_table.py",
+)
 
 
 def next_steps() -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed,
 from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
+from airflow_provider_kafka_migration.phase_table import CUTOVER
 from airflow_provider_kafka_migration.record import freeze_attempt, handover, tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso, words
 from airflow_provider_kafka_migration.references import Resolver
@@ -225,7 +226,7 @@ def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
             context.journal.step(tail_health.TAIL_DONE, details={})
 
     monkeypatch.setattr(context.journal, "refresh", failing)
-    assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
+    assert _cutover(context, clock, monkeypatch, sleep) == [row.id for row in CUTOVER]
     assert failures == []
     assert len(waits) == 4
     attempt = freeze_attempt.current_attempt(context)
@@ -248,7 +249,7 @@ def test_a_tail_that_failed_is_waited_for_until_it_has_been_run_again(
             context.journal.transition(State.CUTOVER, "tail is run again")
             context.journal.step(tail_health.TAIL_DONE, details={})
 
-    assert _cutover(context, clock, monkeypatch, sleep) == list(one_task.STEPS)
+    assert _cutover(context, clock, monkeypatch, sleep) == [row.id for row in CUTOVER]
     assert len(waits) == 3, "groups are not committed before the tail has ended"
 
 
