@@ -54,7 +54,8 @@ class Admin(
         self.close()
 
     def close(self) -> None:
-        """Close the wire if this admin opened it."""
+        """Close the AdminClient, and the wire if this admin opened it."""
+        self.close_client()
         if self._owns_wire:
             self.wire.close()
 

@@ -1,18 +1,15 @@
-"""Topics, partitions, record deletion and configs."""
+"""Topics, partitions and configs."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from confluent_kafka.admin import NewPartitions
 from kafka.protocol.admin import (
-    CreatePartitionsRequest,
     CreateTopicsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
@@ -22,9 +19,9 @@ from kafka.protocol.metadata import MetadataRequest
 from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import (
-    BATCH_ITEMS,
     REQUEST_TIMEOUT_MS,
     REQUEST_WAIT_SECONDS,
+    TOPICS_WAIT,
     AdminBase,
     ItemError,
     batches,
@@ -42,8 +39,6 @@ MAX_RECORDS_PER_REQUEST = 2_000
 #: A ZooKeeper controller processes each partition before it answers; with more it would not answer in time.
 MAX_RECORDS_ZOOKEEPER = 300
 API_DESCRIBE_QUORUM = 55
-#: DeleteRecords: up to the high watermark.
-HIGH_WATERMARK = -1
 
 
 @dataclass(frozen=True)
@@ -102,14 +97,6 @@ class CreatedTopic:
     error: ItemError | None = None
 
 
-@dataclass(frozen=True)
-class DeletedRecords:
-    """The result for one partition: its new log start, or the error."""
-
-    low_watermark: int
-    error: ItemError | None = None
-
-
 def topic_id_text(value: Any) -> str:
     """Return a topic id as text, in the form of :class:`~.kafka.wire.TopicMetadata`; empty where there is none."""
     text = str(value or "")
@@ -117,7 +104,7 @@ def topic_id_text(value: Any) -> str:
 
 
 class TopicsAdmin(AdminBase):
-    """Describe, create, widen and delete topics; delete records."""
+    """Describe, create, widen and delete topics."""
 
     def describe_topics(self, names: Sequence[str] | None = None, *, operations: bool = False) -> dict[str, TopicFacts]:
         """Describe topics by name, ascending; if ``names`` is None, all that the principal may describe.
@@ -202,13 +189,10 @@ class TopicsAdmin(AdminBase):
         """Widen topics to ``{name: total number of partitions}``; needs Alter on the topic."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            topics = [
-                CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=counts[name], assignments=None)
-                for name in batch
-            ]
-            request = CreatePartitionsRequest(topics=topics, timeout_ms=REQUEST_TIMEOUT_MS, validate_only=validate_only)
-            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
-            return {item.name: item_error(item.error_code, item.error_message) for item in response.results}
+            wanted = [NewPartitions(name, counts[name]) for name in batch]
+            return self.by_client(
+                lambda client: client.create_partitions(wanted, validate_only=validate_only, **TOPICS_WAIT)
+            )
 
         return self.in_batches(
             sorted(counts),
@@ -225,54 +209,13 @@ class TopicsAdmin(AdminBase):
         """Delete topics; needs Delete on the topic. An absent topic counts as deleted."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            request = DeleteTopicsRequest(
-                topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in batch],
-                topic_names=batch,
-                timeout_ms=REQUEST_TIMEOUT_MS,
-            )
-            response = self.wire.controller_request(request, timeout_seconds=REQUEST_WAIT_SECONDS)
+            answers = self.by_client(lambda client: client.delete_topics(batch, **TOPICS_WAIT))
             return {
-                item.name: None
-                if item.error_code == UNKNOWN_TOPIC_OR_PARTITION
-                else item_error(item.error_code, item.error_message)
-                for item in response.responses
+                name: None if error is not None and error.code == UNKNOWN_TOPIC_OR_PARTITION else error
+                for name, error in answers.items()
             }
 
         return self.in_batches(sorted(set(names)), send)
-
-    def delete_records(self, before: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], DeletedRecords]:
-        """Delete records below an offset per (topic, partition); needs Delete on the topic.
-
-        :param before: exclusive offset, or :data:`HIGH_WATERMARK`.
-        """
-        lows: dict[tuple[str, int], int] = {}
-
-        def send(batch: list[tuple[str, int]]) -> dict[tuple[str, int], ItemError | None]:
-            answers: dict[tuple[str, int], ItemError | None] = {}
-            for broker, parts in sorted(self._by_leader(batch).items()):
-                if broker < 0:
-                    answers.update(dict.fromkeys(parts, item_error(error_codes.LEADER_NOT_AVAILABLE)))
-                    continue
-                response = self.wire.request(
-                    _delete_request(parts, before), broker_id=broker, timeout_seconds=REQUEST_WAIT_SECONDS
-                )
-                for topic in response.topics:
-                    for item in topic.partitions:
-                        key = (topic.name, item.partition_index)
-                        lows[key] = item.low_watermark
-                        answers[key] = item_error(item.error_code)
-            return answers
-
-        errors = self.in_batches(sorted(before), send, size=BATCH_ITEMS)
-        return {key: DeletedRecords(lows.get(key, -1), error) for key, error in errors.items()}
-
-    def _by_leader(self, keys: Sequence[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
-        topics = self.wire.metadata({topic for topic, _ in keys})
-        grouped: dict[int, list[tuple[str, int]]] = defaultdict(list)
-        for topic, partition in keys:
-            leader = topics[topic].leaders.get(partition, -1) if topic in topics else -1
-            grouped[leader].append((topic, partition))
-        return grouped
 
 
 def _topic(topic: Any, operations: bool) -> TopicFacts:
@@ -308,26 +251,6 @@ def _creatable(topic: NewTopic) -> Any:
             CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=name, value=value)
             for name, value in sorted(topic.configs.items())
         ],
-    )
-
-
-def _delete_request(keys: Sequence[tuple[str, int]], before: Mapping[tuple[str, int], int]) -> Any:
-    by_topic: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in keys:
-        by_topic[topic].append(partition)
-    topic_type = DeleteRecordsRequest.DeleteRecordsTopic
-    return DeleteRecordsRequest(
-        topics=[
-            topic_type(
-                name=topic,
-                partitions=[
-                    topic_type.DeleteRecordsPartition(partition_index=number, offset=before[topic, number])
-                    for number in numbers
-                ],
-            )
-            for topic, numbers in sorted(by_topic.items())
-        ],
-        timeout_ms=REQUEST_TIMEOUT_MS,
     )
 
 
