@@ -160,7 +160,7 @@ class AdminBase:
         """End librdkafka's threads and connections; the next call opens them again."""
         self._client = None
 
-    def by_client(self, ask: Callable[[AdminClient], Mapping[K, Future[T]]]) -> dict[K, T | ItemError | None]:
+    def by_client(self, ask: Callable[[AdminClient], Mapping[K, Future[T]]]) -> dict[K, T | ItemError]:
         """Call the AdminClient once; return the answer or the error of each item that was answered in time.
 
         The wire talks to the cluster first: it names an address where nobody answers, a refused password or a TLS
@@ -170,7 +170,7 @@ class AdminBase:
         :raises BrokerRefused: librdkafka does not send this request.
         """
 
-        def attempt() -> dict[K, T | ItemError | None]:
+        def attempt() -> dict[K, T | ItemError]:
             try:
                 futures = ask(self._open_client())
                 wait(futures.values(), ANSWER_SECONDS)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, NewPartitions, ResourceType
+from confluent_kafka.admin import ConfigResource as ClientResource
 from kafka.protocol.admin import (
     CreateTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
 from kafka.protocol.metadata import MetadataRequest
@@ -19,6 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 from airflow_provider_kafka_migration.errors import Transient
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import (
+    CLIENT_WAIT,
     REQUEST_TIMEOUT_MS,
     REQUEST_WAIT_SECONDS,
     TOPICS_WAIT,
@@ -267,8 +267,11 @@ class ConfigResource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
-    CLIENT_METRICS = 16
     GROUP = 32
+
+    def of(self, name: str) -> ClientResource:
+        """Return the AdminClient's resource of this kind."""
+        return ClientResource(ResourceType[self.name], name)
 
 
 class ConfigSource(IntEnum):
@@ -362,8 +365,7 @@ class ConfigsAdmin(AdminBase):
 
     def broker_configs(self, broker_id: int) -> Configs:
         """Read all configs of a broker; needs DescribeConfigs on the cluster. The error is data."""
-        answer = self._describe_configs(ConfigResource.BROKER, [str(broker_id)], broker_id=broker_id)
-        return answer[str(broker_id)]
+        return self._describe_configs(ConfigResource.BROKER, [str(broker_id)])[str(broker_id)]
 
     def group_configs(self, groups: Sequence[str]) -> dict[str, Configs]:
         """Read the configs of groups (KIP-848, 4.0+); needs DescribeConfigs on each group."""
@@ -379,28 +381,17 @@ class ConfigsAdmin(AdminBase):
         )
         return sorted(item.resource_name for item in response.config_resources)
 
-    def _describe_configs(
-        self, kind: ConfigResource, names: Sequence[str], *, broker_id: int | None = None
-    ) -> dict[str, Configs]:
+    def _describe_configs(self, kind: ConfigResource, names: Sequence[str]) -> dict[str, Configs]:
         found: dict[str, Configs] = {}
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            resources = [
-                DescribeConfigsRequest.DescribeConfigsResource(
-                    resource_type=int(kind), resource_name=name, configuration_keys=None
-                )
-                for name in batch
-            ]
-            response = self.wire.request(
-                DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False),
-                broker_id=broker_id,
-            )
-            for result in response.results:
-                found[result.resource_name] = _configs(result)
-            return {name: found[name].error if name in found else None for name in batch}
+            resources = [kind.of(name) for name in batch]
+            answers = self.by_client(lambda client: client.describe_configs(resources, **CLIENT_WAIT))
+            found.update({resource.name: _configs(resource.name, answer) for resource, answer in answers.items()})
+            return {resource.name: found[resource.name].error for resource in answers}
 
-        self.in_batches(list(names), send)
-        return {name: found[name] for name in names if name in found}
+        errors = self.in_batches(list(names), send)
+        return {name: found.get(name) or Configs(name, error=errors[name]) for name in names}
 
     def alter_topic_configs(
         self, changes: Mapping[str, ConfigChange], *, validate_only: bool = False
@@ -414,10 +405,11 @@ class ConfigsAdmin(AdminBase):
         """Set or delete single configs of resources of one kind; per resource, all changes apply or none."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            resources = [_altered(kind, name, changes[name]) for name in batch]
-            request = IncrementalAlterConfigsRequest(resources=resources, validate_only=validate_only)
-            response = self.wire.controller_request(request)
-            return {item.resource_name: item_error(item.error_code, item.error_message) for item in response.responses}
+            resources = [_altered(kind.of(name), changes[name]) for name in batch]
+            answers = self.by_client(
+                lambda client: client.incremental_alter_configs(resources, validate_only=validate_only, **CLIENT_WAIT)
+            )
+            return {resource.name: error for resource, error in answers.items()}
 
         wanted = [name for name in sorted(changes) if changes[name]]
         done: dict[str, ItemError | None] = {name: None for name in sorted(changes) if not changes[name]}
@@ -426,23 +418,18 @@ class ConfigsAdmin(AdminBase):
         return done
 
 
-def _configs(result: Any) -> Configs:
-    error = item_error(result.error_code, result.error_message)
+def _configs(name: str, answer: dict[str, ConfigEntry] | ItemError) -> Configs:
+    if isinstance(answer, ItemError):
+        return Configs(name, error=answer)
     values = {
-        item.name: ConfigValue(item.name, item.value, item.config_source, bool(item.read_only), bool(item.is_sensitive))
-        for item in sorted(result.configs, key=lambda item: str(item.name))
+        key: ConfigValue(key, item.value, int(item.source), item.is_read_only, item.is_sensitive)
+        for key, item in sorted(answer.items())
     }
-    return Configs(result.resource_name, {} if error else values, error)
+    return Configs(name, values)
 
 
-def _altered(kind: ConfigResource, name: str, change: ConfigChange) -> Any:
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    return resource(
-        resource_type=int(kind),
-        resource_name=name,
-        configs=[
-            # Operation 0 sets, 1 deletes.
-            resource.AlterableConfig(name=key, config_operation=1 if value is None else 0, value=value)
-            for key, value in sorted(change.items())
-        ],
-    )
+def _altered(resource: ClientResource, change: ConfigChange) -> ClientResource:
+    for key, value in sorted(change.items()):
+        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+        resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=operation))
+    return resource
