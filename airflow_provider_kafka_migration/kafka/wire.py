@@ -44,6 +44,7 @@ class Broker(NamedTuple):
     broker_id: int
     host: str
     port: int
+    rack: str | None = None
 
 
 class TopicMetadata(NamedTuple):
@@ -228,7 +229,7 @@ class Wire:
         )
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
         answer = self.request(request, version=12)
-        self._brokers = {item.node_id: Broker(item.node_id, item.host, item.port) for item in answer.brokers}
+        self._brokers = {item.node_id: Broker(item.node_id, item.host, item.port, item.rack) for item in answer.brokers}
         self.cluster_id = getattr(answer, "cluster_id", "") or ""
         self.controller_id = answer.controller_id
         found = {}

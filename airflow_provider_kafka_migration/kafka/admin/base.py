@@ -134,10 +134,18 @@ def batches(
         yield batch
 
 
-def client_error(error: KafkaError) -> ItemError | None:
-    """Return the error for an item that a broker refused; without the text that librdkafka puts where it sent none."""
-    text = error.str()
-    return item_error(error.code(), "" if text in (KafkaError(error.code()).str(), "(null)") else text)
+def _answer(future: Future[Any], done: int | None) -> Any:
+    """Return the answer for one item, or the broker's error without the text that librdkafka puts where it sent none.
+
+    :raises KafkaException: librdkafka's own error; nothing is known about the item then.
+    """
+    try:
+        return future.result()
+    except KafkaException as failure:
+        code, text = failure.args[0].code(), failure.args[0].str()
+        if code < LOWEST_BROKER_CODE:
+            raise
+        return None if code == done else item_error(code, "" if text in (KafkaError(code).str(), "(null)") else text)
 
 
 class AdminBase:
@@ -160,12 +168,15 @@ class AdminBase:
         """End librdkafka's threads and connections; the next call opens them again."""
         self._client = None
 
-    def by_client(self, ask: Callable[[AdminClient], Mapping[K, Future[T]]]) -> dict[K, T | ItemError]:
+    def by_client(
+        self, ask: Callable[[AdminClient], Mapping[K, Future[T]]], *, done: int | None = None
+    ) -> dict[K, T | ItemError]:
         """Call the AdminClient once; return the answer or the error of each item that was answered in time.
 
         The wire talks to the cluster first: it names an address where nobody answers, a refused password or a TLS
         mistake, for which librdkafka waits until the time is up.
 
+        :param done: a broker's code for items that already are as requested; their answer is ``None``.
         :raises BrokerUnreachable: librdkafka got no answer within ``REQUEST_WAIT_SECONDS``.
         :raises BrokerRefused: librdkafka does not send this request.
         """
@@ -174,7 +185,7 @@ class AdminBase:
             try:
                 futures = ask(self._open_client())
                 wait(futures.values(), ANSWER_SECONDS)
-                return {item: self._answer(future) for item, future in futures.items() if future.done()}
+                return {item: _answer(future, done) for item, future in futures.items() if future.done()}
             except (KafkaException, TypeError, ValueError) as error:
                 raise self._local_error(error.args[0]) from None
 
@@ -193,14 +204,6 @@ class AdminBase:
             config = {**self.wire.config.librdkafka(), "error_cb": self._client_errors.append}
             self._client = AdminClient(config)
         return self._client
-
-    def _answer(self, future: Future[Any]) -> Any:
-        try:
-            return future.result()
-        except KafkaException as error:
-            if error.args[0].code() < LOWEST_BROKER_CODE:
-                raise
-            return client_error(error.args[0])
 
     def _local_error(self, error: object) -> MigrationError:
         """Return our error for a request that got no answer, or that librdkafka does not send."""

@@ -209,11 +209,9 @@ class TopicsAdmin(AdminBase):
         """Delete topics; needs Delete on the topic. An absent topic counts as deleted."""
 
         def send(batch: list[str]) -> dict[str, ItemError | None]:
-            answers = self.by_client(lambda client: client.delete_topics(batch, **TOPICS_WAIT))
-            return {
-                name: None if error is not None and error.code == UNKNOWN_TOPIC_OR_PARTITION else error
-                for name, error in answers.items()
-            }
+            return self.by_client(
+                lambda client: client.delete_topics(batch, **TOPICS_WAIT), done=UNKNOWN_TOPIC_OR_PARTITION
+            )
 
         return self.in_batches(sorted(set(names)), send)
 
