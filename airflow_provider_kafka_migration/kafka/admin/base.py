@@ -47,10 +47,10 @@ SPREADING_SECONDS = 3.0
 REQUEST_TIMEOUT_MS = 30_000
 #: How long we wait for its answer: longer, so that we receive a slow broker's REQUEST_TIMED_OUT instead of nothing.
 REQUEST_WAIT_SECONDS = REQUEST_TIMEOUT_MS / 1000 + 15.0
-#: The same for a call of the AdminClient: how long it waits for brokers, the controller and the answer.
-CLIENT_WAIT = {"request_timeout": REQUEST_WAIT_SECONDS}
-#: The same for topics: how long the controller may work on them.
-TOPICS_WAIT = {**CLIENT_WAIT, "operation_timeout": REQUEST_TIMEOUT_MS / 1000}
+#: How long a call of the AdminClient waits for brokers, the controller and the answer.
+CLIENT_WAIT = {"request_timeout": REQUEST_TIMEOUT_MS / 1000}
+#: The same for topics, on which the controller may work for REQUEST_TIMEOUT_MS.
+TOPICS_WAIT = {"request_timeout": REQUEST_WAIT_SECONDS, "operation_timeout": REQUEST_TIMEOUT_MS / 1000}
 #: How long we wait for librdkafka, which normally gives up before.
 ANSWER_SECONDS = REQUEST_WAIT_SECONDS + 5.0
 #: The lowest code of a broker. Lower ones are librdkafka's own: nothing is known about the request then.
@@ -177,8 +177,9 @@ class AdminBase:
         mistake, for which librdkafka waits until the time is up.
 
         :param done: a broker's code for items that already are as requested; their answer is ``None``.
-        :raises BrokerUnreachable: librdkafka got no answer within ``REQUEST_WAIT_SECONDS``.
-        :raises BrokerRefused: librdkafka does not send this request.
+        :raises BrokerUnreachable: librdkafka got no answer in time.
+        :raises AuthenticationFailed: librdkafka got no token.
+        :raises BrokerRefused: the AdminClient does not send this request, or does not understand its answer.
         """
 
         def attempt() -> dict[K, T | ItemError]:
@@ -186,7 +187,7 @@ class AdminBase:
                 futures = ask(self._open_client())
                 wait(futures.values(), ANSWER_SECONDS)
                 return {item: _answer(future, done) for item, future in futures.items() if future.done()}
-            except (KafkaException, TypeError, ValueError) as error:
+            except (KafkaException, RuntimeError, TypeError, ValueError) as error:
                 raise self._local_error(error.args[0]) from None
 
         self.wire.metadata([])
@@ -201,15 +202,20 @@ class AdminBase:
                     where=self.where(),
                     next_step="report this as a bug: a comparison tried to change something",
                 )
+            self._client_errors.clear()
             config = {**self.wire.config.librdkafka(), "error_cb": self._client_errors.append}
             self._client = AdminClient(config)
         return self._client
 
     def _local_error(self, error: object) -> MigrationError:
-        """Return our error for a request that got no answer, or that librdkafka does not send."""
+        """Return our error for a request that got no answer, or that the AdminClient itself refuses."""
+        if isinstance(error, KafkaError) and error.code() > 0:
+            return error_codes.error_for(error.code(), f"librdkafka: {error.str()}", where=self.where())
         if not isinstance(error, KafkaError) or error.code() not in NO_ANSWER:
             return BrokerRefused(
-                f"librdkafka does not send the request: {error}", where=self.where(), next_step="report this as a bug"
+                f"the AdminClient refuses the request or its answer: {error}",
+                where=self.where(),
+                next_step="report this as a bug",
             )
         if self._client is not None:
             self._client.poll(0)

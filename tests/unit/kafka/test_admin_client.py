@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_provider_kafka_migration.errors import BrokerRefused, BrokerUnreachable, Transient
+from airflow_provider_kafka_migration.errors import AuthenticationFailed, BrokerRefused, BrokerUnreachable, Transient
 from airflow_provider_kafka_migration.kafka.admin import base
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicsAdmin
@@ -138,10 +138,25 @@ def test_a_lost_answer_is_named_and_tried_again_with_a_new_client(monkeypatch: p
     assert "advertised addresses" in caught.value.next_step
 
 
-@pytest.mark.parametrize("error", [ValueError("no such thing"), KafkaException(KafkaError(KafkaError._INVALID_ARG))])
-def test_what_librdkafka_does_not_send_is_refused(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no such thing"),
+        RuntimeError("Key t not found in future-map"),
+        KafkaException(KafkaError(KafkaError._INVALID_ARG)),
+    ],
+)
+def test_what_the_client_refuses_is_named(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     lab = Lab(monkeypatch, Wire(attempts=3), t=[error])
-    with pytest.raises(BrokerRefused, match="librdkafka does not send the request"):
+    with pytest.raises(BrokerRefused, match="the AdminClient refuses the request"):
+        lab.admin.delete_topics(["t"])
+    assert len(lab.requests) == 1
+
+
+def test_a_token_that_does_not_come_is_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = KafkaException(KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED, "OAuth token not set within 10 seconds"))
+    lab = Lab(monkeypatch, Wire(), t=[error])
+    with pytest.raises(AuthenticationFailed, match="OAuth token not set"):
         lab.admin.delete_topics(["t"])
 
 
