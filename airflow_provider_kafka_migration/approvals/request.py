@@ -244,8 +244,11 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
 
 
 def waived_findings(record: MigrationRecord) -> list[dict[str, Any]]:
-    """Return the findings of the precheck that were waived, and the other warnings."""
-    shown = [item for item in record.findings() if item.waived or item.severity is Severity.WARNING]
+    """Return the findings of the precheck that were waived, and the other warnings; none before the first precheck."""
+    checked = record.precheck()
+    if checked is None:
+        return []
+    shown = [item for item in checked.findings if item.waived or item.severity is Severity.WARNING]
     return [item.model_dump(mode="json") for item in shown]
 
 
