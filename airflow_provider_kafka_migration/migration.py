@@ -42,7 +42,7 @@ from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.phase_table import CUTOVER, PHASES, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
-from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
+from airflow_provider_kafka_migration.record import keys, steps, tail_health
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
 from airflow_provider_kafka_migration.record.context import (
     Cluster,
@@ -52,7 +52,6 @@ from airflow_provider_kafka_migration.record.context import (
     PhaseResult,
     Progress,
 )
-from airflow_provider_kafka_migration.record.facts import STEP as VALIDATED
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
 from airflow_provider_kafka_migration.references import Resolver
@@ -261,7 +260,7 @@ class Migration:
             now=self._now,
         )
         if self._verifier is not None:
-            context.verifier = SubmittedVerifier(context, self._verifier)
+            context.verifier = SubmittedVerifier(context.record, context.source, self._verifier)
         return context
 
     @property
@@ -458,7 +457,7 @@ class Migration:
         ids = Fingerprint.recorded(journal.entries())
         source_id, target_id = ids.get("source_cluster_id", ""), ids.get("target_cluster_id", "")
         journal.check_fingerprint(self._fingerprint_of(source_id, target_id))
-        rollback.check_allowed(self._context_of(journal))
+        rollback.check_allowed(self._context_of(journal).record)
 
     def _record_failure(self, row: Phase, error: Exception) -> None:
         # If the phase's context could not be opened, nothing has run. Only a freeze may have ended nevertheless.
@@ -524,7 +523,7 @@ class Migration:
             resume=journal.resume(),
             progress={name: self._progress_of(name) for name in ("seed", "tail")},
             freeze=open_freeze.read(self._context_of(journal)),
-            validation=_reason_of(journal, VALIDATED),
+            validation=_reason_of(journal, steps.VALIDATED),
         )
 
     def tail_silence(self) -> str:
@@ -533,10 +532,10 @@ class Migration:
         This may take some seconds: with a wrong clock the tail looks dead until it writes again.
         """
         with self.reading() as context:
-            return tail_health.silence(context, sleep=self._sleep) if context.journal.exists else ""
+            return tail_health.silence(context.record, sleep=self._sleep) if context.journal.exists else ""
 
     def _progress_of(self, name: str) -> dict[str, Any]:
-        data = self.journal_store.get(f"{self.spec.migration_id}/progress/{name}.json")
+        data = self.journal_store.get(f"{self.spec.migration_id}/{keys.progress(name)}")
         document: dict[str, Any] = with_live_figures(self.journal_store, json.loads(data) if data else {})
         for name in ("partitions", "slices"):
             document.pop(name, None)
@@ -572,7 +571,7 @@ class DrainWatch:
             if here is None or tail is None or here < tail:
                 self._stable_since = None
                 return {"ready": False, "summary": "the tail has not started yet", "stable_since": None}
-            status = lags.check(context, self._stable_since, health=self._health)
+            status = lags.check(context.record, context.source, context.target, self._stable_since, health=self._health)
             self._stable_since = status.stable_since
             return status.as_event()
 
@@ -605,10 +604,10 @@ class FreezeWatch:
             except (Transient, *CREDENTIALS_REFUSED) as error:
                 return freeze_limit.without_journal(self.known, self._migration._now(), error)
         try:
-            return freeze_limit.check_limit(self._context)
+            return freeze_limit.check_limit(self._context.record)
         finally:
             # Keep also what was read before the journal failed.
-            self.see(freeze_attempt.current_attempt(self._context))
+            self.see(self._context.record.freeze())
 
     def see(self, attempt: FreezeAttempt | None) -> None:
         """Remember the last freeze in the journal; None: there was none."""

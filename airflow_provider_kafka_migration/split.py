@@ -16,7 +16,6 @@ from airflow_provider_kafka_migration.journal.spec_guard import spec_to_record
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.lanes.slices import publish_claim
 from airflow_provider_kafka_migration.phases import backup, restore
-from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.record.context import Cluster, CopyRunner, PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -118,7 +117,7 @@ class SplitJob:
         :raises ClaimHeld: another owner holds it.
         """
         context = self._context()
-        source = source_snapshot.load_source(context)
+        source = context.record.backup_source()
         if source is None:
             raise Transient(
                 "there is no backup to restore",

@@ -23,8 +23,10 @@ from airflow_provider_kafka_migration.errors import PermissionMissing, TopologyR
 from airflow_provider_kafka_migration.kafka.admin.access import DEFAULT_ITERATIONS, Acl, NewScramCredential, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 # -- access -----------------------------------------------------------------------------------------------------------
 #
@@ -51,8 +53,8 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
 
     A user that this migration has created is not created again: its secret may have been changed since.
     """
-    plans = plan_users(context, {})
-    done = created_access.created_users(context)
+    plans = plan_users(context.spec, context.source, context.target, {})
+    done = created_access.created_users(context.record)
     wanted = [plan for plan in plans if plan.action == "create" and plan.name not in done]
     credentials = [item for plan in wanted for item in _credentials(context, plan)]
     context.journal.check_holds()
@@ -62,7 +64,7 @@ def create_users(context: PhaseContext, failures: Failures) -> dict[str, Any]:
             _note(failures, "user", name, error)
             continue
         mechanisms = sorted(item.mechanism for item in credentials if item.name == name)
-        context.journal.step(created_access.USER_CREATED, key=name, details={"mechanisms": mechanisms})
+        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": mechanisms})
         created.append(name)
     left = [Left(name=plan.name, reason=plan.reason) for plan in plans if plan.action == "report"]
     return {"users_created": created, "users_left": left}
@@ -81,33 +83,35 @@ def _credentials(context: PhaseContext, plan: UserPlan) -> list[NewScramCredenti
 # -- quotas ----------------------------------------------------------------------------------------------------------
 
 
-def quota_plans(context: PhaseContext) -> list[QuotaPlan]:
+def quota_plans(record: MigrationRecord, source: Cluster, target: Cluster) -> list[QuotaPlan]:
     """Read the current quotas on both sides."""
     unknown: dict[str, str] = {}
-    plans = plan_quotas(context, unknown)
+    plans = plan_quotas(record.spec, source, target, unknown)
     if unknown:
         what, why = next(iter(unknown.items()))
         raise TopologyRefused(
             f"{what} cannot be read: {why}",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="grant DescribeConfigs on the cluster, or set acls.quotas: skip",
         )
     return plans
 
 
-def refuse_quotas(context: PhaseContext, plans: Sequence[QuotaPlan]) -> None:
+def refuse_quotas(record: MigrationRecord, plans: Sequence[QuotaPlan]) -> None:
     """Raise for differences under ``acls.quotas: refuse``."""
     different = [entity_text(plan) for plan in plans if plan.action in ("create", "overwrite", "target_only")]
-    if context.spec.acls.quotas == "refuse" and different:
+    if record.spec.acls.quotas == "refuse" and different:
         raise TopologyRefused(
             f"client quotas of {len(different)} entities differ: {', '.join(different[:10])}",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="make them equal, or set acls.quotas: copy or keep_target",
             details={"entities": different},
         )
 
 
-def set_quotas(context: PhaseContext, plans: Sequence[QuotaPlan], failures: Failures) -> dict[str, Any]:
+def set_quotas(
+    record: MigrationRecord, target: Cluster, plans: Sequence[QuotaPlan], failures: Failures
+) -> dict[str, Any]:
     """Set quotas that are missing or, by policy, different. Keys that only the target has stay."""
     changes: dict[QuotaEntity, dict[str, float | None]] = {}
     texts: dict[QuotaEntity, str] = {}
@@ -125,7 +129,7 @@ def set_quotas(context: PhaseContext, plans: Sequence[QuotaPlan], failures: Fail
             texts[entity] = entity_text(plan)
     done = []
     present = {tuple((kind, name) for kind, name in plan.entity): plan.target_values for plan in plans}
-    for entity, error in created_access.set_quotas(context, changes, present).items():
+    for entity, error in created_access.set_quotas(record, target, changes, present).items():
         if error is not None:
             _note(failures, "quota", texts[entity], error)
         else:
@@ -141,12 +145,12 @@ def entity_text(plan: QuotaPlan) -> str:
 # -- group configs ---------------------------------------------------------------------------------------------------
 
 
-def set_group_configs(context: PhaseContext, failures: Failures) -> dict[str, Any]:
+def set_group_configs(record: MigrationRecord, source: Cluster, target: Cluster, failures: Failures) -> dict[str, Any]:
     """Set configs of groups (4.1+) that the target does not have yet."""
-    plans = plan_group_configs(context, context.load_plan().groups, {})
+    plans = plan_group_configs(source, target, record.plan().groups, {})
     wanted = {plan.group: dict(plan.configs) for plan in plans if plan.action == "create"}
     done = []
-    for group, error in context.target.admin.alter_configs(ConfigResource.GROUP, wanted).items() if wanted else ():
+    for group, error in target.admin.alter_configs(ConfigResource.GROUP, wanted).items() if wanted else ():
         if error is not None:
             _note(failures, "group config", group, error)
         else:
@@ -155,34 +159,28 @@ def set_group_configs(context: PhaseContext, failures: Failures) -> dict[str, An
     return {"group_configs_set": sorted(done), "group_configs_left": left}
 
 
-# -- apply ------------------------------------------------------------------------------------------------------------
-
-
-STEP = "acls_copied"
-RESULT = "acls"
-
-
 def run(context: PhaseContext) -> PhaseResult:
     """Apply ACLs, users, quotas and group configs.
 
     :raises TopologyRefused: the policy refuses differences (before anything is changed), or some items failed.
     :raises PermissionMissing: the principal may not read or change them.
     """
+    record = context.record
     context.progress(Progress(PHASE, "ACLs, users, quotas, group configs"))
-    plans = _plans(context)
-    _refuse(context, plans)
-    quotas = quota_plans(context)
-    refuse_quotas(context, quotas)
+    plans = _plans(record, context.source, context.target)
+    _refuse(record, plans)
+    quotas = quota_plans(record, context.source, context.target)
+    refuse_quotas(record, quotas)
     context.journal.check_holds()
-    details, failures = _acls(context, plans)
+    details, failures = _acls(record, context.target, plans)
     users = create_users(context, failures)
-    quota_parts = set_quotas(context, quotas, failures)
-    configs = set_group_configs(context, failures)
+    quota_parts = set_quotas(record, context.target, quotas, failures)
+    configs = set_group_configs(record, context.source, context.target, failures)
     result = AccessResult(
         migration_id=context.migration_id,
         policy=context.spec.acls.policy,
         target_auth=context.spec.acls.target_auth,
-        summary=_summary(context, details, users, quota_parts),
+        summary=_summary(context.spec, details, users, quota_parts),
         **details,
         **users,
         **quota_parts,
@@ -190,21 +188,21 @@ def run(context: PhaseContext) -> PhaseResult:
     )
     if failures:
         raise failure(
-            context,
+            record,
             failures,
             phase=PHASE,
             what="access settings could not be set on the target",
             after="then clear topology_copy: it continues",
         )
-    return _finish(context, result)
+    return _finish(record, result)
 
 
-def _finish(context: PhaseContext, result: AccessResult) -> PhaseResult:
+def _finish(record: MigrationRecord, result: AccessResult) -> PhaseResult:
     did = [*result.created, *result.users_created, *result.quotas_set, *result.group_configs_set]
-    former = context.journal.find_step(STEP)
+    former = record.journal.find_step(steps.ACLS_COPIED)
     if former is not None and not did:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
-    put_result(context, RESULT, result)
+    record.put_result(keys.ACCESS, result)
     details: dict[str, Any] = {
         "policy": result.policy,
         "summary": result.summary,
@@ -218,16 +216,14 @@ def _finish(context: PhaseContext, result: AccessResult) -> PhaseResult:
         "quotas_set": result.quotas_set,
         "group_configs_set": result.group_configs_set,
     }
-    context.journal.step(STEP, details=details, reason=result.summary)
+    record.journal.step(steps.ACLS_COPIED, details=details, reason=result.summary)
     return PhaseResult(PHASE, result.summary, details)
 
 
-def _summary(
-    context: PhaseContext, acls: Mapping[str, Any], users: Mapping[str, Any], quotas: Mapping[str, Any]
-) -> str:
-    if context.spec.acls.policy == "skip":
+def _summary(spec: MigrationSpec, acls: Mapping[str, Any], users: Mapping[str, Any], quotas: Mapping[str, Any]) -> str:
+    if spec.acls.policy == "skip":
         text = "ACLs are not copied (acls.policy: skip)"
-    elif context.spec.acls.target_auth == "iam":
+    elif spec.acls.target_auth == "iam":
         text = "access-map.json written for IAM"
     else:
         text = (
@@ -241,25 +237,27 @@ def _summary(
 # -- ACLs ------------------------------------------------------------------------------------------------------------
 
 
-def _plans(context: PhaseContext) -> list[AclPlan]:
-    return plan_acls(context, {topic.name for topic in context.load_plan().topics})
+def _plans(record: MigrationRecord, source: Cluster, target: Cluster) -> list[AclPlan]:
+    return plan_acls(record, source, target, {topic.name for topic in record.plan().topics})
 
 
-def _refuse(context: PhaseContext, plans: list[AclPlan]) -> None:
-    if context.spec.acls.policy != "refuse":
+def _refuse(record: MigrationRecord, plans: list[AclPlan]) -> None:
+    if record.spec.acls.policy != "refuse":
         return
     create = [str(target_acl(plan)) for plan in plans if plan.action in ("create", "deferred")]
     only = [str(target_acl(plan)) for plan in plans if plan.action == "target_only"]
     if create or only:
         raise TopologyRefused(
             f"ACLs differ: {len(create)} only on the source, {len(only)} only on the target",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="make them equal, or set acls.policy: merge",
             details={"source_only": create, "target_only": only},
         )
 
 
-def _acls(context: PhaseContext, plans: list[AclPlan]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _acls(
+    record: MigrationRecord, target: Cluster, plans: list[AclPlan]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Create what is missing; merge and replace never delete."""
     by_action: dict[str, list[Acl]] = {}
     for plan in plans:
@@ -280,14 +278,14 @@ def _acls(context: PhaseContext, plans: list[AclPlan]) -> tuple[dict[str, Any], 
             if plan.action in ("create", "exists") and plan.reason
         ],
     }
-    if context.spec.acls.target_auth == "iam":
-        return details | {"access_map": _write_map(context, plans)}, []
+    if record.spec.acls.target_auth == "iam":
+        return details | {"access_map": _write_map(record, plans)}, []
     failures: list[dict[str, Any]] = []
     wanted = by_action.get("create", [])
     # DENY first: an ALLOW without the DENY that narrows it would open a door for a moment.
     for permission in ("DENY", "ALLOW"):
         batch = sorted({acl for acl in wanted if acl.permission == permission})
-        for acl, error in sorted(created_access.create_acls(context, batch).items()):
+        for acl, error in sorted(created_access.create_acls(record, target, batch).items()):
             if error is None:
                 details["created"].append(str(acl))
             else:
@@ -297,12 +295,12 @@ def _acls(context: PhaseContext, plans: list[AclPlan]) -> tuple[dict[str, Any], 
     return details, failures
 
 
-def _write_map(context: PhaseContext, plans: list[AclPlan]) -> dict[str, Any]:
-    document = iam.access_map(context.migration_id, context.spec.acls.target_cluster_arn, plans)
-    key = context.key(iam.KEY)
-    context.journal_store.put(key, document.canonical())
-    context.evidence_store.put(key, document.canonical())
-    return {"uri": f"{context.evidence_store.uri}/{key}", "digest": document.digest()}
+def _write_map(record: MigrationRecord, plans: list[AclPlan]) -> dict[str, Any]:
+    document = iam.access_map(record.migration_id, record.spec.acls.target_cluster_arn, plans)
+    key = record.key(iam.KEY)
+    record.journal_store.put(key, document.canonical())
+    record.evidence_store.put(key, document.canonical())
+    return {"uri": f"{record.evidence_store.uri}/{key}", "digest": document.digest()}
 
 
 def failed_item(kind: str, name: str, error: ItemError) -> dict[str, Any]:
@@ -311,7 +309,7 @@ def failed_item(kind: str, name: str, error: ItemError) -> dict[str, Any]:
 
 
 def failure(
-    context: PhaseContext, failures: list[dict[str, Any]], *, phase: str, what: str, after: str
+    record: MigrationRecord, failures: list[dict[str, Any]], *, phase: str, what: str, after: str
 ) -> TopologyRefused | PermissionMissing:
     """The error for access settings that could not be made on the target.
 
@@ -322,7 +320,7 @@ def failure(
     kind = PermissionMissing if all(item["unauthorized"] for item in failures) else TopologyRefused
     return kind(
         f"{len(failures)} {what}; the first: {first['kind']} {first['name']}: {first['error']['name']}",
-        where=context.where(phase, cluster="target"),
+        where=record.where(phase, cluster="target"),
         next_step="grant Alter (ACLs, users) and AlterConfigs (quotas) on the target cluster to the migration's "
         f"principal, or correct what the broker reports; {after}",
         details={"failures": failures},

@@ -10,69 +10,68 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, QuotaEntity, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-#: Journal steps.
-ACLS_CREATING = "acls_creating"
-ACLS_REMOVED = "acls_removed"
-QUOTAS_SETTING = "quotas_setting"
-USER_CREATED = "user_created"
-USER_REMOVED = "user_removed"
 _PER_ENTRY = 200
 
 #: Entity and key of a quota value.
 QuotaKey = tuple[QuotaEntity, str]
 
 
-def create_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
+def create_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
     """Create bindings that the target does not have, journaled first; returns each binding's error, or ``None``."""
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
-        context.journal.step(
-            ACLS_CREATING, details={"acls": [acl_row(acl) for acl in batch]}, reason=f"{len(batch)} ACLs are created"
+        record.journal.step(
+            steps.ACLS_CREATING,
+            details={"acls": [acl_row(acl) for acl in batch]},
+            reason=f"{len(batch)} ACLs are created",
         )
-        results |= context.target.admin.create_acls(batch)
+        results |= target.admin.create_acls(batch)
     return results
 
 
-def remove_acls(context: PhaseContext, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
+def remove_acls(record: MigrationRecord, target: Cluster, acls: Iterable[Acl]) -> dict[Acl, ItemError | None]:
     """Remove bindings that this migration has created. Idempotent."""
     results: dict[Acl, ItemError | None] = {}
     for batch in batches(sorted(set(acls)), _PER_ENTRY):
-        answers = context.target.admin.delete_acls(batch)
+        answers = target.admin.delete_acls(batch)
         done = [acl for acl in batch if answers[acl] is None]
         if done:
-            context.journal.step(
-                ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
+            record.journal.step(
+                steps.ACLS_REMOVED, details={"acls": [acl_row(acl) for acl in done]}, reason=f"{len(done)} ACLs removed"
             )
         results |= answers
     return results
 
 
-def created_acls(context: PhaseContext) -> set[Acl]:
+def created_acls(record: MigrationRecord) -> set[Acl]:
     """Bindings on the target that this migration has created."""
     found: set[Acl] = set()
-    for entry in context.journal.steps():
-        if entry.step == ACLS_CREATING:
+    for entry in record.journal.steps():
+        if entry.step == steps.ACLS_CREATING:
             found |= {Acl(*row) for row in entry.details["acls"]}
-        elif entry.step == ACLS_REMOVED:
+        elif entry.step == steps.ACLS_REMOVED:
             found -= {Acl(*row) for row in entry.details["acls"]}
     return found
 
 
-def created_users(context: PhaseContext) -> dict[str, list[str]]:
+def created_users(record: MigrationRecord) -> dict[str, list[str]]:
     """SCRAM users on the target that this migration has created: name to mechanisms."""
     found: dict[str, list[str]] = {}
-    for entry in context.journal.steps():
-        if entry.step == USER_CREATED and entry.step_key is not None:
+    for entry in record.journal.steps():
+        if entry.step == steps.USER_CREATED and entry.step_key is not None:
             found[entry.step_key] = [str(name) for name in entry.details["mechanisms"]]
-        elif entry.step == USER_REMOVED and entry.step_key is not None:
+        elif entry.step == steps.USER_REMOVED and entry.step_key is not None:
             found.pop(entry.step_key, None)
     return found
 
 
 def set_quotas(
-    context: PhaseContext,
+    record: MigrationRecord,
+    target: Cluster,
     changes: Mapping[QuotaEntity, Mapping[str, float | None]],
     present: Mapping[QuotaEntity, Mapping[str, float]],
 ) -> dict[QuotaEntity, ItemError | None]:
@@ -90,14 +89,16 @@ def set_quotas(
         }
         for entity, values in changes.items()
     ]
-    context.journal.step(QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set")
-    return context.target.admin.alter_quotas(changes)
+    record.journal.step(
+        steps.QUOTAS_SETTING, details={"quotas": rows}, reason=f"quotas of {len(rows)} entities are set"
+    )
+    return target.admin.alter_quotas(changes)
 
 
-def set_by_us(context: PhaseContext) -> dict[QuotaKey, tuple[float, float | None]]:
+def set_by_us(record: MigrationRecord) -> dict[QuotaKey, tuple[float, float | None]]:
     """Quota values that this migration has set: (the value, what the target had before)."""
     found: dict[QuotaKey, tuple[float, float | None]] = {}
-    for entry in context.journal.steps(QUOTAS_SETTING):
+    for entry in record.journal.steps(steps.QUOTAS_SETTING):
         for row in entry.details["quotas"]:
             entity = _entity(row["entity"])
             for key, value in row["values"].items():

@@ -17,39 +17,41 @@ from airflow_provider_kafka_migration.internal_topics import is_internal
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, Quota, QuotaEntity, ScramUser
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 WRITING = frozenset({"WRITE", "ALL"})
 _WILDCARD = "*"
 
 
-def plan_acls(context: PhaseContext, topics: Collection[str], unknown: dict[str, str] | None = None) -> list[AclPlan]:
+def plan_acls(
+    record: MigrationRecord,
+    source: Cluster,
+    target: Cluster,
+    topics: Collection[str],
+    unknown: dict[str, str] | None = None,
+) -> list[AclPlan]:
     """Return one entry per binding of either side, and per binding derived from a rename; ascending.
 
     :param topics: source topics of the migration.
     :param unknown: receives what may not be read; without it the error is raised.
     :raises PermissionMissing: ACLs may not be described; this never counts as "no ACLs".
     """
-    spec = context.spec
+    spec = record.spec
     if spec.acls.policy == "skip":
         return []
-    source = _listing(context.source.admin.describe_acls, "ACLs on the source", unknown)
-    if source is None or not source.authorizer:
+    source_listing = _listing(source.admin.describe_acls, "ACLs on the source", unknown)
+    if source_listing is None or not source_listing.authorizer:
         return []
-    target: AclListing | None = AclListing(authorizer=True)
+    target_listing: AclListing | None = AclListing(authorizer=True)
     if spec.acls.target_auth == "kafka":
-        target = _listing(context.target.admin.describe_acls, "ACLs on the target", unknown)
-        if target is None:
+        target_listing = _listing(target.admin.describe_acls, "ACLs on the target", unknown)
+        if target_listing is None:
             return []
-    assert target is not None
-    granted = writes_granted(context)
-    return make_plans(spec, source.acls, target, set(topics), writes_granted=granted)
-
-
-def writes_granted(context: PhaseContext) -> bool:
-    """Whether the target has write grants: immediately by the spec, or since the cutover by the journal."""
-    return context.spec.acls.write_grants == "at_once" or context.journal.find_step("write_grants") is not None
+    assert target_listing is not None
+    granted = record.are_writes_granted()
+    return make_plans(spec, source_listing.acls, target_listing, set(topics), writes_granted=granted)
 
 
 def _listing(describe: object, what: str, unknown: dict[str, str] | None) -> AclListing | None:
@@ -218,16 +220,16 @@ def _is_internal(acl: Acl) -> bool:
 API_INCREMENTAL_GROUP_CONFIGS = 74
 
 
-def plan_users(context: PhaseContext, unknown: dict[str, str]) -> list[UserPlan]:
+def plan_users(spec: MigrationSpec, source: Cluster, target: Cluster, unknown: dict[str, str]) -> list[UserPlan]:
     """SCRAM users of the source, ascending, and users that the spec names but the source does not have."""
-    source = _scram_users(context.source.admin, "SCRAM users on the source", unknown)
-    target = _scram_users(context.target.admin, "SCRAM users on the target", unknown)
-    if source is None and not context.spec.acls.users:
+    source_users = _scram_users(source.admin, "SCRAM users on the source", unknown)
+    target_users = _scram_users(target.admin, "SCRAM users on the target", unknown)
+    if source_users is None and not spec.acls.users:
         return []
-    there = {user.name for user in target or []}
-    wanted = context.spec.acls.users
-    plans = [_user(user, wanted, there) for user in source or []]
-    listed = {user.name for user in source or []}
+    there = {user.name for user in target_users or []}
+    wanted = spec.acls.users
+    plans = [_user(user, wanted, there) for user in source_users or []]
+    listed = {user.name for user in source_users or []}
     plans += [
         UserPlan(
             name=name, credentials=[], action="exists" if name in there else "create", reason="named in acls.users"
@@ -255,28 +257,28 @@ def _scram_users(admin: Admin, what: str, unknown: dict[str, str]) -> list[Scram
         return None
 
 
-def plan_quotas(context: PhaseContext, unknown: dict[str, str]) -> list[QuotaPlan]:
+def plan_quotas(spec: MigrationSpec, source: Cluster, target: Cluster, unknown: dict[str, str]) -> list[QuotaPlan]:
     """Client quotas of both sides by entity."""
-    policy = context.spec.acls.quotas
+    policy = spec.acls.quotas
     if policy == "skip":
         return []
-    source = _quotas(context.source.admin, "client quotas on the source", unknown)
-    target = _quotas(context.target.admin, "client quotas on the target", unknown)
-    if source is None or target is None:
+    source_quotas = _quotas(source.admin, "client quotas on the source", unknown)
+    target_quotas = _quotas(target.admin, "client quotas on the target", unknown)
+    if source_quotas is None or target_quotas is None:
         return []
     plans = [
         QuotaPlan(
             entity=list(entity),
             values=values,
-            target_values=target.get(entity, {}),
-            action=_quota_action(values, target.get(entity, {}), policy),
+            target_values=target_quotas.get(entity, {}),
+            action=_quota_action(values, target_quotas.get(entity, {}), policy),
         )
-        for entity, values in source.items()
+        for entity, values in source_quotas.items()
     ]
     plans += [
         QuotaPlan(entity=list(entity), values={}, target_values=values, action="target_only")
-        for entity, values in target.items()
-        if entity not in source
+        for entity, values in target_quotas.items()
+        if entity not in source_quotas
     ]
     return sorted(plans, key=lambda plan: [(kind, name is not None, name or "") for kind, name in plan.entity])
 
@@ -301,30 +303,30 @@ def _quotas(admin: Admin, what: str, unknown: dict[str, str]) -> dict[QuotaEntit
 
 
 def plan_group_configs(
-    context: PhaseContext, groups: Sequence[GroupPlan], unknown: dict[str, str]
+    source: Cluster, target: Cluster, groups: Sequence[GroupPlan], unknown: dict[str, str]
 ) -> list[GroupConfigPlan]:
     """Configs set on selected groups of the source (brokers before 4.1 cannot list them and have few or none)."""
     try:
-        configured = context.source.admin.groups_with_configs()
+        configured = source.admin.groups_with_configs()
     except PermissionMissing as error:
         unknown["group configs on the source"] = error.what
         return []
     selected = sorted({group.group for group in groups} & set(configured or []))
     if not selected:
         return []
-    source = context.source.admin.group_configs(selected)
+    source_configs = source.admin.group_configs(selected)
     # The closest API that only brokers with group configs have; some have it without them, and report that per group.
-    supported = context.target.admin.api_version(API_INCREMENTAL_GROUP_CONFIGS) >= 0
-    target = context.target.admin.group_configs(selected) if supported else {}
+    supported = target.admin.api_version(API_INCREMENTAL_GROUP_CONFIGS) >= 0
+    target_configs = target.admin.group_configs(selected) if supported else {}
     plans = []
     for name in selected:
-        unreadable = source[name].error
+        unreadable = source_configs[name].error
         if unreadable is not None:
             unknown[f"configs of group {name} on the source"] = unreadable.name
             continue
-        wanted = dict(sorted(source[name].overrides.items()))
+        wanted = dict(sorted(source_configs[name].overrides.items()))
         if wanted:
-            plans.append(_group_config(name, wanted, target.get(name), unknown))
+            plans.append(_group_config(name, wanted, target_configs.get(name), unknown))
     return plans
 
 

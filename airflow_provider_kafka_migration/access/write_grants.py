@@ -17,113 +17,118 @@ from airflow_provider_kafka_migration.documents.plan import AclPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin import access
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
-#: Name of the journal step; once it exists, ``plan_acls`` no longer defers anything.
-STEP = "write_grants"
-#: What was held back when the freeze began.
-HELD = "write_grants_held"
-#: What the tail has seen held back since the plan, each binding once.
-SEEN = "write_grants_seen"
 _GONE = (
     "it is no longer on the source, as after producers are stopped by hand, and is still given on the target; "
     "if it was removed permanently, add the principal to acls.exclude_principals"
 )
 
 
-def _is_held_back(context: PhaseContext) -> bool:
-    return context.spec.acls.write_grants == "at_cutover" and context.spec.acls.target_auth == "kafka"
+def _is_held_back(spec: MigrationSpec) -> bool:
+    return spec.acls.write_grants == "at_cutover" and spec.acls.target_auth == "kafka"
 
 
-def _plans(context: PhaseContext) -> list[AclPlan]:
-    return plan_acls(context, {topic for topic, _ in migrated_partitions(context)})
+def _plans(record: MigrationRecord, source: Cluster, target: Cluster) -> list[AclPlan]:
+    return plan_acls(record, source, target, {topic for topic, _ in record.partitions()})
 
 
 def _deferred(plans: Sequence[AclPlan]) -> set[Acl]:
     return {target_acl(plan) for plan in plans if plan.action == "deferred"}
 
 
-def _outlives_the_source(context: PhaseContext) -> bool:
+def _outlives_the_source(spec: MigrationSpec) -> bool:
     """Whether a grant that disappeared on the source before the freeze may have been revoked to stop producers."""
-    return _is_held_back(context) and context.spec.cutover.freeze == "manual"
+    return _is_held_back(spec) and spec.cutover.freeze == "manual"
 
 
-def _known(context: PhaseContext) -> set[Acl]:
+def _known(record: MigrationRecord) -> set[Acl]:
     """Grants due by the plan, or seen since; without principals that the spec now excludes."""
-    rows = [row for name in (SEEN, HELD) for entry in context.journal.steps(name) for row in entry.details["acls"]]
-    known = _deferred(context.load_plan().acls) | {Acl(*row) for row in rows}
-    excluded = context.spec.acls.exclude_principals
+    rows = [
+        row
+        for name in (steps.WRITE_GRANTS_SEEN, steps.WRITE_GRANTS_HELD)
+        for entry in record.journal.steps(name)
+        for row in entry.details["acls"]
+    ]
+    known = _deferred(record.plan().acls) | {Acl(*row) for row in rows}
+    excluded = record.spec.acls.exclude_principals
     return {acl for acl in known if not any(re.fullmatch(pattern, acl.principal) for pattern in excluded)}
 
 
-def see(context: PhaseContext) -> None:
+def see(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     """Journal grants held back that were not known yet: they may disappear on the source before the freeze begins.
 
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
-    if not _outlives_the_source(context):
+    if not _outlives_the_source(record.spec):
         return
-    new = sorted(_deferred(_plans(context)) - _known(context))
+    new = sorted(_deferred(_plans(record, source, target)) - _known(record))
     if new:
         rows = [access.acl_row(acl) for acl in new]
-        context.journal.step(SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch")
+        record.journal.step(
+            steps.WRITE_GRANTS_SEEN, details={"acls": rows}, reason=f"{len(rows)} more write grants wait for the switch"
+        )
 
 
-def gone(context: PhaseContext) -> list[str]:
+def gone(record: MigrationRecord, source: Cluster, target: Cluster) -> list[str]:
     """Lines for people: grants that the switch will give although the source no longer has them.
 
     :raises MigrationError: the ACLs of a cluster cannot be read.
     """
-    if not _outlives_the_source(context) or context.journal.find_step(STEP) is not None:
+    if not _outlives_the_source(record.spec) or record.journal.find_step(steps.WRITE_GRANTS) is not None:
         return []
-    plans = _plans(context)
-    return [f"{acl}: {_GONE}" for acl in sorted(_known(context) - _deferred(plans) - _there(plans))]
+    plans = _plans(record, source, target)
+    return [f"{acl}: {_GONE}" for acl in sorted(_known(record) - _deferred(plans) - _there(plans))]
 
 
 def _there(plans: list[AclPlan]) -> set[Acl]:
     return {target_acl(plan) for plan in plans if plan.action in ("exists", "target_only")}
 
 
-def remember(context: PhaseContext) -> None:
+def remember(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     """Journal what is held back now, before anyone other than the migration stops producers."""
-    if _is_held_back(context) and context.spec.cutover.freeze != "acl":
-        plans = _plans(context)
+    if _is_held_back(record.spec) and record.spec.cutover.freeze != "acl":
+        plans = _plans(record, source, target)
         held = _deferred(plans)
-        if _outlives_the_source(context):
-            held |= _known(context) - _there(plans)
+        if _outlives_the_source(record.spec):
+            held |= _known(record) - _there(plans)
         rows = [access.acl_row(acl) for acl in sorted(held)]
-        context.journal.step(HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch")
+        record.journal.step(
+            steps.WRITE_GRANTS_HELD, details={"acls": rows}, reason=f"{len(rows)} write grants wait for the switch"
+        )
 
 
-def _remembered(context: PhaseContext, plans: list[AclPlan]) -> set[Acl]:
+def _remembered(record: MigrationRecord, plans: list[AclPlan]) -> set[Acl]:
     """Grants held back before the freeze that the target does not have yet."""
-    if context.spec.cutover.freeze == "acl" or not (steps := context.journal.steps(HELD)):
+    if record.spec.cutover.freeze == "acl" or not (held := record.journal.steps(steps.WRITE_GRANTS_HELD)):
         return set()
-    return {Acl(*row) for row in steps[-1].details["acls"]} - _there(plans)
+    return {Acl(*row) for row in held[-1].details["acls"]} - _there(plans)
 
 
-def grant(context: PhaseContext) -> dict[str, Any]:
+def grant(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str, Any]:
     """Create the bindings that topology_copy has held back. Idempotent; returns details for the journal.
 
     :raises TopologyRefused: some could not be created; the error lists all.
     """
-    if not _is_held_back(context):
+    if not _is_held_back(record.spec):
         return {"granted": 0}
-    entry = context.journal.find_step(STEP)
+    entry = record.journal.find_step(steps.WRITE_GRANTS)
     if entry is not None:
         return dict(entry.details)
-    plans = _plans(context)
-    bindings = sorted(_deferred(plans) | _remembered(context, plans))
-    context.journal.check_holds()
-    results = created_access.create_acls(context, bindings)
+    plans = _plans(record, source, target)
+    bindings = sorted(_deferred(plans) | _remembered(record, plans))
+    record.journal.check_holds()
+    results = created_access.create_acls(record, target, bindings)
     failures = [{"acl": str(acl), "error": error.as_dict()} for acl, error in sorted(results.items()) if error]
     if failures:
         raise TopologyRefused(
             f"{len(failures)} of {len(bindings)} write grants could not be created; the first: {failures[0]['acl']}",
-            where=context.where("cutover", cluster="target"),
+            where=record.where("cutover", cluster="target"),
             next_step="grant the migration's principal Alter on the target cluster; then approve the cutover again",
             details={"failures": failures},
         )
     details = {"granted": len(bindings), "acls": [str(acl) for acl in bindings]}
-    return dict(context.journal.step_once(STEP, details=details).details)
+    return dict(record.journal.step_once(steps.WRITE_GRANTS, details=details).details)

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_kafka_migration.approvals import check
-from airflow_provider_kafka_migration.approvals.check import STEP, answer_key, check_approval
+from airflow_provider_kafka_migration.approvals.check import answer_key, check_approval
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind, GroupsResult
 from airflow_provider_kafka_migration.errors import WaitsForOperator
 from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.freeze.late_writes import BehindBoundary
 from airflow_provider_kafka_migration.groups import commit, left_out
-from airflow_provider_kafka_migration.groups.commit import FINAL_GROUPS
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
 # -- switch -----------------------------------------------------------------------------------------------------------
@@ -25,7 +25,6 @@ from airflow_provider_kafka_migration.state import State
 
 
 PHASE = "awaiting_client_switch"
-ACKNOWLEDGED = commit.ACKNOWLEDGED
 WAIT_SECONDS = 600.0
 
 
@@ -42,10 +41,11 @@ def switch_clients(
         source has records beyond the boundary, or could not be checked, and ``on_bypass`` does not accept that.
     :raises GroupsIncomplete: groups failed in the last sync.
     """
-    entry = context.journal.find_step(ACKNOWLEDGED)
-    if entry is not None:
-        return PhaseResult(PHASE, entry.details["summary"], dict(entry.details), already_done=True)
-    attempt = freeze_attempt.current_attempt(context)
+    record = context.record
+    switched = record.client_switch()
+    if switched is not None:
+        return PhaseResult(PHASE, switched["summary"], switched, already_done=True)
+    attempt = record.freeze()
     if attempt is None or not attempt.ready:
         raise WaitsForOperator(
             f"the migration has not reached {freeze_attempt.READY_MESSAGE} yet",
@@ -53,14 +53,14 @@ def switch_clients(
             next_step="clear the step of the cutover that failed",
         )
     answers = check.require(context, "client_switch")
-    behind = _read_behind_boundary(context)
+    behind = _read_behind_boundary(record, context.source)
     result = _last_sync(context, wait_seconds, sleep)
-    error = commit.failures_error(context, result.groups)
+    error = commit.failures_error(record, result.groups)
     if error is not None:
         raise error
     # A separate copy: a sync that is still under way may rewrite results/groups.json.
-    put_result(context, FINAL_GROUPS, result)
-    left_out.record(context)
+    record.put_result(keys.FINAL_GROUPS, result)
+    left_out.record(record, context.source)
     details: dict[str, Any] = {
         "summary": f"clients switch: {commit.summarize(result.groups)}" + _active(result) + _late(behind),
         "active_on_source": result.active_on_source,
@@ -70,20 +70,20 @@ def switch_clients(
         "left_alone": {item.group: item.skipped_reason for item in result.groups if item.skipped_reason},
         "at": result.at,
     }
-    context.journal.step_once(ACKNOWLEDGED, details=details)
+    context.journal.step_once(steps.CLIENT_SWITCH_ACKNOWLEDGED, details=details)
     return PhaseResult(PHASE, details["summary"], details)
 
 
-def _read_behind_boundary(context: PhaseContext) -> BehindBoundary:
+def _read_behind_boundary(record: MigrationRecord, source: Cluster) -> BehindBoundary:
     """Check the source once more, because the answer may be old.
 
     :raises WaitsForOperator: clients must not switch yet.
     """
-    found = late_writes.read(context)
-    if found.problem and not late_writes.is_accepted(context):
+    found = late_writes.read(record, source)
+    if found.problem and not late_writes.is_accepted(record.spec):
         raise WaitsForOperator(
             f"clients must not switch yet: {found.problem}",
-            where=context.where(PHASE, cluster="source"),
+            where=record.where(PHASE, cluster="source"),
             next_step=found.next_step,
             details=found.as_dict(),
         )
@@ -131,14 +131,14 @@ def answered(context: PhaseContext, kind: ApprovalKind, *, second: bool = False)
     An approval of the cutover counts as acted on from the start of its freeze until the freeze is lifted; one of the
     client switch, once the switch is acknowledged.
     """
-    entry = context.journal.find_step(STEP, answer_key(kind, second=second))
+    entry = context.journal.find_step(steps.APPROVAL, answer_key(kind, second=second))
     if entry is None:
         return None
     if kind == "cutover":
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = context.record.freeze()
         acted_on = attempt is not None and not attempt.lifted
     else:
-        acted_on = context.journal.find_step(ACKNOWLEDGED) is not None
+        acted_on = context.record.client_switch() is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         acted_on = True
     if not acted_on:
@@ -158,25 +158,25 @@ def answer(context: PhaseContext, given: ApprovalAnswer) -> PhaseResult:
     """
     checked = check_approval(context, given)
     summary = f"{checked.kind.replace('_', ' ')}: {checked.decision}"
-    if checked.decision == "approve" and _is_last(context, checked):
+    if checked.decision == "approve" and _is_last(context.spec, checked):
         if checked.kind == "cutover":
             # After a lifted freeze the migration is back in tail; the lag was just checked again.
             if context.journal.working_state is State.TAIL:
-                _ready_again(context)
+                _ready_again(context.record)
         else:
             summary = switch_clients(context).summary
     return PhaseResult(f"approve_{checked.kind}", summary, _details(checked))
 
 
-def _ready_again(context: PhaseContext) -> None:
-    if context.journal.tip_state is State.FAILED:
-        context.journal.transition(State.TAIL, "the cutover is approved again")
-    context.journal.transition(State.DRAIN_READY, "lags are small enough at the approval")
+def _ready_again(record: MigrationRecord) -> None:
+    if record.journal.tip_state is State.FAILED:
+        record.journal.transition(State.TAIL, "the cutover is approved again")
+    record.journal.transition(State.DRAIN_READY, "lags are small enough at the approval")
 
 
-def _is_last(context: PhaseContext, checked: ApprovalAnswer) -> bool:
+def _is_last(spec: MigrationSpec, checked: ApprovalAnswer) -> bool:
     """Whether no other person still has to answer."""
-    return checked.second or not context.spec.approvals.second_users
+    return checked.second or not spec.approvals.second_users
 
 
 def _details(given: ApprovalAnswer) -> dict[str, Any]:

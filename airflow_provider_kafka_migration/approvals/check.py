@@ -10,13 +10,11 @@ from airflow_provider_kafka_migration.approvals.request import cannot_fit, code_
 from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, ApprovalKind
 from airflow_provider_kafka_migration.errors import ApprovalRefused
 from airflow_provider_kafka_migration.freeze import late_writes, words
-from airflow_provider_kafka_migration.record import handover, proof
-from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record import handover, proof, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.topics import lags
-
-STEP = "approval"
-REFUSED = "approval_refused"
 
 
 def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAnswer:
@@ -27,27 +25,28 @@ def check_approval(context: PhaseContext, answer: ApprovalAnswer) -> ApprovalAns
     :raises ApprovalRefused: the code is missing, wrong or outdated; the answer is too old; the lag has risen; the same
         person has answered twice; or the source has records beyond the boundary.
     """
+    record = context.record
     answer = answer.model_copy(update={"code": _clean(answer.code)})
     key = answer_key(answer.kind, second=answer.second)
     if answer.decision == "approve":
         try:
-            _check_person(context, answer)
-            _check_code(context, answer)
-            _check_age(context, answer)
+            _check_person(record, answer)
+            _check_code(record, context.source, answer)
+            _check_age(record, answer)
             if answer.kind == "cutover":
-                _check_budget(context)
+                _check_budget(record)
                 _check_lag(context)
             else:
-                _check_source_stands(context)
-            _check_proof(context, answer)
+                _check_source_stands(record, context.source)
+            _check_proof(record, answer)
         except ApprovalRefused as error:
             if answer.kind == "cutover" and context.spec.cutover.freeze == "manual":
                 # With ``freeze: manual``, people have stopped the producers before they approve.
                 error.add_next_step(words.not_begun("manual"))
             details = {"answer": answer.model_dump(mode="json"), "why": error.what}
-            context.journal.step(REFUSED, key=key, details=details, reason=error.what)
+            context.journal.step(steps.APPROVAL_REFUSED, key=key, details=details, reason=error.what)
             raise
-    context.journal.step(STEP, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
+    context.journal.step(steps.APPROVAL, key=key, details=answer.model_dump(mode="json"), reason=_reason(answer))
     return answer
 
 
@@ -70,49 +69,49 @@ def _reason(answer: ApprovalAnswer) -> str:
     return f"approval of the {answer.kind.replace('_', ' ')}: {answer.decision} by {people}"
 
 
-def _check_person(context: PhaseContext, answer: ApprovalAnswer) -> None:
-    section = context.spec.approvals
+def _check_person(record: MigrationRecord, answer: ApprovalAnswer) -> None:
+    section = record.spec.approvals
     person = _person(answer)
     if not person:
-        raise _refused(context, answer, "it is not known who answered")
+        raise _refused(record, answer, "it is not known who answered")
     allowed = section.second_users if answer.second else section.assigned_users
     if allowed and person not in allowed:
-        raise _refused(context, answer, f"{person} is not among those who may approve")
+        raise _refused(record, answer, f"{person} is not among those who may approve")
     if answer.second:
-        first = context.journal.find_step(STEP, answer_key(answer.kind, second=False))
+        first = record.journal.find_step(steps.APPROVAL, answer_key(answer.kind, second=False))
         if first is None:
-            raise _refused(context, answer, "the first person has not answered yet")
+            raise _refused(record, answer, "the first person has not answered yet")
         if _person(ApprovalAnswer.model_validate(first.details)) == person:
-            raise _refused(context, answer, f"both answers are from the same person, {person}")
+            raise _refused(record, answer, f"both answers are from the same person, {person}")
 
 
-def _check_code(context: PhaseContext, answer: ApprovalAnswer) -> None:
+def _check_code(record: MigrationRecord, source: Cluster, answer: ApprovalAnswer) -> None:
     if not answer.code:
-        raise _refused(context, answer, "the answer has no code")
-    fresh = code_of(make_binding(context, answer.kind))
+        raise _refused(record, answer, "the answer has no code")
+    fresh = code_of(make_binding(record, source, answer.kind))
     if not hmac.compare_digest(fresh.encode(), answer.code.encode()):
         raise _refused(
-            context,
+            record,
             answer,
             f"the code {answer.code!r} is not the present one: it is mistyped, or what will happen has changed since "
             "the text was made",
         )
 
 
-def _check_age(context: PhaseContext, answer: ApprovalAnswer) -> None:
-    age = context.now() - parse_iso(answer.answered_at)
-    if age > context.spec.approvals.max_age:
-        raise _refused(context, answer, f"the answer is {age.total_seconds():.0f} s old")
+def _check_age(record: MigrationRecord, answer: ApprovalAnswer) -> None:
+    age = record.now() - parse_iso(answer.answered_at)
+    if age > record.spec.approvals.max_age:
+        raise _refused(record, answer, f"the answer is {age.total_seconds():.0f} s old")
     if age < timedelta(seconds=-60):
-        raise _refused(context, answer, "the answer has a time in the future; check the machines' clocks")
+        raise _refused(record, answer, "the answer has a time in the future; check the machines' clocks")
 
 
-def _check_budget(context: PhaseContext) -> None:
-    why = cannot_fit(context, handover.of(context))
+def _check_budget(record: MigrationRecord) -> None:
+    why = cannot_fit(record.spec, handover.of(record))
     if why is not None:
         raise ApprovalRefused(
             f"the cutover cannot be done in time: {why}",
-            where=context.where("cutover"),
+            where=record.where("cutover"),
             next_step="set cutover.in_one_task: true, which runs all steps in one task; or raise "
             "cutover.max_producer_freeze; or give the cutover's tasks a faster executor. Then clear the approval task; "
             + words.IF_PARAMS,
@@ -131,19 +130,19 @@ def _check_lag(context: PhaseContext) -> None:
         )
 
 
-def _check_source_stands(context: PhaseContext) -> None:
+def _check_source_stands(record: MigrationRecord, source: Cluster) -> None:
     """Check that the source has no records that the target will never get, unless ``on_bypass: continue`` accepts them.
 
     :raises ApprovalRefused: there are records beyond the boundary, or the source could not be checked for them; all
         partitions are named.
     """
-    if late_writes.is_accepted(context):
+    if late_writes.is_accepted(record.spec):
         return
-    found = late_writes.read(context)
+    found = late_writes.read(record, source)
     if found.problem:
         raise ApprovalRefused(
             f"the approval of the client switch is refused: {found.problem}",
-            where=context.where("client_switch", cluster="source"),
+            where=record.where("client_switch", cluster="source"),
             next_step=found.next_step,
             details=found.as_dict(),
         )
@@ -156,35 +155,35 @@ def why_not_small(status: lags.DrainStatus) -> str:
     return "the lag has risen since the approval" if status.tail.is_heard else "the tail has not been heard from"
 
 
-def _check_proof(context: PhaseContext, answer: ApprovalAnswer) -> None:
+def _check_proof(record: MigrationRecord, answer: ApprovalAnswer) -> None:
     """Check that no difference was found: one blocks both approvals, unless the policy is only to show it.
 
     :raises ApprovalRefused: partitions differ; all are named in ``details``.
     """
-    section = context.spec.validation
+    section = record.spec.validation
     if not section.before_cutover:
         return
-    status = proof_to_boundary(context) if answer.kind == "client_switch" else None
+    status = proof_to_boundary(record) if answer.kind == "client_switch" else None
     if status is None:
-        status = proof.read_status(context, dict.fromkeys(migrated_partitions(context), 0))
-    proof.journal_status(context, f"{answer.kind}/answer", status)
+        status = proof.read_status(record, dict.fromkeys(record.partitions(), 0))
+    proof.journal_status(record, f"{answer.kind}/answer", status)
     if not status.differing or section.on_difference == "warn":
         return
     name, what = next(iter(status.differing.items()))
     raise ApprovalRefused(
         f"the approval of the {answer.kind.replace('_', ' ')} is refused: {len(status.differing)} partitions differ "
         f"between source and target; the first is {name}: {what}",
-        where=context.where(answer.kind),
+        where=record.where(answer.kind),
         next_step="find out who has written to the target topic; the comparison checks again in each slice of the "
         "tail, and a resolved difference no longer blocks. To proceed anyway, set validation.on_difference: warn",
         details={"differing": status.differing},
     )
 
 
-def _refused(context: PhaseContext, answer: ApprovalAnswer, why: str) -> ApprovalRefused:
+def _refused(record: MigrationRecord, answer: ApprovalAnswer, why: str) -> ApprovalRefused:
     return ApprovalRefused(
         f"the approval of the {answer.kind.replace('_', ' ')} is refused: {why}",
-        where=context.where(answer.kind),
+        where=record.where(answer.kind),
         next_step="clear the approval task; its new text and log, and `kafka-migration status`, show the current code",
     )
 
@@ -193,7 +192,7 @@ def given(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None =
     """Return the valid approvals in the journal: the latest answer of the first and of the second person."""
     found = []
     for second in (False, True):
-        entry = context.journal.find_step(STEP, answer_key(kind, second=second))
+        entry = context.journal.find_step(steps.APPROVAL, answer_key(kind, second=second))
         if entry is None or (newer_than is not None and parse_iso(entry.at) <= parse_iso(newer_than)):
             continue
         answer = ApprovalAnswer.model_validate(entry.details)
@@ -219,12 +218,12 @@ def require(context: PhaseContext, kind: ApprovalKind, *, newer_than: str | None
             next_step="answer the approval (Airflow: Required Actions; or kafka-migration resume FILE --approve CODE)",
         )
     for answer in answers:
-        _check_code(context, answer)
-        _check_age(context, answer)
+        _check_code(context.record, context.source, answer)
+        _check_age(context.record, answer)
     return answers
 
 
 def lifted_at(context: PhaseContext) -> str | None:
     """Return when the last freeze was lifted: older approvals of the cutover are not valid."""
-    entry = context.journal.find_step("freeze_lifted")
+    entry = context.journal.find_step(steps.FREEZE_LIFTED)
     return entry.at if entry else None

@@ -10,25 +10,24 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.base import canonical_digest
+from airflow_provider_kafka_migration.documents.base import Document, canonical_digest
 from airflow_provider_kafka_migration.documents.cutover import ApprovalFacts, ApprovalKind, GroupResult
+from airflow_provider_kafka_migration.documents.plan import Severity
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.freeze import fence, late_writes
 from airflow_provider_kafka_migration.groups import commit, left_out
 from airflow_provider_kafka_migration.groups.offsets import count_translations
 from airflow_provider_kafka_migration.pages import approval
-from airflow_provider_kafka_migration.record import freeze_attempt, handover, proof
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso, words
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, result_data
+from airflow_provider_kafka_migration.record import handover, proof, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.handover import Handover
-from airflow_provider_kafka_migration.record.offset_maps import load_document
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
 from airflow_provider_kafka_migration.record.passed_content import content_ranges
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso, words
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
 
 log = logging.getLogger(__name__)
-
-SHOWN = "approval_shown"
 CODE_DIGITS = 8
 
 
@@ -37,11 +36,16 @@ CODE_DIGITS = 8
 
 def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     """Collect the live facts, the code and the text of an approval. Read-only."""
-    binding = make_binding(context, kind)
+    record = context.record
+    binding = make_binding(record, context.source, kind)
     code = code_of(binding)
-    facts = _cutover_facts(context) if kind == "cutover" else _client_switch_facts(context)
-    others = left_out.read_left_out(context, context.load_plan())
-    facts = {**facts, "overtaken_tombstones": overtaken_tombstones(context)}
+    facts = (
+        _cutover_facts(record, context.source, context.target)
+        if kind == "cutover"
+        else _client_switch_facts(record, context.source)
+    )
+    others = left_out.read_left_out(record, context.source, record.plan())
+    facts = {**facts, "overtaken_tombstones": record.overtaken()}
     facts = {**facts, "signing_key": _signing_key(context), "left_out": [list(row) for row in left_out.rows(others)]}
     subject, body = approval.render(context.spec, kind, code, facts)
     return ApprovalFacts(
@@ -59,41 +63,43 @@ def make_facts(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
 def show(context: PhaseContext, kind: ApprovalKind) -> ApprovalFacts:
     """Call :func:`make_facts` and journal what was shown (digest and code; the answer's entry holds the text)."""
     if kind == "client_switch":
-        _prove_rest(context)
+        _prove_rest(context.record, context.source, context.target)
     facts = make_facts(context, kind)
     context.journal.step(
-        SHOWN, key=kind, details={"code": facts.code, "facts_digest": facts.digest(), "made_at": facts.made_at}
+        steps.APPROVAL_SHOWN,
+        key=kind,
+        details={"code": facts.code, "facts_digest": facts.digest(), "made_at": facts.made_at},
     )
     return facts
 
 
-def _prove_rest(context: PhaseContext) -> None:
+def _prove_rest(record: MigrationRecord, source: Cluster, target: Cluster) -> None:
     """Compare the rest up to the boundary and journal what is proven, while no client has moved yet."""
-    document = load_document(context)
-    if document is None or not context.spec.validation.before_cutover:
+    document = record.offset_map()
+    if document is None or not record.spec.validation.before_cutover:
         return
-    rest = proof.prove_rest(context, content_ranges(document))
-    status = proof_to_boundary(context, rest.unchecked)
+    rest = proof.prove_rest(record, source, target, content_ranges(document))
+    status = proof_to_boundary(record, rest.unchecked)
     if status is not None:
-        proof.journal_status(context, "client_switch", status)
+        proof.journal_status(record, "client_switch", status)
     if rest.why:
         log.warning("Not all content up to the boundary is proven: %s", rest.why)
 
 
-def proof_to_boundary(context: PhaseContext, unchecked: int | None = None) -> proof.ProofStatus | None:
+def proof_to_boundary(record: MigrationRecord, unchecked: int | None = None) -> proof.ProofStatus | None:
     """Return what is proven up to the cutover's boundary; None before there is one, or if nothing is compared.
 
     :param unchecked: number of partitions whose target log could not be checked; None: the number journaled last.
     """
-    document = load_document(context)
-    if document is None or not context.spec.validation.before_cutover:
+    document = record.offset_map()
+    if document is None or not record.spec.validation.before_cutover:
         return None
     ends = {(item.topic, item.partition): item.source_end_offset or 0 for item in document.partitions}
     if unchecked is None:
-        looked = context.journal.find_step(proof.STEP, "client_switch")
+        looked = record.journal.find_step(steps.CONTENT_PROVEN, "client_switch")
         # Without an entry, none of them has been checked yet.
         unchecked = len(ends) if looked is None else int(looked.details.get("unchecked_partitions", len(ends)))
-    return proof.read_status(context, ends, unchecked=unchecked)
+    return proof.read_status(record, ends, unchecked=unchecked)
 
 
 def code_of(binding: dict[str, Any]) -> str:
@@ -101,16 +107,16 @@ def code_of(binding: dict[str, Any]) -> str:
     return canonical_digest(binding)[:CODE_DIGITS]
 
 
-def make_binding(context: PhaseContext, kind: ApprovalKind) -> dict[str, Any]:
+def make_binding(record: MigrationRecord, source: Cluster, kind: ApprovalKind) -> dict[str, Any]:
     """Return what will happen, as data, without values that change all the time (lag, offsets, times)."""
-    section = context.spec.cutover
+    section = record.spec.cutover
     binding: dict[str, Any] = {
         "kind": kind,
-        "migration_id": context.migration_id,
-        "plan": context.load_plan().digest(),
-        "topology": _topology_digest(context),
-        "partitions": canonical_digest([list(key) for key in migrated_partitions(context)]),
-        "groups": _group_binding(context),
+        "migration_id": record.migration_id,
+        "plan": record.plan().digest(),
+        "topology": _topology_digest(record),
+        "partitions": canonical_digest([list(key) for key in record.partitions()]),
+        "groups": _group_binding(record.spec, source),
     }
     if kind == "cutover":
         binding["cutover"] = {
@@ -118,33 +124,33 @@ def make_binding(context: PhaseContext, kind: ApprovalKind) -> dict[str, Any]:
             "sentinel": section.sentinel,
             "on_bypass": section.on_bypass,
             "max_producer_freeze_seconds": section.max_producer_freeze.total_seconds(),
-            "lifted_before": len(context.journal.steps("freeze_lifted")),
+            "lifted_before": len(record.freezes_lifted()),
             # Only if set, so that codes that people have been shown stay valid after an update.
             **({"in_one_task": True} if section.in_one_task else {}),
         }
     else:
-        binding["boundary"] = canonical_digest(result_data(context, "boundary"))
-        binding["on_active_source"] = context.spec.groups.on_active_source
+        binding["boundary"] = canonical_digest(_data(record.find_boundary()))
+        binding["on_active_source"] = record.spec.groups.on_active_source
     return binding
 
 
-def _topology_digest(context: PhaseContext) -> str:
-    entry = context.journal.find_step("topology_copied") or context.journal.find_step("topology_copy")
+def _topology_digest(record: MigrationRecord) -> str:
+    entry = record.journal.find_step(steps.TOPOLOGY_COPIED)
     return canonical_digest(entry.details) if entry is not None else ""
 
 
-def _group_binding(context: PhaseContext) -> list[list[str]]:
+def _group_binding(spec: MigrationSpec, source: Cluster) -> list[list[str]]:
     """Return ids and types of the groups that will be migrated."""
-    listings = context.source.admin.list_groups()
-    return [[name, listings[name].type] for name in sorted(listings) if context.spec.groups.selects(name)]
+    listings = source.admin.list_groups()
+    return [[name, listings[name].type] for name in sorted(listings) if spec.groups.selects(name)]
 
 
-def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
-    status = lags.check(context)
-    previews = commit.preview(context)
-    changes = handover.of(context)
+def _cutover_facts(record: MigrationRecord, source: Cluster, target: Cluster) -> dict[str, Any]:
+    status = lags.check(record, source, target)
+    previews = commit.preview(record, source, target)
+    changes = handover.of(record)
     return {
-        "proof": _proof_so_far(context, status),
+        "proof": _proof_so_far(record, status),
         "lag": lags.lag_by_topic(list(status.lags)),
         "total_lag": status.total,
         "partitions": len(status.lags),
@@ -152,26 +158,26 @@ def _cutover_facts(context: PhaseContext) -> dict[str, Any]:
         "tail": status.tail.text,
         "tail_copies_all": status.tail.copies_all,
         "groups": [_group_line(item) for item in previews],
-        "findings": waived_findings(context),
-        "source_drift": take_over.facts(context),
+        "findings": waived_findings(record),
+        "source_drift": take_over.facts(record, source, target),
         "expected_freeze_seconds": estimate_freeze_seconds(
             partitions=len(status.lags),
             group_count=len(previews),
             lag=status.total,
-            window_seconds=context.spec.cutover.freeze_stable_window.total_seconds(),
+            window_seconds=record.spec.cutover.freeze_stable_window.total_seconds(),
             handover_seconds=changes.frozen_seconds,
         ),
         "handover": changes.as_dict(),
-        "cannot_fit": cannot_fit(context, changes) or "",
+        "cannot_fit": cannot_fit(record.spec, changes) or "",
     }
 
 
-def cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
+def cannot_fit(spec: MigrationSpec, changes: Handover) -> str | None:
     """Return why the cutover cannot fit into ``max_producer_freeze`` even if nothing is left to copy; else None.
 
     Only the shortest measured hand-over counts: neither an estimate nor a wait for a slot may cause a refusal.
     """
-    section = context.spec.cutover
+    section = spec.cutover
     if not changes.measured or not changes.changes:
         return None
     least = section.freeze_stable_window.total_seconds() + changes.changes * changes.least_seconds
@@ -185,32 +191,37 @@ def cannot_fit(context: PhaseContext, changes: Handover) -> str | None:
     )
 
 
-def _proof_so_far(context: PhaseContext, status: lags.DrainStatus) -> dict[str, Any] | None:
-    if not context.spec.validation.before_cutover:
+def _proof_so_far(record: MigrationRecord, status: lags.DrainStatus) -> dict[str, Any] | None:
+    if not record.spec.validation.before_cutover:
         return None
     positions = {(item.topic, item.partition): item.position for item in status.lags}
-    return proof.read_status(context, positions).as_dict()
+    return proof.read_status(record, positions).as_dict()
 
 
-def _client_switch_facts(context: PhaseContext) -> dict[str, Any]:
-    result = commit.load_result(context)
-    proven = proof_to_boundary(context)
+def _client_switch_facts(record: MigrationRecord, source: Cluster) -> dict[str, Any]:
+    result = record.groups()
+    proven = proof_to_boundary(record)
     return {
         "proof": None if proven is None else proven.as_dict(),
-        "frozen": result_data(context, "frozen-time"),
-        "boundary": result_data(context, "boundary"),
+        "frozen": _data(record.frozen_time()),
+        "boundary": _data(record.find_boundary()),
         "groups": [_group_line(item) for item in result.groups] if result else [],
-        "active_on_source": [item.group for item in commit.read_groups(context) if item.members],
-        "behind_boundary": late_writes.read(context).as_dict(),
-        "findings": waived_findings(context),
-        **_fence_facts(context),
+        "active_on_source": [item.group for item in commit.read_groups(record, source) if item.members],
+        "behind_boundary": late_writes.read(record, source).as_dict(),
+        "findings": waived_findings(record),
+        **_fence_facts(record),
     }
 
 
-def _fence_facts(context: PhaseContext) -> dict[str, Any]:
+def _data(document: Document | None) -> dict[str, Any]:
+    """Return a document as data; empty if there is none. A missing boundary is named by ``behind_boundary``."""
+    return {} if document is None else document.model_dump(mode="json")
+
+
+def _fence_facts(record: MigrationRecord) -> dict[str, Any]:
     """Return why nothing is fenced ("": there was a fence), and the target partitions where an old copier can write."""
-    attempt = freeze_attempt.current_attempt(context)
-    step = freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) if attempt else None
+    attempt = record.freeze()
+    step = record.cutover_step(attempt, steps.FENCE) if attempt else None
     if step is None:
         return {"not_fenced": "the journal has no entry of a fence in this cutover", "unfenced": []}
     if not fence.was_fenced(step):
@@ -232,14 +243,17 @@ def _group_line(group: GroupResult) -> dict[str, Any]:
     }
 
 
-def waived_findings(context: PhaseContext) -> list[dict[str, Any]]:
-    """Return the findings of the precheck that were waived, and the other warnings."""
-    findings = result_data(context, "precheck").get("findings", [])
-    return [item for item in findings if item.get("waived") or item.get("severity") == "Warning"]
+def waived_findings(record: MigrationRecord) -> list[dict[str, Any]]:
+    """Return the findings of the precheck that were waived, and the other warnings; none before the first precheck."""
+    checked = record.precheck()
+    if checked is None:
+        return []
+    shown = [item for item in checked.findings if item.waived or item.severity is Severity.WARNING]
+    return [item.model_dump(mode="json") for item in shown]
 
 
 def _signing_key(context: PhaseContext) -> str:
-    from airflow_provider_kafka_migration.record.keys import fingerprint_for_people
+    from airflow_provider_kafka_migration.record.signing import fingerprint_for_people
 
     return fingerprint_for_people(context)
 

@@ -34,9 +34,9 @@ def check_permissions(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         mine = [item for item in items if item.side == side]
         on_cluster = [item for item in mine if item.resource_type == "CLUSTER"]
         yield from _cluster_permissions(context.spec, cluster, on_cluster, plan)
-    yield from _source_topics(context, plan)
-    yield from _target_topics(context, plan)
-    yield from _groups(context, plan)
+    yield from _source_topics(context.spec, context.source, plan)
+    yield from _target_topics(context.target, plan)
+    yield from _groups(context.target, plan)
 
 
 def _cluster_permissions(
@@ -87,18 +87,18 @@ def _missing(side: str, operation: str, resource: str, why: str, names: list[str
     )
 
 
-def _source_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+def _source_topics(spec: MigrationSpec, source: Cluster, plan: Plan) -> Iterator[Finding]:
     wanted = {"READ": "to copy and compare", "DESCRIBE_CONFIGS": "to plan"}
-    if context.spec.cutover.sentinel == "record":
+    if spec.cutover.sentinel == "record":
         wanted["WRITE"] = "cutover.sentinel: record"
     names = [topic.name for topic in plan.topics]
-    yield from _topics(context.source, names, wanted)
+    yield from _topics(source, names, wanted)
 
 
-def _target_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+def _target_topics(target: Cluster, plan: Plan) -> Iterator[Finding]:
     names = [topic.target_name for topic in plan.topics if topic.exists_on_target]
     wanted = dict.fromkeys(("ALTER_CONFIGS", "DELETE", "DESCRIBE_CONFIGS", "READ", "WRITE"), "to copy into it")
-    yield from _topics(context.target, names, wanted)
+    yield from _topics(target, names, wanted)
     absent = len(plan.topics) - len(names)
     if absent:
         yield finding(
@@ -118,13 +118,13 @@ def _topics(cluster: Cluster, names: list[str], wanted: dict[str, str]) -> Itera
         yield _missing(cluster.role, operation, "Topic", wanted[operation], topics)
 
 
-def _groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
+def _groups(target: Cluster, plan: Plan) -> Iterator[Finding]:
     names = [group.group for group in plan.groups if group.type in MOVED]
     if not names:
         return
     refused = [
         name
-        for name, operations in context.target.admin.group_operations(names).items()
+        for name, operations in target.admin.group_operations(names).items()
         if operations is not None and "READ" not in with_implied(operations)
     ]
     if refused:
@@ -137,7 +137,7 @@ def check_groups(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     for group in others:
         yield finding("W071", f"its type is {group.type}", subject=group.group)
     newer = {group.group: group.type for group in plan.groups if group.type in ("share", "streams")}
-    for name, state in target_states(context, newer).items():
+    for name, state in target_states(context.target, newer).items():
         if state.cannot:
             yield finding("W071", state.cannot, subject=name)
     for group in plan.groups:

@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.groups.left_out import is_internal
 from airflow_provider_kafka_migration.planning.source_snapshot import copy_seconds
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 # -- precheck source --------------------------------------------------------------------------------------------------
 #
@@ -73,7 +74,7 @@ def check_coupled_topics(context: PhaseContext, plan: Plan) -> Iterator[Finding]
 
 def check_retention(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Report retention that may delete records before they are copied."""
-    seconds = copy_seconds(context, plan)
+    seconds = copy_seconds(context.record, plan)
     if seconds <= 0:
         return
     names = [topic.name for topic in plan.topics]
@@ -141,7 +142,7 @@ def check_tombstones(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     names = [topic.name for topic in plan.topics if "compacted" in topic.kinds]
     if not names:
         return
-    seconds = _seconds_to_the_end(context, plan)
+    seconds = _seconds_to_the_end(context.record, plan)
     if seconds < 0:
         yield finding("W068", f"the copy time is unknown, because sizes are unknown; compacted: {some(names)}")
         return
@@ -162,14 +163,14 @@ def check_tombstones(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         yield finding("W068", f"the source does not report delete.retention.ms of {some(unknown)}", topics=unknown)
 
 
-def _seconds_to_the_end(context: PhaseContext, plan: Plan) -> float:
+def _seconds_to_the_end(record: MigrationRecord, plan: Plan) -> float:
     """Time to read every log once to its end: copying, filling holes, and the spec's rate limit; -1 if unknown."""
-    seconds = copy_seconds(context, plan)
+    seconds = copy_seconds(record, plan)
     if seconds < 0 or plan.estimate is None:
         return -1
-    limit = context.spec.seed.max_bytes_per_second
+    limit = record.spec.seed.max_bytes_per_second
     if limit:
-        seconds = max(seconds, plan.estimate.copy_bytes / (limit * context.spec.seed.lanes))
+        seconds = max(seconds, plan.estimate.copy_bytes / (limit * record.spec.seed.lanes))
     return seconds + max(plan.estimate.fill_seconds, 0)
 
 

@@ -12,10 +12,10 @@ from airflow_provider_kafka_migration.errors import MigrationError, ObjectExists
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka.admin.cluster import LogDir
 from airflow_provider_kafka_migration.record import producer_ids
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
-from airflow_provider_kafka_migration.record.keys import load_signing_key
-from airflow_provider_kafka_migration.record.producer_ids import has_producer_ids
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.signing import load_signing_key
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.s3 import StoreFacts, store_facts
 from airflow_provider_kafka_migration.topics.probe import ProbeResult, probe_target, record_outcomes
@@ -31,8 +31,8 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         return
     verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
     in_transactions, compares = Verdict.TRANSACTIONAL in verdicts, bool(verdicts - {Verdict.TRANSACTIONAL})
-    result = probe_target(context, transactions=in_transactions)
-    record_outcomes(context, result)
+    result = probe_target(context.record, context.target, transactions=in_transactions)
+    record_outcomes(context.record, result)
     details = dict(result.outcomes)
     fills = any(item.filler_offsets for topic in plan.topics for item in topic.partitions)
     marks = bool(verdicts & {Verdict.EQUAL, Verdict.SHIFTED})
@@ -58,17 +58,17 @@ def check_probe(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
         seen = "neither Alter (3.8 and later) nor ClusterAction on the cluster: some thousand offsets a second"
         yield finding("W025", seen, subject="target", probe=details)
     if compares and context.spec.cutover.fence_copiers:
-        yield from _check_fence(context, result)
+        yield from _check_fence(context.record, context.target, result)
 
 
-def _check_fence(context: PhaseContext, result: ProbeResult) -> Iterator[Finding]:
+def _check_fence(record: MigrationRecord, target: Cluster, result: ProbeResult) -> Iterator[Finding]:
     """Check where nothing else needs markers whether a copier that wakes up after the client switch can be refused."""
     outcome = result.outcomes.get("markers", "it was not tried")
     if not outcome and result.may_mark is not False:
         return
-    if not outcome and has_producer_ids(context) and not producer_ids.transactional_id(context):
+    if not outcome and record.has_producer_ids() and not producer_ids.transactional_id(record):
         outcome = "the producer ids were allocated without a transactional id"
-    grant = f"grant: {permissions.grant_markers(context.target.config)}"
+    grant = f"grant: {permissions.grant_markers(target.config)}"
     if result.may_mark is False:
         grant = f"neither Alter (3.8 and later) nor ClusterAction (earlier brokers) on the target cluster; {grant}"
     if not outcome:
@@ -178,9 +178,9 @@ def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Write, read back, and try to overwrite in each of the three stores."""
     stores = {"archive": context.archive_store, "evidence": context.evidence_store, "journal": context.journal_store}
     for role, store in stores.items():
-        yield from _one_store(context, role, store)
+        yield from _one_store(context.record, role, store)
     facts = {role: store_facts(store) for role, store in stores.items()}
-    yield from _object_lock(context, facts["evidence"])
+    yield from _object_lock(context.record, facts["evidence"])
     for role, store in stores.items():
         skew = facts[role].clock_skew_seconds
         if skew is not None and abs(skew) > MAX_SKEW_SECONDS:
@@ -188,16 +188,16 @@ def check_storage(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
             break  # the stores of one migration are nearly always one service
 
 
-def _object_lock(context: PhaseContext, facts: StoreFacts) -> Iterator[Finding]:
+def _object_lock(record: MigrationRecord, facts: StoreFacts) -> Iterator[Finding]:
     if facts.object_lock is not True:
         why = "it is a folder" if not facts.is_s3 else "the bucket does not report it"
         yield finding(
-            "W033", "no Object Lock" if facts.object_lock is False else why, subject=context.evidence_store.uri
+            "W033", "no Object Lock" if facts.object_lock is False else why, subject=record.evidence_store.uri
         )
 
 
-def _one_store(context: PhaseContext, role: str, store: ObjectStore) -> Iterator[Finding]:
-    key = context.key(f"precheck/{uuid.uuid4().hex}")
+def _one_store(record: MigrationRecord, role: str, store: ObjectStore) -> Iterator[Finding]:
+    key = record.key(f"precheck/{uuid.uuid4().hex}")
     subject = f"{role} {store.uri}"
     try:
         store.put_new(key, CONTENT)

@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import finding, some
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import target_topics
 from airflow_provider_kafka_migration.topics.configs import changes, stages
 from airflow_provider_kafka_migration.topics.copy_settings import COPY_TIME_BATCH_BYTES
@@ -31,14 +32,14 @@ def check_selection(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
 
 def check_present(context: PhaseContext, plan: Plan) -> Iterator[Finding]:
     """Report topics that already exist on the target."""
-    present = target_topics.read_presence(context, plan)
+    present = target_topics.read_presence(context.record, context.target, plan)
     for topic in plan.topics:
         here = present[topic.target_name]
         if here.exists and not here.ours:
-            yield from _one(context, topic, here)
+            yield from _one(context.spec, topic, here)
 
 
-def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
+def _one(spec: MigrationSpec, topic: TopicPlan, here: Presence) -> Iterator[Finding]:
     name = topic.target_name
     if topic.shared:
         yield from _shared(topic, here)
@@ -55,7 +56,7 @@ def _one(context: PhaseContext, topic: TopicPlan, here: Presence) -> Iterator[Fi
     if not topic.drift:
         return
     listing = [f"{item['config']} is {item['target']}, source {item['source']}" for item in topic.drift]
-    if context.spec.topology.on_config_drift == "refuse":
+    if spec.topology.on_config_drift == "refuse":
         yield finding("B011", some(listing), subject=name, drift=topic.drift)
         return
     policies = [item for item in topic.drift if item["config"] == "cleanup.policy"]

@@ -53,7 +53,7 @@ def _read(spec: MigrationSpec, file: str, began: datetime) -> Notice | None:
         found = open_freeze.read(context)
         if found is not None:
             return Notice({"freeze": found.as_dict(file)}, found.lines(file))
-        lifted = open_freeze.lifted_since(context, began)
+        lifted = open_freeze.lifted_since(context.record, began)
         return Notice({"freeze_lifted": lifted}, [lifted]) if lifted else None
 
 

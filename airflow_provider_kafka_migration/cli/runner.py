@@ -45,7 +45,8 @@ from airflow_provider_kafka_migration.lanes.job_progress import LocalRunner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import BEFORE_TAIL, CUTOVER, DRAIN, PROOF, Phase
 from airflow_provider_kafka_migration.phases import freeze_limit
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spark import launch
 from airflow_provider_kafka_migration.spec import MigrationSpec

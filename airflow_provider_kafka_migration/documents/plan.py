@@ -305,18 +305,6 @@ class Plan(Document):
         return sum(max(p.size_bytes, 0) for topic in self.topics for p in topic.partitions)
 
 
-# -- plan supplement --------------------------------------------------------------------------------------------------
-#
-# Changes to a plan after its creation: topics and partitions that appeared on the source, topics that disappeared.
-#
-# plan.json itself never changes. Each supplement is written once and journaled by number and digest, and every reader
-# of the plan gets it with all supplements applied (``PhaseContext.load_plan``).
-
-
-#: Journal step; its key is the supplement's number, its details hold ``document`` and ``digest``.
-STEP = "plan_supplemented"
-
-
 class ConfigChange(Part):
     """A change in the configs of a source topic since the plan, and its effect on the target."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_kafka_migration.access import apply, created_access
-from airflow_provider_kafka_migration.access.mapping import make_plans, plan_users, target_acl, writes_granted
+from airflow_provider_kafka_migration.access.mapping import make_plans, plan_users, target_acl
 from airflow_provider_kafka_migration.documents.plan import AclPlan, ConfigChange, Plan, TopicPlan, UserPlan
 from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.freeze import frozen
@@ -20,13 +20,12 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, QuotaEntity
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.topics import copy_settings, probe
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics.configs import TargetRules, changes, final_configs, with_excluded
 
 PHASE = "tail"
-#: Journal step of topology_copy: before it, the target has no access settings that could be kept up to date.
-ACCESS_COPIED = "acls_copied"
 _NO_ANSWER = ItemError(-1, "NO_ANSWER", "the broker did not answer for this topic", retriable=True)
 
 
@@ -102,17 +101,17 @@ def _value(value: float | None) -> str:
     return "not set" if value is None else f"{value:g}"
 
 
-def read_drift(context: PhaseContext, plan: Plan) -> SourceDrift:
+def read_drift(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> SourceDrift:
     """Compare the source with the plan and the target.
 
     :raises MigrationError: something cannot be read; the error names it and the missing right.
     """
-    configs = _configs(context, plan)
-    if context.journal.find_step(ACCESS_COPIED) is None:
+    configs = _configs(record, source, target, plan)
+    if not record.is_access_copied():
         return SourceDrift(configs=configs)
-    missing, surplus = _acls(context, plan)
-    quotas, present = _quotas(context)
-    new_users, gone_users, named = _users(context, plan)
+    missing, surplus = _acls(record, source, target, plan)
+    quotas, present = _quotas(record, source, target)
+    new_users, gone_users, named = _users(record, source, target, plan)
     return SourceDrift(
         configs=configs,
         missing_acls=tuple(sorted(missing)),
@@ -125,11 +124,11 @@ def read_drift(context: PhaseContext, plan: Plan) -> SourceDrift:
     )
 
 
-def _none_at_all(context: PhaseContext, what: str) -> TopologyRefused:
+def _none_at_all(record: MigrationRecord, what: str) -> TopologyRefused:
     return TopologyRefused(
         f"the source no longer lists any {what}, though this migration has copied some; an empty list is not taken as "
         "proof of their removal",
-        where=context.where(PHASE, cluster="source"),
+        where=record.where(PHASE, cluster="source"),
         next_step=f"check the source's brokers; if all {what} are really gone, remove the copies on the target by hand "
         "and set topology.on_source_drift: ignore",
     )
@@ -138,10 +137,10 @@ def _none_at_all(context: PhaseContext, what: str) -> TopologyRefused:
 # -- topic configs ---------------------------------------------------------------------------------------------------
 
 
-def _configs(context: PhaseContext, plan: Plan) -> dict[str, ConfigChange]:
+def _configs(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> dict[str, ConfigChange]:
     """Topics whose overrides on the source differ from the plan, except shared topics, which end as they were."""
     topics = {topic.name: topic for topic in plan.topics if not topic.shared}
-    found = context.source.admin.topic_configs(sorted(topics)) if topics else {}
+    found = source.admin.topic_configs(sorted(topics)) if topics else {}
     changed: dict[str, Configs] = {}
     for name, topic in sorted(topics.items()):
         item = found.get(name, Configs(name, error=_NO_ANSWER))
@@ -150,22 +149,22 @@ def _configs(context: PhaseContext, plan: Plan) -> dict[str, ConfigChange]:
                 continue  # it was deleted: another check reports that
             raise item.error.exception(
                 "configs of a source topic cannot be read, so it is unknown whether they have changed",
-                context.where(PHASE, cluster="source", topic=name),
+                record.where(PHASE, cluster="source", topic=name),
                 operation="DescribeConfigs on Topic",
             )
         if item.overrides != topic.source_configs:
             changed[name] = item
     if not changed:
         return {}
-    rules = _rules(context, plan)
-    return {name: _change(context, topics[name], item, rules) for name, item in changed.items()}
+    rules = _rules(record, target, plan)
+    return {name: _change(record, topics[name], item, rules) for name, item in changed.items()}
 
 
-def _change(context: PhaseContext, topic: TopicPlan, found: Configs, rules: TargetRules) -> ConfigChange:
-    section = context.spec.topology
+def _change(record: MigrationRecord, topic: TopicPlan, found: Configs, rules: TargetRules) -> ConfigChange:
+    section = record.spec.topology
     wanted, dropped = final_configs(found, rules, section, topic.replication_factor)
     wanted = with_excluded(wanted, topic.target_configs, section.config_exclude)
-    settings = copy_settings.load(context)
+    settings = record.copy_settings()
     known = settings.topics.get(topic.target_name) if settings is not None else None
     if section.on_config_drift == "keep_target" and known is not None and known.before is not None:
         wanted, dropped = dict(topic.target_configs), dict(topic.dropped_configs)
@@ -177,13 +176,13 @@ def _change(context: PhaseContext, topic: TopicPlan, found: Configs, rules: Targ
     )
 
 
-def _rules(context: PhaseContext, plan: Plan) -> TargetRules:
+def _rules(record: MigrationRecord, target: Cluster, plan: Plan) -> TargetRules:
     """What the target knows about topic configs; the request uses a name that no topic has."""
-    admin = context.target.admin
-    answer = admin.new_topic_configs(probe.scratch_topic(context))
+    admin = target.admin
+    answer = admin.new_topic_configs(probe.scratch_topic(record, target))
     if answer.error is not None and answer.error.code != error_codes.UNSUPPORTED_VERSION:
         raise answer.error.exception(
-            "defaults of new topics on the target cannot be read", context.where(PHASE, cluster="target")
+            "defaults of new topics on the target cannot be read", record.where(PHASE, cluster="target")
         )
     defaults = None if answer.error else {name: item.value for name, item in answer.values.items()}
     broker = admin.broker_configs(plan.target.brokers[0])
@@ -194,30 +193,32 @@ def _rules(context: PhaseContext, plan: Plan) -> TargetRules:
 # -- ACLs ------------------------------------------------------------------------------------------------------------
 
 
-def _acls(context: PhaseContext, plan: Plan) -> tuple[set[Acl], set[Acl]]:
+def _acls(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> tuple[set[Acl], set[Acl]]:
     """(only on the source, created by this migration and no longer on the source)."""
-    section = context.spec.acls
+    section = record.spec.acls
     if section.policy == "skip" or section.target_auth != "kafka":
         return set(), set()
-    source, target = context.source.admin.describe_acls(), context.target.admin.describe_acls()
-    if plan.source.authorizer and not source.authorizer:
-        raise _none_at_all(context, "ACLs")
-    on_source = _without_freeze(context, source.acls)
-    missing = {target_acl(item) for item in _plans(context, on_source, target, _names(plan)) if item.action == "create"}
-    ours = created_access.created_acls(context) & set(target.acls)
-    surplus = ours - _wanted(context, on_source, target) if ours else set()
+    source_listing, target_listing = source.admin.describe_acls(), target.admin.describe_acls()
+    if plan.source.authorizer and not source_listing.authorizer:
+        raise _none_at_all(record, "ACLs")
+    on_source = _without_freeze(record, source_listing.acls)
+    missing = {
+        target_acl(item) for item in _plans(record, on_source, target_listing, _names(plan)) if item.action == "create"
+    }
+    ours = created_access.created_acls(record) & set(target_listing.acls)
+    surplus = ours - _wanted(record, on_source, target_listing) if ours else set()
     if surplus and not on_source:
-        raise _none_at_all(context, "ACLs")
+        raise _none_at_all(record, "ACLs")
     if surplus:
-        surplus -= _wanted(context, _of_all_brokers(context), target)
+        surplus -= _wanted(record, _of_all_brokers(record, source), target_listing)
     return missing, surplus
 
 
-def _without_freeze(context: PhaseContext, acls: Iterable[Acl]) -> tuple[Acl, ...]:
+def _without_freeze(record: MigrationRecord, acls: Iterable[Acl]) -> tuple[Acl, ...]:
     """All bindings except the DENY ones that the migration itself created to stop producers; they stay after READY."""
     # They are journaled before they are created, so a journal read after the brokers knows all that the brokers listed.
-    context.journal.refresh()
-    own = frozen.all_planned_acls(context)
+    record.journal.refresh()
+    own = frozen.all_planned_acls(record)
     return tuple(sorted(acl for acl in acls if acl not in own))
 
 
@@ -225,46 +226,46 @@ def _names(plan: Plan) -> set[str]:
     return {topic.name for topic in plan.topics}
 
 
-def _plans(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing, topics: set[str]) -> list[AclPlan]:
-    return make_plans(context.spec, acls, target, topics, writes_granted=writes_granted(context))
+def _plans(record: MigrationRecord, acls: tuple[Acl, ...], target: AclListing, topics: set[str]) -> list[AclPlan]:
+    return make_plans(record.spec, acls, target, topics, writes_granted=record.are_writes_granted())
 
 
-def _wanted(context: PhaseContext, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:
+def _wanted(record: MigrationRecord, acls: tuple[Acl, ...], target: AclListing) -> set[Acl]:
     """All bindings that the source still has for topics that were ever part of the migration, held back or not."""
-    topics = context.ever_planned()
-    plans = make_plans(context.spec, acls, target, topics, writes_granted=True)
-    if context.spec.acls.write_grants == "at_cutover":
+    topics = record.ever_planned()
+    plans = make_plans(record.spec, acls, target, topics, writes_granted=True)
+    if record.spec.acls.write_grants == "at_cutover":
         # READ that was given until ALL is granted stays next to ALL. Planned for a target that has neither, because a
         # target that has ALL no longer gets READ.
-        plans += make_plans(context.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
+        plans += make_plans(record.spec, acls, AclListing(target.authorizer), topics, writes_granted=False)
     return {target_acl(item) for item in plans if item.action != "target_only"}
 
 
-def _of_all_brokers(context: PhaseContext) -> tuple[Acl, ...]:
+def _of_all_brokers(record: MigrationRecord, source: Cluster) -> tuple[Acl, ...]:
     """Bindings that any source broker knows: a broker that has just started may know fewer than the others."""
-    admin = context.source.admin
+    admin = source.admin
     found: set[Acl] = set()
     for broker in admin.facts().brokers:
         found |= set(admin.describe_acls(broker_id=broker).acls)
-    return _without_freeze(context, found)
+    return _without_freeze(record, found)
 
 
 # -- quotas ----------------------------------------------------------------------------------------------------------
 
 
 def _quotas(
-    context: PhaseContext,
+    record: MigrationRecord, source: Cluster, target: Cluster
 ) -> tuple[dict[QuotaEntity, dict[str, float | None]], dict[QuotaEntity, dict[str, float]]]:
     """(values to set on the target, values that it has)."""
-    policy = context.spec.acls.quotas
+    policy = record.spec.acls.quotas
     if policy == "skip":
         return {}, {}
-    plans = apply.quota_plans(context)
-    source = {_entity(plan.entity): dict(plan.values) for plan in plans}
+    plans = apply.quota_plans(record, source, target)
+    source_quotas = {_entity(plan.entity): dict(plan.values) for plan in plans}
     present = {_entity(plan.entity): dict(plan.target_values) for plan in plans}
-    ours = created_access.set_by_us(context)
+    ours = created_access.set_by_us(record)
     found: dict[QuotaEntity, dict[str, float | None]] = {}
-    for entity, values in source.items():
+    for entity, values in source_quotas.items():
         there = present.get(entity, {})
         for key, value in values.items():
             is_ours = (entity, key) in ours and ours[entity, key][0] == there.get(key)
@@ -273,10 +274,10 @@ def _quotas(
     gone = {
         (entity, key): before
         for (entity, key), (value, before) in ours.items()
-        if key not in source.get(entity, {}) and present.get(entity, {}).get(key) == value
+        if key not in source_quotas.get(entity, {}) and present.get(entity, {}).get(key) == value
     }
-    if gone and not any(source.values()):
-        raise _none_at_all(context, "client quotas")
+    if gone and not any(source_quotas.values()):
+        raise _none_at_all(record, "client quotas")
     for (entity, key), before in gone.items():
         found.setdefault(entity, {})[key] = before
     return found, present
@@ -289,19 +290,21 @@ def _entity(parts: list[tuple[str, str | None]]) -> QuotaEntity:
 # -- users -----------------------------------------------------------------------------------------------------------
 
 
-def _users(context: PhaseContext, plan: Plan) -> tuple[list[str], list[str], dict[str, str]]:
+def _users(
+    record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan
+) -> tuple[list[str], list[str], dict[str, str]]:
     """(to be created, to be removed, what can only be named)."""
     unread: dict[str, str] = {}
-    now = {user.name: user for user in plan_users(context, unread)}
+    now = {user.name: user for user in plan_users(record.spec, source, target, unread)}
     if unread:
         return [], [], {f"{what} cannot be read": why for what, why in sorted(unread.items())}
-    created = created_access.created_users(context)
+    created = created_access.created_users(record)
     new = [name for name, user in sorted(now.items()) if user.action == "create" and name not in created]
     listed = {name for name, user in now.items() if user.credentials}
     before = {user.name: user for user in plan.users if user.credentials}
     gone = sorted(name for name in created if name in before and name not in listed)
     if gone and not listed:
-        raise _none_at_all(context, "SCRAM users")
+        raise _none_at_all(record, "SCRAM users")
     return new, gone, _named_users(before, now, {*new, *gone})
 
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from airflow_provider_kafka_migration.access import apply, created_access, write_grants
 from airflow_provider_kafka_migration.documents.base import canonical_digest
-from airflow_provider_kafka_migration.documents.plan import STEP as SUPPLEMENTED
 from airflow_provider_kafka_migration.documents.plan import ConfigChange, Plan, PlanSupplement
 from airflow_provider_kafka_migration.drift import source_drift
 from airflow_provider_kafka_migration.drift.source_drift import SourceDrift
@@ -32,20 +31,18 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import load_job
+from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-#: Journal steps: what was taken over; what can only be named, each once.
-FOLLOWED = "source_drift_followed"
-NAMED = "source_drift_named"
-STEPS = (FOLLOWED, NAMED)
+STEPS = (steps.DRIFT_FOLLOWED, steps.DRIFT_NAMED)
 _HELD = (
     "it takes write access away, as stopping producers by hand does, so it is not taken over; if it is meant to be "
     "permanent, make the same change on the target by hand"
@@ -62,71 +59,72 @@ def follow(context: PhaseContext) -> list[str]:
 
     :raises MigrationError: something cannot be read or set; the next pass tries again.
     """
+    record = context.record
     context.journal.refresh()
-    if not _may_change(context):
+    if not _may_change(record):
         return []
-    plan = context.load_plan()
-    write_grants.see(context)
-    drift = source_drift.read_drift(context, plan)
-    if _refuses(context):
-        _name(context, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
+    plan = record.plan()
+    write_grants.see(record, context.source, context.target)
+    drift = source_drift.read_drift(record, context.source, context.target, plan)
+    if _refuses(context.spec):
+        _name(record, dict.fromkeys(drift.lines, "it stops the cutover (topology.on_source_drift: refuse)"))
         return []
-    _name(context, drift.named)
-    if _may_be_stopped_by_hand(context):
-        drift, _ = _hold_back(context, drift)
+    _name(record, drift.named)
+    if _may_be_stopped_by_hand(context.spec):
+        drift, _ = _hold_back(record, drift)
     lines = list(drift.config_lines)
     if drift.configs:
-        _supplement(context, drift.configs)
-    _refresh_proof(context, context.load_plan())
-    _set_copy_time(context, context.load_plan())
+        _supplement(record, drift.configs)
+    _refresh_proof(record, context.source, record.plan())
+    _set_copy_time(record, context.target, record.plan())
     context.journal.refresh()
-    if not _access_follows(context) or not _may_change(context):
+    if not _access_follows(context.spec) or not _may_change(record):
         _journal_followed(context, lines)
         return lines
     return lines + _take_access(context, drift, lines)
 
 
-def _refuses(context: PhaseContext) -> bool:
-    return context.spec.topology.on_source_drift == "refuse"
+def _refuses(spec: MigrationSpec) -> bool:
+    return spec.topology.on_source_drift == "refuse"
 
 
-def _access_follows(context: PhaseContext) -> bool:
+def _access_follows(spec: MigrationSpec) -> bool:
     """Whether ACLs, users and quotas are taken over: not if a policy is to stop at any difference."""
-    section = context.spec.acls
-    follows = context.spec.topology.on_source_drift == "follow"
+    section = spec.acls
+    follows = spec.topology.on_source_drift == "follow"
     return follows and section.policy != "refuse" and section.quotas != "refuse"
 
 
-def _may_be_stopped_by_hand(context: PhaseContext) -> bool:
+def _may_be_stopped_by_hand(spec: MigrationSpec) -> bool:
     """Whether a withdrawal of write access may, at any time, be how a person stops producers.
 
     A webhook's receiver does so only once the request is in the journal, and from then on the tail changes nothing.
     """
-    return _access_follows(context) and context.spec.cutover.freeze == "manual"
+    return _access_follows(spec) and spec.cutover.freeze == "manual"
 
 
-def _hold_back(context: PhaseContext, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
+def _hold_back(record: MigrationRecord, drift: SourceDrift) -> tuple[SourceDrift, list[str]]:
     """Name withdrawals of write access: (what may be taken over, what must not be without the withdrawals)."""
     rest, withdrawn = source_drift.split(drift)
     rest, opening = source_drift.without_open_doors(rest, withdrawn)
-    _name(context, dict.fromkeys(withdrawn.lines, _HELD))
-    _name(context, dict.fromkeys(opening.lines, _OPENS))
+    _name(record, dict.fromkeys(withdrawn.lines, _HELD))
+    _name(record, dict.fromkeys(opening.lines, _OPENS))
     return rest, opening.lines
 
 
-def _may_change(context: PhaseContext) -> bool:
-    attempt = freeze_attempt.current_attempt(context)
+def _may_change(record: MigrationRecord) -> bool:
+    attempt = record.freeze()
     is_frozen = attempt is not None and not attempt.lifted
-    return not is_frozen and context.journal.tip_state in (State.TAIL, State.DRAIN_READY)
+    return not is_frozen and record.journal.tip_state in (State.TAIL, State.DRAIN_READY)
 
 
-def _name(context: PhaseContext, named: Mapping[str, str]) -> None:
+def _name(record: MigrationRecord, named: Mapping[str, str]) -> None:
     """Journal each item, once."""
     for what, why in sorted(named.items()):
         key = canonical_digest([what, why])[:16]
-        if context.journal.find_step(NAMED, key) is None:
+        if record.journal.find_step(steps.DRIFT_NAMED, key) is None:
             log.warning("changed on the source: %s: %s", what, why)
-            context.journal.step(NAMED, key=key, details={"what": what, "why": why}, reason=f"{what}: {why}")
+            record.journal.step(steps.DRIFT_NAMED, key=key, details={"what": what, "why": why}, reason=f"{what}: {why}")
 
 
 def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
@@ -135,66 +133,66 @@ def _journal_followed(context: PhaseContext, lines: Sequence[str]) -> None:
     more = len(lines) - _MAX_LINES
     shown = [*lines[:_MAX_LINES], *([f"and {more} more"] if more > 0 else [])]
     reason = f"{len(lines)} changes of the source were taken over; the first: {lines[0]}"
-    context.journal.step(FOLLOWED, details={"changes": shown}, reason=reason)
+    context.journal.step(steps.DRIFT_FOLLOWED, details={"changes": shown}, reason=reason)
     context.progress(Progress(PHASE, reason))
 
 
 # -- topic configs ---------------------------------------------------------------------------------------------------
 
 
-def _supplement(context: PhaseContext, changed: Mapping[str, ConfigChange]) -> None:
+def _supplement(record: MigrationRecord, changed: Mapping[str, ConfigChange]) -> None:
     """Write and journal the new configs before any of them is set."""
-    number = len(context.journal.steps(SUPPLEMENTED)) + 1
-    document = PlanSupplement(migration_id=context.migration_id, number=number, configs=dict(sorted(changed.items())))
+    number = len(record.journal.steps(steps.PLAN_SUPPLEMENTED)) + 1
+    document = PlanSupplement(migration_id=record.migration_id, number=number, configs=dict(sorted(changed.items())))
     digest = document.digest()
-    name = f"plan-supplements/{number:04d}-{digest[:16]}.json"
-    context.journal.check_holds()
-    context.journal_store.put(context.key(name), document.canonical())
-    context.journal.step(
-        SUPPLEMENTED,
+    name = keys.supplement(number, digest)
+    record.journal.check_holds()
+    record.journal_store.put(record.key(name), document.canonical())
+    record.journal.step(
+        steps.PLAN_SUPPLEMENTED,
         key=str(number),
         details={"document": name, "digest": digest, "partitions": [], "configs": sorted(changed)},
         reason=f"configs of {len(changed)} topics have changed on the source",
     )
 
 
-def _refresh_proof(context: PhaseContext, plan: Plan) -> None:
+def _refresh_proof(record: MigrationRecord, source: Cluster, plan: Plan) -> None:
     """Update the tail's job: the rules of its background comparison, and how long tombstones stay on the source.
 
     Both follow from the current configs. Each pass checks this once configs have changed, so the next pass heals a
     crash before it.
     """
-    job = load_job(context, PHASE) if any(item.configs for item in context.supplements()) else None
-    if job is None or job.generation != context.journal.generation:
+    job = record.job(PHASE) if any(item.configs for item in record.supplements()) else None
+    if job is None or job.generation != record.journal.generation:
         return
     changed = job.model_copy(
         update={
-            "proof": job.proof and (jobs.proof_settings(context, plan) or job.proof),
-            "tombstones": job.tombstones and tombstone_settings(context, plan, job.tombstones),
+            "proof": job.proof and (jobs.proof_settings(record, source, plan) or job.proof),
+            "tombstones": job.tombstones and tombstone_settings(record.spec, source, plan, job.tombstones),
         }
     )
     if changed == job:
         return
-    context.journal.refresh()
-    if not _may_change(context):
+    record.journal.refresh()
+    if not _may_change(record):
         return
-    context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context, PHASE), changed.canonical())
+    record.journal.check_holds()
+    record.journal_store.put(jobs.job_key(record, PHASE), changed.canonical())
 
 
-def _set_copy_time(context: PhaseContext, plan: Plan) -> None:
+def _set_copy_time(record: MigrationRecord, target: Cluster, plan: Plan) -> None:
     """Set the copy-time settings that follow from changed configs, for instance a limit for larger batches."""
-    changed = {name for item in context.supplements() for name in item.configs}
+    changed = {name for item in record.supplements() for name in item.configs}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in changed]})
-    if not part.topics or copy_settings.load(context) is None:
+    if not part.topics or record.copy_settings() is None:
         return
-    settings = copy_settings.save(context, part, target_topics.read_presence(context, part))
-    context.journal.refresh()
-    if not _may_change(context):
+    settings = copy_settings.save(record, part, target_topics.read_presence(record, target, part))
+    record.journal.refresh()
+    if not _may_change(record):
         return
-    context.journal.check_holds()
+    record.journal.check_holds()
     copy_settings.apply_configs(
-        context, {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
+        record, target, {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
     )
 
 
@@ -208,12 +206,12 @@ def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] 
     """
     context.journal.check_holds()
     failures: list[dict[str, Any]] = []
-    lines = _take_acls(context, drift, failures)
+    lines = _take_acls(context.record, context.target, drift, failures)
     if drift.new_users:
         users = apply.create_users(context, failures)["users_created"]
         lines += [f"user created on the target: {name}" for name in users]
-    lines += _remove_users(context, drift.gone_users, failures)
-    answers = created_access.set_quotas(context, drift.quotas, drift.present_quotas)
+    lines += _remove_users(context.record, context.target, drift.gone_users, failures)
+    answers = created_access.set_quotas(context.record, context.target, drift.quotas, drift.present_quotas)
     failures += [
         apply.failed_item("quota", str(entity), error) for entity, error in answers.items() if error is not None
     ]
@@ -222,7 +220,7 @@ def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] 
     _journal_followed(context, [*done, *lines])
     if failures:
         raise apply.failure(
-            context,
+            context.record,
             failures,
             phase=PHASE,
             what="changes of the source could not be made on the target",
@@ -231,7 +229,9 @@ def _take_access(context: PhaseContext, drift: SourceDrift, done: Sequence[str] 
     return lines
 
 
-def _take_acls(context: PhaseContext, drift: SourceDrift, failures: list[dict[str, Any]]) -> list[str]:
+def _take_acls(
+    record: MigrationRecord, target: Cluster, drift: SourceDrift, failures: list[dict[str, Any]]
+) -> list[str]:
     lines: list[str] = []
 
     def note(verb: str, answers: Mapping[Acl, ItemError | None]) -> None:
@@ -243,26 +243,28 @@ def _take_acls(context: PhaseContext, drift: SourceDrift, failures: list[dict[st
     def only(acls: Sequence[Acl], permission: str) -> list[Acl]:
         return [acl for acl in acls if acl.permission == permission]
 
-    note("created", created_access.create_acls(context, only(drift.missing_acls, "DENY")))
-    note("removed", created_access.remove_acls(context, only(drift.surplus_acls, "ALLOW")))
+    note("created", created_access.create_acls(record, target, only(drift.missing_acls, "DENY")))
+    note("removed", created_access.remove_acls(record, target, only(drift.surplus_acls, "ALLOW")))
     if failures:
         # An ALLOW without its DENY would open a door.
         return lines
-    note("created", created_access.create_acls(context, only(drift.missing_acls, "ALLOW")))
-    note("removed", created_access.remove_acls(context, only(drift.surplus_acls, "DENY")))
+    note("created", created_access.create_acls(record, target, only(drift.missing_acls, "ALLOW")))
+    note("removed", created_access.remove_acls(record, target, only(drift.surplus_acls, "DENY")))
     return lines
 
 
-def _remove_users(context: PhaseContext, names: Sequence[str], failures: list[dict[str, Any]]) -> list[str]:
-    created = created_access.created_users(context)
+def _remove_users(
+    record: MigrationRecord, target: Cluster, names: Sequence[str], failures: list[dict[str, Any]]
+) -> list[str]:
+    created = created_access.created_users(record)
     wanted = [(name, mechanism) for name in names for mechanism in created[name]]
-    answers = context.target.admin.delete_scram_credentials(wanted) if wanted else {}
+    answers = target.admin.delete_scram_credentials(wanted) if wanted else {}
     lines = []
     for name, error in sorted(answers.items()):
         if error is not None:
             failures.append(apply.failed_item("user", name, error))
             continue
-        context.journal.step(created_access.USER_REMOVED, key=name)
+        record.journal.step(steps.USER_REMOVED, key=name)
         lines.append(f"user removed on the target: {name}")
     return lines
 
@@ -279,31 +281,33 @@ def check_before_freeze(context: PhaseContext) -> None:
     :raises FreezeFailed: something has changed that the target does not have.
     :raises MigrationError: something cannot be read; this is never taken as "nothing has changed".
     """
-    drift = source_drift.read_drift(context, context.load_plan())
+    record = context.record
+    drift = source_drift.read_drift(record, context.source, context.target, record.plan())
     policy = context.spec.topology.on_source_drift
     if policy == "ignore":
         _name(
-            context, {**dict.fromkeys(drift.lines, "not taken over (topology.on_source_drift: ignore)"), **drift.named}
+            record,
+            {**dict.fromkeys(drift.lines, "not taken over (topology.on_source_drift: ignore)"), **drift.named},
         )
         return
-    _name(context, drift.named)
+    _name(record, drift.named)
     lines = drift.lines
-    if _access_follows(context):
+    if _access_follows(context.spec):
         opening: list[str] = []
         if context.spec.cutover.freeze != "acl":
-            drift, opening = _hold_back(context, drift)
+            drift, opening = _hold_back(record, drift)
         lines = drift.config_lines + opening
         if drift.acl_lines or drift.other_lines:
             _take_access(context, drift)
     if lines:
-        raise _changed(context, lines)
+        raise _changed(record, lines)
 
 
-def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
-    follows = context.spec.topology.on_source_drift == "follow"
+def _changed(record: MigrationRecord, lines: Sequence[str]) -> FreezeFailed:
+    follows = record.spec.topology.on_source_drift == "follow"
     return FreezeFailed(
         f"{len(lines)} things have changed on the source since the plan; the first: {lines[0]}",
-        where=context.where("cutover", cluster="source"),
+        where=record.where("cutover", cluster="source"),
         next_step="the tail takes over changes within topology.refresh_interval (its log says if it cannot); then "
         "approve again"
         if follows
@@ -313,19 +317,25 @@ def _changed(context: PhaseContext, lines: Sequence[str]) -> FreezeFailed:
     )
 
 
-def facts(context: PhaseContext) -> list[list[str]]:
+def facts(record: MigrationRecord, source: Cluster, target: Cluster) -> list[list[str]]:
     """Rows for an approval: what was taken over, what was named, and what differs now."""
-    rows = [["taken over", line] for entry in context.journal.steps(FOLLOWED) for line in entry.details["changes"]]
-    named = [["named", f"{item.details['what']}: {item.details['why']}"] for item in context.journal.steps(NAMED)]
+    rows = [
+        ["taken over", line]
+        for entry in record.journal.steps(steps.DRIFT_FOLLOWED)
+        for line in entry.details["changes"]
+    ]
+    named = [
+        ["named", f"{item.details['what']}: {item.details['why']}"] for item in record.journal.steps(steps.DRIFT_NAMED)
+    ]
     try:
-        drift = source_drift.read_drift(context, context.load_plan())
-        rows += [["given at the switch", line] for line in write_grants.gone(context)]
+        drift = source_drift.read_drift(record, source, target, record.plan())
+        rows += [["given at the switch", line] for line in write_grants.gone(record, source, target)]
     except (ClaimHeld, ClaimLost, JournalTampered):
         raise
     except MigrationError as error:
         return [*rows, *named, ["could not be checked", error.what]]
     held: list[list[str]] = []
-    if _may_be_stopped_by_hand(context):
+    if _may_be_stopped_by_hand(record.spec):
         drift, withdrawn = source_drift.split(drift)
         held = [["held back", f"{line}: {_HELD}"] for line in withdrawn.lines]
     shown = {text for _, text in held}

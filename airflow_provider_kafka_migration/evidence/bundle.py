@@ -5,26 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from airflow_provider_kafka_migration.approvals import check
 from airflow_provider_kafka_migration.documents.base import canonical_digest
 from airflow_provider_kafka_migration.documents.evidence import EvidenceBundle
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.groups import left_out
-from airflow_provider_kafka_migration.groups.commit import FINAL_GROUPS
 from airflow_provider_kafka_migration.journal.spec_guard import flatten, last_spec
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import load_job, result_data, source_gaps
-from airflow_provider_kafka_migration.record.offset_maps import FINAL_DRAIN, OFFSET_MAP
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 PACKAGE = "airflow-provider-kafka-migration"
@@ -32,7 +27,7 @@ _VERSIONS_OF = (PACKAGE, "apache-airflow", "pyspark", "kafka-python", "confluent
 
 
 def build(
-    context: PhaseContext,
+    record: MigrationRecord,
     outcome: Outcome,
     *,
     signed_at: datetime,
@@ -40,12 +35,12 @@ def build(
     warnings: list[str],
 ) -> EvidenceBundle:
     """Build the bundle of the current state."""
-    entries = context.journal.entries()
-    plan = context.load_plan()
-    cutover = _cutover(context)
-    config = _config(context)
+    entries = record.journal.entries()
+    plan = record.plan()
+    cutover = _cutover(record)
+    config = _config(record)
     return EvidenceBundle(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         tool_version=_version(PACKAGE),
         signed_at=iso(signed_at),
         outcome=outcome,
@@ -57,38 +52,38 @@ def build(
         target=plan.target.model_dump(mode="json"),
         plan=json.loads(plan.canonical()),
         plan_digest=plan.digest(),
-        topology=_section(context, "topology", "topology_copy", steps=("topology", "topology_copied", "topology_copy")),
-        acls=_section(context, "acls", steps=("acls", "acls_copied")),
-        seed={**_job(context, "seed"), **_section(context, "seed", steps=("seed_done", "seeded", "seed"))},
-        tail={**_job(context, "tail"), **_section(context, "tail", steps=("tail_done", "tail"))},
-        drain_final=_drain_final(context),
+        topology=record.stored_result(keys.TOPOLOGY) or _step(record, steps.TOPOLOGY_COPIED),
+        acls=record.stored_result(keys.ACCESS) or _step(record, steps.ACLS_COPIED),
+        seed={**_job(record, "seed"), **_step(record, steps.SEED_DONE)},
+        tail={**_job(record, "tail"), **_step(record, steps.TAIL_DONE)},
+        drain_final=_last_attempt_step(record, steps.FINAL_DRAIN),
         cutover=cutover,
-        validation=result_data(context, "validation"),
-        groups=result_data(context, FINAL_GROUPS) or result_data(context, "groups"),
+        validation=record.stored_result(keys.VALIDATION),
+        groups=record.stored_result(keys.FINAL_GROUPS) or record.stored_result(keys.GROUPS),
         approvals=[
             {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
             for entry in entries
-            if entry.step in (check.STEP, check.REFUSED)
+            if entry.step in (steps.APPROVAL, steps.APPROVAL_REFUSED)
         ],
-        findings=result_data(context, "precheck").get("findings", []),
-        waivers=sorted(context.spec.waive),
-        not_copied=not_copied(context, plan),
+        findings=record.stored_result(keys.PRECHECK).get("findings", []),
+        waivers=sorted(record.spec.waive),
+        not_copied=not_copied(record, plan),
         versions={name: _version(name) for name in _VERSIONS_OF} | {"python": platform.python_version()},
-        artifacts=_artifacts(context),
+        artifacts=_artifacts(record),
         source_drift=[
             {"seq": entry.seq, "at": entry.at, "step": entry.step, **entry.details}
             for entry in entries
             if entry.step in take_over.STEPS
         ],
         object_lock=object_lock,
-        warnings=warnings,
+        warnings=[*warnings, *_missing_results(record)],
     )
 
 
-def _config(context: PhaseContext) -> dict[str, Any]:
+def _config(record: MigrationRecord) -> dict[str, Any]:
     """Return the spec in force, flat: the one recorded in the journal, or the current one if none was recorded."""
-    recorded = last_spec(context.journal)
-    return dict(recorded.details["fields"]) if recorded else flatten(context.spec.model_dump(mode="json"))
+    recorded = last_spec(record.journal)
+    return dict(recorded.details["fields"]) if recorded else flatten(record.spec.model_dump(mode="json"))
 
 
 def _version(package: str) -> str:
@@ -98,21 +93,35 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _section(context: PhaseContext, *results: str, steps: Iterable[str] = ()) -> dict[str, Any]:
-    """Return a result document by one of its names, or else the details of a journal step."""
-    for name in results:
-        if found := result_data(context, name):
-            return found
-    for step in steps:
-        entry = context.journal.find_step(step)
-        if entry is not None and entry.details:
-            return dict(entry.details)
-    return {}
+def _step(record: MigrationRecord, name: str) -> dict[str, Any]:
+    """Return the details of the last journal step of this name; empty if there is none."""
+    entry = record.journal.find_step(name)
+    return dict(entry.details) if entry is not None else {}
 
 
-def _job(context: PhaseContext, name: str) -> dict[str, Any]:
+#: Results that the evidence contains, and the journal step that follows the writing of each.
+_RESULTS = {
+    keys.PRECHECK: steps.PRECHECKED,
+    keys.TOPOLOGY: steps.TOPOLOGY_COPIED,
+    keys.ACCESS: steps.ACLS_COPIED,
+    keys.FROZEN_TIME: steps.READY,
+    keys.FINAL_GROUPS: steps.CLIENT_SWITCH_ACKNOWLEDGED,
+    keys.VALIDATION: steps.VALIDATED,
+}
+
+
+def _missing_results(record: MigrationRecord) -> list[str]:
+    """Name the results that the journal says were written and that are not in the store any more."""
+    return [
+        f"results/{name}.json is missing, although the journal has {step}: what it contained is not in this evidence"
+        for name, step in _RESULTS.items()
+        if record.journal.find_step(step) is not None and record.result(name) is None
+    ]
+
+
+def _job(record: MigrationRecord, name: str) -> dict[str, Any]:
     """Return the settings of a copy job, without the origin of its connections."""
-    job = load_job(context, name)
+    job = record.job(name)
     if job is None:
         return {}
     return {
@@ -127,38 +136,34 @@ def _job(context: PhaseContext, name: str) -> dict[str, Any]:
     }
 
 
-def _last_attempt_step(context: PhaseContext, name: str) -> dict[str, Any]:
-    attempt = freeze_attempt.current_attempt(context)
-    return (freeze_attempt.step_done(context, attempt, name) or {}) if attempt else {}
+def _last_attempt_step(record: MigrationRecord, name: str) -> dict[str, Any]:
+    attempt = record.freeze()
+    return (record.cutover_step(attempt, name) or {}) if attempt else {}
 
 
-def _drain_final(context: PhaseContext) -> dict[str, Any]:
-    return _last_attempt_step(context, FINAL_DRAIN)
-
-
-def _cutover(context: PhaseContext) -> dict[str, Any]:
-    attempt = freeze_attempt.current_attempt(context)
+def _cutover(record: MigrationRecord) -> dict[str, Any]:
+    attempt = record.freeze()
     freeze = attempt.verified.model_dump(mode="json") if attempt and attempt.verified else {}
     return {
         "attempts": attempt.number if attempt else 0,
         "freeze": freeze,
-        "boundary": result_data(context, "boundary"),
-        "frozen_time": result_data(context, "frozen-time"),
-        "floor_guard": _last_attempt_step(context, "floor_guard"),
-        "fence": _last_attempt_step(context, "fence"),
-        "groups_snapshot": _last_attempt_step(context, "snapshot_groups"),
-        "offset_translations": _last_attempt_step(context, "commit_groups"),
-        "lifted": [{"at": entry.at, **entry.details} for entry in context.journal.steps(freeze_attempt.LIFTED)],
+        "boundary": record.stored_result(keys.BOUNDARY),
+        "frozen_time": record.stored_result(keys.FROZEN_TIME),
+        "floor_guard": _last_attempt_step(record, steps.FLOOR_GUARD),
+        "fence": _last_attempt_step(record, steps.FENCE),
+        "groups_snapshot": _last_attempt_step(record, steps.SNAPSHOT_GROUPS),
+        "offset_translations": _last_attempt_step(record, steps.COMMIT_GROUPS),
+        "lifted": [{"at": entry.at, **entry.details} for entry in record.freezes_lifted()],
     }
 
 
 # -- what was left out -----------------------------------------------------------------------------------------------
 
 
-def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
+def not_copied(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
     """List everything that is on the source but not on the target, with the reason."""
     found: list[dict[str, Any]] = []
-    found += _not_taken(context, plan)
+    found += _not_taken(record, plan)
     for topic in plan.topics:
         found += [_left("config", f"{topic.name}: {name}", why) for name, why in sorted(topic.dropped_configs.items())]
     found += [
@@ -175,23 +180,23 @@ def not_copied(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
     found += [_left("group_config", item.group, item.reason) for item in plan.group_configs if item.reason]
     found += [_left("not_looked_at", what, why) for what, why in sorted(plan.unknown.items())]
     found += [_left("note", "", note) for note in plan.notes]
-    found += _groups_left(context)
-    found += _gaps(context)
+    found += _groups_left(record)
+    found += _gaps(record)
     found += [
         _left(
             "overtaken_tombstones", f"{item['topic']}-{item['partition']}", item["what"],
             offsets=[item["from_offset"], item["until_offset"]],
         )
-        for item in overtaken_tombstones(context)
+        for item in record.overtaken()
     ]  # fmt: skip
-    found += _bypassed(context)
+    found += _bypassed(record)
     found += [
         _left("source_drift", str(entry.details["what"]), str(entry.details["why"]))
-        for entry in context.journal.steps(take_over.NAMED)
+        for entry in record.journal.steps(steps.DRIFT_NAMED)
     ]
     found += [
         _left("partition", name, "it did not exist, or was not followed yet, when the cutover's boundary was set")
-        for name in sorted(follow.born_late(context))
+        for name in sorted(follow.born_late(record))
     ]
     return found
 
@@ -200,9 +205,9 @@ def _left(kind: str, name: str, reason: str, **details: Any) -> dict[str, Any]:
     return {"kind": kind, "name": name, "reason": reason, **details}
 
 
-def _not_taken(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
+def _not_taken(record: MigrationRecord, plan: Plan) -> list[dict[str, Any]]:
     """List topics and groups outside the migration: as the client switch found them, or else as the plan did."""
-    known = left_out.recorded(context)
+    known = record.left_out()
     topics = {**(known.topics if known else {}), **plan.excluded_topics}
     groups = known.groups if known else plan.excluded_groups
     found = [_left("topic", name, reason) for name, reason in sorted(topics.items())]
@@ -210,33 +215,33 @@ def _not_taken(context: PhaseContext, plan: Plan) -> list[dict[str, Any]]:
     return found + [_left("not_looked_at", what, why) for what, why in sorted((known.unread if known else {}).items())]
 
 
-def _groups_left(context: PhaseContext) -> list[dict[str, Any]]:
-    result = result_data(context, FINAL_GROUPS) or result_data(context, "groups")
+def _groups_left(record: MigrationRecord) -> list[dict[str, Any]]:
+    result = record.final_groups()
     found = []
-    for group in result.get("groups", []):
-        if group.get("skipped_reason"):
-            found.append(_left("group", group["group"], group["skipped_reason"]))
+    for group in result.groups if result is not None else []:
+        if group.skipped_reason:
+            found.append(_left("group", group.group, group.skipped_reason))
         found += [
-            _left("group_offset", f"{group['group']}: {item['topic']}-{item['partition']}", item["reason"])
-            for item in group.get("offsets", [])
-            if item["target_offset"] is None
+            _left("group_offset", f"{group.group}: {item.topic}-{item.partition}", item.reason)
+            for item in group.offsets
+            if item.target_offset is None
         ]
     return found
 
 
-def _gaps(context: PhaseContext) -> list[dict[str, Any]]:
+def _gaps(record: MigrationRecord) -> list[dict[str, Any]]:
     """List source ranges that were lost to retention before they were read (``on_source_gap: record``)."""
     why = "source retention overtook the copy"
     return [
         _left("source_gap", f"{item['topic']}-{item['partition']}", why, ranges=item["ranges"])
-        for item in source_gaps(context)
+        for item in record.gaps()
     ]
 
 
-def _bypassed(context: PhaseContext) -> list[dict[str, Any]]:
+def _bypassed(record: MigrationRecord) -> list[dict[str, Any]]:
     """List partitions that were written to on the source after the freeze."""
     found = []
-    for entry in context.journal.steps(freeze_attempt.STEP):
+    for entry in record.journal.steps(steps.CUTOVER_STEP):
         for item in entry.details.get("bypasses", []) or []:
             place = f"{item['topic']}-{item['partition']}"
             offsets = [item["from_offset"], item["to_offset"]]
@@ -247,18 +252,18 @@ def _bypassed(context: PhaseContext) -> list[dict[str, Any]]:
 # -- artifacts -------------------------------------------------------------------------------------------------------
 
 
-def _artifacts(context: PhaseContext) -> dict[str, dict[str, Any]]:
+def _artifacts(record: MigrationRecord) -> dict[str, dict[str, Any]]:
     """Return the documents that belong to the evidence, with their digests, so that they can be checked, too."""
     wanted: list[tuple[str, ObjectStore, str]] = [
-        ("offset_map", context.evidence_store, OFFSET_MAP),
-        ("plan", context.journal_store, "plan.json"),
-        ("archive_manifest", context.archive_store, "manifest.json"),
-        ("validation", context.journal_store, "results/validation.json"),
-        ("groups_snapshot", context.journal_store, "results/groups-snapshot.json"),
+        ("offset_map", record.evidence_store, keys.OFFSET_MAP),
+        ("plan", record.journal_store, keys.PLAN),
+        ("archive_manifest", record.archive_store, keys.MANIFEST),
+        ("validation", record.journal_store, keys.result(keys.VALIDATION)),
+        ("groups_snapshot", record.journal_store, keys.result(keys.GROUPS_SNAPSHOT)),
     ]
     found = {}
     for name, store, path in wanted:
-        key = context.key(path)
+        key = record.key(path)
         data = store.get(key)
         if data is not None:
             found[name] = {

@@ -16,8 +16,10 @@ from airflow_provider_kafka_migration.errors import EvidenceInvalid, ObjectExist
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.pages import report
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.keys import load_signing_key
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.signing import load_signing_key
+from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "evidence"
 
@@ -65,23 +67,24 @@ def publish(context: PhaseContext, outcome: Outcome) -> Published:
 
     After a kill at any point, the next run makes another attempt; attempts never replace each other.
     """
+    record = context.record
     key = load_signing_key(context)
     context.journal.check_holds()
     now = context.now()
     retain_until = now + context.spec.evidence.retention
-    locked = _put_public_key(context, key, now, retain_until)
-    bundle, data = _signed(context, outcome, key, now, retain_until, locked=locked)
+    locked = _put_public_key(record, key, now, retain_until)
+    bundle, data = _signed(record, outcome, key, now, retain_until, locked=locked)
     name = attempt_name(now, outcome, data)
-    stored = _put_new(context, f"{name}.json", data, retain_until)
+    stored = _put_new(record, f"{name}.json", data, retain_until)
     if stored != locked:
         # The bucket's lock was switched between two objects: the bundle must state what applies to this one.
         locked = stored
-        bundle, data = _signed(context, outcome, key, now, retain_until, locked=locked)
+        bundle, data = _signed(record, outcome, key, now, retain_until, locked=locked)
         name = attempt_name(now, outcome, data)
-        _put_new(context, f"{name}.json", data, retain_until)
+        _put_new(record, f"{name}.json", data, retain_until)
     page = report.render(bundle, hashlib.sha256(data).hexdigest(), bytes(key.verify_key))
-    _put_new(context, f"{name}.html", page, retain_until)
-    _check_stored(context, f"{name}.json", data, bytes(key.verify_key))
+    _put_new(record, f"{name}.html", page, retain_until)
+    _check_stored(record, f"{name}.json", data, bytes(key.verify_key))
     store = context.evidence_store
     store.put_locked(context.key(REPORT_ALIAS), page, retain_until)
     store.put_locked(context.key(ALIAS), data, retain_until)
@@ -105,7 +108,7 @@ def attempt_name(now: datetime, outcome: Outcome, data: bytes) -> str:
 
 
 def _signed(
-    context: PhaseContext,
+    record: MigrationRecord,
     outcome: Outcome,
     key: SigningKey,
     now: datetime,
@@ -115,35 +118,35 @@ def _signed(
 ) -> tuple[EvidenceBundle, bytes]:
     lock = {"applied": locked, "mode": "COMPLIANCE" if locked else "", "retain_until": iso(retain_until)}
     bundle = evidence_bundle.build(
-        context, outcome, signed_at=now, object_lock=lock, warnings=[] if locked else [NO_LOCK]
+        record, outcome, signed_at=now, object_lock=lock, warnings=[] if locked else [NO_LOCK]
     )
     return bundle, sign_bundle(bundle, key)
 
 
-def _put_public_key(context: PhaseContext, key: SigningKey, now: datetime, retain_until: datetime) -> bool:
+def _put_public_key(record: MigrationRecord, key: SigningKey, now: datetime, retain_until: datetime) -> bool:
     """Store the public key as the attempt's first object; return whether the store locks objects."""
     public = bytes(key.verify_key)
     text = f"# Ed25519 public key, {key_fingerprint(public)}\n{public.hex()}\n"
     name = f"evidence-attempts/{now.strftime('%Y%m%dT%H%M%S.%fZ')}-public-key.txt"
-    return _put_new(context, name, text.encode(), retain_until)
+    return _put_new(record, name, text.encode(), retain_until)
 
 
-def _put_new(context: PhaseContext, name: str, data: bytes, retain_until: datetime) -> bool:
-    key = context.key(name)
+def _put_new(record: MigrationRecord, name: str, data: bytes, retain_until: datetime) -> bool:
+    key = record.key(name)
     try:
-        return context.evidence_store.put_locked(key, data, retain_until, new=True)
+        return record.evidence_store.put_locked(key, data, retain_until, new=True)
     except ObjectExists:
-        if context.evidence_store.get(key) == data:
-            return context.evidence_store.put_locked(key, data, retain_until)
+        if record.evidence_store.get(key) == data:
+            return record.evidence_store.put_locked(key, data, retain_until)
         raise
 
 
-def _check_stored(context: PhaseContext, name: str, data: bytes, public_key: bytes) -> None:
-    stored = context.evidence_store.get(context.key(name))
+def _check_stored(record: MigrationRecord, name: str, data: bytes, public_key: bytes) -> None:
+    stored = record.evidence_store.get(record.key(name))
     if stored != data:
         raise EvidenceInvalid(
             "the evidence store does not return the bytes that were stored",
-            where=context.where(PHASE, path=f"{context.evidence_store.uri}/{context.key(name)}"),
+            where=record.where(PHASE, path=f"{record.evidence_store.uri}/{record.key(name)}"),
             next_step="check the bucket and everything between it and this machine (proxies, gateways)",
         )
     verify_evidence(stored, public_key)

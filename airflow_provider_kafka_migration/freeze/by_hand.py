@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.errors import MigrationError, StillFrozen,
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl
 from airflow_provider_kafka_migration.plain_secrets import shown_address
-from airflow_provider_kafka_migration.record.context import iso
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: A longer list of commands is truncated; the journal has all bindings.

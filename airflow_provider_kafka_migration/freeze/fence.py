@@ -35,11 +35,11 @@ from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import LogEnds, by_leader, fetch_many, read_ends, read_span
 from airflow_provider_kafka_migration.kafka.wire import TRANSACTION_COORDINATOR, TopicPartition, Wire, by_topic
 from airflow_provider_kafka_migration.offset_map.transactional import transactional_id
-from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import by_name, partition_name
+from airflow_provider_kafka_migration.record import producer_ids, steps
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 # -- fence transaction ------------------------------------------------------------------------------------------------
 #
@@ -447,23 +447,19 @@ def _send_to(
                     )
 
 
-# -- fence ------------------------------------------------------------------------------------------------------------
-
-
-FENCE_STEP = "fence"
-
-
-def fence_copiers(context: PhaseContext, attempt: FreezeAttempt, document: OffsetMapDocument) -> dict[str, Any]:
+def fence_copiers(
+    record: MigrationRecord, target: Cluster, attempt: FreezeAttempt, document: OffsetMapDocument
+) -> dict[str, Any]:
     """Fence every partition once, and journal where the markers are; return the details of the step."""
-    done = freeze_attempt.step_done(context, attempt, FENCE_STEP)
+    done = record.cutover_step(attempt, steps.FENCE)
     if done is not None:
         return dict(done)
-    timer = frozen.StepTimer.start(context, attempt, FENCE_STEP)
-    if not context.spec.cutover.fence_copiers:
+    timer = frozen.StepTimer.start(record, attempt, steps.FENCE)
+    if not record.spec.cutover.fence_copiers:
         return timer.done({"summary": "copiers are not fenced (cutover.fence_copiers: false)", "unfenced": []})
-    context.journal.check_holds()
-    markers, problems = _fence_markers(context, document)
-    fenced_ids, more_problems = _fence_transactions(context, document)
+    record.journal.check_holds()
+    markers, problems = _fence_markers(record, target, document)
+    fenced_ids, more_problems = _fence_transactions(record, target, document)
     problems.update(more_problems)
     unfenced = [
         {"topic": key[0], "partition": key[1], "reason": error.what, "error": error.code}
@@ -484,26 +480,26 @@ def was_fenced(details: Mapping[str, Any]) -> bool:
 
 
 def _fence_markers(
-    context: PhaseContext, document: OffsetMapDocument
+    record: MigrationRecord, target: Cluster, document: OffsetMapDocument
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, MigrationError]]:
     ends = {
         (item.target_topic, item.partition): item.target_end_offset
         for item in document.partitions
         if not _is_transactional(item) and item.target_end_offset is not None
     }
-    ids = load_producer_ids(context)
+    ids = record.producer_ids()
     found = fence_producer(
-        context.target.wire,
+        target.wire,
         ends,
         ids.data_producer_id,
         ids.data_producer_epoch,
-        transactional_id=producer_ids.transactional_id(context),
+        transactional_id=producer_ids.transactional_id(record),
     )
     return found.markers, found.problems
 
 
 def _fence_transactions(
-    context: PhaseContext, document: OffsetMapDocument
+    record: MigrationRecord, target: Cluster, document: OffsetMapDocument
 ) -> tuple[int, dict[TopicPartition, MigrationError]]:
     """Fence copies in transactions: the coordinator gives the next epoch and ends what an older one has left open."""
     fenced, problems = 0, {}
@@ -512,7 +508,7 @@ def _fence_transactions(
             continue
         key = (item.target_topic, item.partition)
         try:
-            context.target.wire.init_producer_id(transactional_id(context.migration_id, *key))
+            target.wire.init_producer_id(transactional_id(record.migration_id, *key))
             fenced += 1
         except MigrationError as error:
             problems[key] = error

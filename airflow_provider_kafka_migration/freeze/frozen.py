@@ -41,18 +41,14 @@ from airflow_provider_kafka_migration.freeze import by_hand, words
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, acl_row
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.plain_secrets import is_address, is_reference, shown_address
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     HANDS_OFF,
-    HELD,
-    LIFTED,
-    READY,
-    STEP,
-    TAIL_STOP,
     FreezeAttempt,
-    current_attempt,
 )
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
@@ -283,7 +279,6 @@ def _json_object(text: bytes) -> dict[str, Any]:
 
 
 PHASE = "cutover"
-ACLS_PLANNED = "freeze_acls"
 
 _WRITING = frozenset({"WRITE", "ALL"})
 EVERYBODY = "User:*"
@@ -297,7 +292,7 @@ def freeze(context: PhaseContext, method: str, attempt: str, deadline: datetime)
     if method == "webhook":
         return _webhook(context, "freeze", deadline)
     if method == "acl":
-        return _put_acls(context, attempt)
+        return _put_acls(context.record, context.source, attempt)
     return {"confirmed_by": "the approval of the cutover"}
 
 
@@ -309,11 +304,11 @@ def unfreeze(context: PhaseContext, method: str, attempt: str, deadline: datetim
     if method == "webhook":
         return _webhook(context, "unfreeze", deadline)
     if method == "acl":
-        return _remove_acls(context, attempt)
+        return _remove_acls(context.record, context.source, attempt)
     return {"todo": words.lifted(method)}
 
 
-def hold_by_method(context: PhaseContext, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
+def hold_by_method(record: MigrationRecord, receiver: Receiver, *, within_seconds: float | None) -> dict[str, Any]:
     """Have a webhook keep producers stopped until :func:`unfreeze`, regardless of an earlier deadline. Idempotent.
 
     :param within_seconds: send one request that takes at most this long, because the caller asks again; None: send it
@@ -326,7 +321,7 @@ def hold_by_method(context: PhaseContext, receiver: Receiver, *, within_seconds:
     else:
         seconds = min(REQUEST_SECONDS, within_seconds)
         webhook = FreezeWebhook(receiver.address, receiver.secret, request_seconds=seconds, attempts=1)
-    return _taken(webhook.hold(context.migration_id, now=context.now()), receiver)
+    return _taken(webhook.hold(record.migration_id, now=record.now()), receiver)
 
 
 def check_receiver(context: PhaseContext) -> None:
@@ -444,50 +439,52 @@ def deny_bindings(acls: tuple[Acl, ...], topics: list[str], own_principal: str |
     return sorted(wanted - set(acls))
 
 
-def own_principal(context: PhaseContext) -> str | None:
+def own_principal(source: Cluster) -> str | None:
     """Return the migration's principal on the source, if the connection has a username."""
-    username = context.source.config.username
+    username = source.config.username
     return f"User:{username}" if username else None
 
 
-def _put_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
-    entry = context.journal.find_step(ACLS_PLANNED, attempt)
+def _put_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
+    entry = record.journal.find_step(steps.FREEZE_ACLS, attempt)
     if entry is None:
-        listing = context.source.admin.describe_acls()
+        listing = source.admin.describe_acls()
         if not listing.authorizer:
             raise FreezeFailed(
                 "the source has no authorizer, so ACLs cannot stop any producer",
-                where=context.where(PHASE, cluster="source"),
+                where=record.where(PHASE, cluster="source"),
                 next_step="use cutover.freeze: webhook or manual",
             )
-        topics = sorted({topic for topic, _ in migrated_partitions(context)})
-        bindings = deny_bindings(listing.acls, topics, own_principal(context))
+        topics = sorted({topic for topic, _ in record.partitions()})
+        bindings = deny_bindings(listing.acls, topics, own_principal(source))
         # Journaled before they are created: after a crash only the journal knows which ones the migration has added.
-        entry = context.journal.step(ACLS_PLANNED, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]})
+        entry = record.journal.step(
+            steps.FREEZE_ACLS, key=attempt, details={"acls": [acl_row(acl) for acl in bindings]}
+        )
     bindings = [Acl(*fields) for fields in entry.details["acls"]]
-    _raise_failures(context, context.source.admin.create_acls(bindings), "created")
+    _raise_failures(record, source.admin.create_acls(bindings), "created")
     return {"deny_acls": len(bindings), "principals": sorted({acl.principal for acl in bindings})}
 
 
-def planned_acls(context: PhaseContext, attempt: str) -> list[Acl]:
+def planned_acls(record: MigrationRecord, attempt: str) -> list[Acl]:
     """Return the DENY bindings of an attempt, from the journal as last read; the source is not asked."""
-    entry = context.journal.find_step(ACLS_PLANNED, attempt)
+    entry = record.journal.find_step(steps.FREEZE_ACLS, attempt)
     return [Acl(*fields) for fields in entry.details["acls"]] if entry else []
 
 
-def all_planned_acls(context: PhaseContext) -> set[Acl]:
+def all_planned_acls(record: MigrationRecord) -> set[Acl]:
     """Return the DENY bindings of all attempts, from the journal as last read."""
-    return {Acl(*fields) for entry in context.journal.steps(ACLS_PLANNED) for fields in entry.details["acls"]}
+    return {Acl(*fields) for entry in record.journal.steps(steps.FREEZE_ACLS) for fields in entry.details["acls"]}
 
 
-def _remove_acls(context: PhaseContext, attempt: str) -> dict[str, Any]:
-    bindings = planned_acls(context, attempt)
+def _remove_acls(record: MigrationRecord, source: Cluster, attempt: str) -> dict[str, Any]:
+    bindings = planned_acls(record, attempt)
     if bindings:
-        _raise_failures(context, context.source.admin.delete_acls(bindings), "removed")
+        _raise_failures(record, source.admin.delete_acls(bindings), "removed")
     return {"deny_acls_removed": len(bindings)}
 
 
-def _raise_failures(context: PhaseContext, results: dict[Acl, ItemError | None], verb: str) -> None:
+def _raise_failures(record: MigrationRecord, results: dict[Acl, ItemError | None], verb: str) -> None:
     failed = {acl: error for acl, error in results.items() if error is not None}
     if not failed:
         return
@@ -495,13 +492,13 @@ def _raise_failures(context: PhaseContext, results: dict[Acl, ItemError | None],
     if error.unauthorized:
         raise PermissionMissing(
             f"ACLs cannot be {verb} on the source",
-            where=context.where(PHASE, cluster="source"),
+            where=record.where(PHASE, cluster="source"),
             next_step="grant the migration's principal Alter on the source cluster, or set cutover.freeze: webhook or "
             "manual",
         )
     raise FreezeFailed(
         f"{len(failed)} of {len(results)} ACLs could not be {verb}; the first: {acl}: {error}",
-        where=context.where(PHASE, cluster="source"),
+        where=record.where(PHASE, cluster="source"),
         next_step="fix the cause in the broker's message, then clear the task: it retries only what failed",
         details={"failed": [{"acl": str(item), "error": str(problem)} for item, problem in sorted(failed.items())]},
     )
@@ -517,18 +514,18 @@ log = logging.getLogger(__name__)
 _HEALABLE = (GroupsIncomplete,)
 
 
-def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
+def verified_attempt(record: MigrationRecord, step: str) -> FreezeAttempt:
     """Return the attempt that a step of the cutover belongs to.
 
     :raises FreezeFailed: nothing is frozen.
     """
-    attempt = current_attempt(context)
+    attempt = record.freeze()
     if attempt is None or attempt.lifted or attempt.given_up or attempt.verified is None:
         is_over = attempt is not None and (attempt.lifted or attempt.given_up)
         state = "was lifted" if is_over else "is not verified"
         error = FreezeFailed(
             f"the freeze {state}, so the step {step} must not run",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear drain_ready and what follows it: the cutover starts again with a new approval",
         )
         if attempt is not None and attempt.lifted:
@@ -537,24 +534,24 @@ def verified_attempt(context: PhaseContext, step: str) -> FreezeAttempt:
     return attempt
 
 
-def check_deadline(context: PhaseContext, attempt: FreezeAttempt) -> None:
+def check_deadline(record: MigrationRecord, attempt: FreezeAttempt) -> None:
     """Raise :class:`FreezeFailed` when producers have been frozen for longer than ``max_producer_freeze``."""
-    over = (context.now() - attempt.deadline).total_seconds()
+    over = (record.now() - attempt.deadline).total_seconds()
     if attempt.ready or over <= 0:
         return
     raise FreezeFailed(
         f"producers have been frozen for longer than max_producer_freeze "
-        f"({context.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
-        where=context.where(PHASE),
+        f"({record.spec.cutover.max_producer_freeze.total_seconds():g} s), by {over:.1f} s",
+        where=record.where(PHASE),
         next_step="find the slow step (the journal has the seconds of each); raise cutover.max_producer_freeze or "
         "choose a quieter hour; then approve the cutover again",
         details={"attempt": attempt.number, "deadline": iso(attempt.deadline)},
     )
 
 
-def seconds_left(context: PhaseContext, attempt: FreezeAttempt) -> float:
+def seconds_left(record: MigrationRecord, attempt: FreezeAttempt) -> float:
     """Return the seconds until the freeze is lifted; never below 0."""
-    return max((attempt.deadline - context.now()).total_seconds(), 0.0)
+    return max((attempt.deadline - record.now()).total_seconds(), 0.0)
 
 
 def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
@@ -570,15 +567,17 @@ def hold(context: PhaseContext, attempt: FreezeAttempt) -> dict[str, Any]:
         return {}
     # A reference's backend may be slow, so references are resolved before the checks and not between them.
     receiver = webhook_receiver(context)
-    context.journal.step_once(HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER})
+    context.journal.step_once(
+        steps.FREEZE_HELD, key=attempt.key, details={"method": attempt.method}, only_in={State.CUTOVER}
+    )
     # Checked right before a request that ends before the limit: a late request must not follow an ``unfreeze``.
     if not attempt.ready:
-        check_deadline(context, attempt)
+        check_deadline(context.record, attempt)
     context.journal.check_holds(only_in={State.CUTOVER})
     # After READY there is no limit any more, and no caller that asks again.
-    within = None if attempt.ready else seconds_left(context, attempt)
+    within = None if attempt.ready else seconds_left(context.record, attempt)
     try:
-        return hold_by_method(context, receiver, within_seconds=within)
+        return hold_by_method(context.record, receiver, within_seconds=within)
     finally:
         _free_again_if_lifted(context, attempt)
 
@@ -604,9 +603,9 @@ def frozen_step(context: PhaseContext, name: str) -> Iterator[FreezeAttempt]:
     If the step raises, the freeze is lifted if the step failed for good or the limit has passed. With time left, a
     transient failure keeps the freeze, since a retry is cheaper for all than a second freeze.
     """
-    attempt = verified_attempt(context, name)
+    attempt = verified_attempt(context.record, name)
     with lifting(context, attempt):
-        check_deadline(context, attempt)
+        check_deadline(context.record, attempt)
         yield attempt
 
 
@@ -618,7 +617,7 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
     except HANDS_OFF:
         raise
     except Exception as error:
-        if attempt.ready or _may_be_tried_again(context, attempt, error):
+        if attempt.ready or _may_be_tried_again(context.record, attempt, error):
             raise
         lift(context, attempt, reason=_reason(error))
         if isinstance(error, MigrationError):
@@ -626,9 +625,9 @@ def lifting(context: PhaseContext, attempt: FreezeAttempt) -> Iterator[None]:
         raise
 
 
-def _may_be_tried_again(context: PhaseContext, attempt: FreezeAttempt, error: Exception) -> bool:
+def _may_be_tried_again(record: MigrationRecord, attempt: FreezeAttempt, error: Exception) -> bool:
     from_outside = isinstance(error, Transient) and error.code != "DRAIN_TIMEOUT"
-    return (from_outside or isinstance(error, _HEALABLE)) and seconds_left(context, attempt) > 0
+    return (from_outside or isinstance(error, _HEALABLE)) and seconds_left(record, attempt) > 0
 
 
 def _reason(error: Exception) -> str:
@@ -646,54 +645,55 @@ def lift(context: PhaseContext, attempt: FreezeAttempt, *, reason: str) -> dict[
         to do, and the next call tries again.
     :raises PhaseOver: READY_FOR_CLIENT_SWITCH is journaled.
     """
+    record = context.record
     try:
         # A process that has lost the migration must not free producers, and no process may do so once clients may be on
         # the target: writes to the source would make the clusters diverge. Without the journal neither is known.
         context.journal.check_holds()
-        _check_not_ready(context, attempt)
-        back_to_tail(context, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
-        clear_tail_stop(context)
+        _check_not_ready(record, attempt)
+        back_to_tail(record, f"freeze {attempt.number} is lifted: {reason}", unless_ready=attempt)
+        clear_tail_stop(record)
         done = unfreeze(context, attempt.method, attempt.key, attempt.deadline)
     except (*HANDS_OFF, PhaseOver):
         raise
     except MigrationError as error:
-        raise still_frozen(context, attempt, error) from error
+        raise still_frozen(record, attempt, error) from error
     details = {"reason": reason, **done}
     details["frozen_seconds"] = round((context.now() - attempt.stopped_at).total_seconds(), 3)
     try:
-        context.journal.step(LIFTED, key=attempt.key, details=details)
+        context.journal.step(steps.FREEZE_LIFTED, key=attempt.key, details=details)
     except Transient as error:
         what = f"freeze {attempt.number} was lifted, but that cannot be journaled"
-        raise still_frozen(context, attempt, error, what=what) from error
+        raise still_frozen(record, attempt, error, what=what) from error
     return details
 
 
-def _check_not_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
-    if context.journal.find_step(READY, attempt.key) is not None:
+def _check_not_ready(record: MigrationRecord, attempt: FreezeAttempt) -> None:
+    if record.journal.find_step(steps.READY, attempt.key) is not None:
         raise PhaseOver(
-            f"freeze {attempt.number} ended with {READY}: it is too late to free the producers",
-            where=context.where(PHASE),
+            f"freeze {attempt.number} ended with {steps.READY}: it is too late to free the producers",
+            where=record.where(PHASE),
             next_step="nothing needs to be done: the migration has continued, and clients may be on the target",
         )
 
 
 def still_frozen(
-    context: PhaseContext, attempt: FreezeAttempt, cause: MigrationError, *, what: str = ""
+    record: MigrationRecord, attempt: FreezeAttempt, cause: MigrationError, *, what: str = ""
 ) -> StillFrozen:
     """Return the error of a freeze that cannot be lifted now, with instructions for a person."""
     return by_hand.still_frozen(
-        context.spec,
+        record.spec,
         what or f"producers are still frozen, and freeze {attempt.number} cannot be lifted",
         cause,
         method=attempt.method,
         deadline=attempt.deadline,
-        acls=planned_acls(context, attempt.key),
+        acls=planned_acls(record, attempt.key),
         held=attempt.held,
     )
 
 
 def back_to_tail(
-    context: PhaseContext,
+    record: MigrationRecord,
     reason: str,
     details: dict[str, Any] | None = None,
     *,
@@ -703,51 +703,51 @@ def back_to_tail(
 
     :raises PhaseOver: the attempt ``unless_ready`` has reached READY_FOR_CLIENT_SWITCH meanwhile.
     """
-    journal = context.journal
+    journal = record.journal
     journal.refresh()
     if journal.tip_state is State.FAILED and journal.working_state is State.CUTOVER:
         journal.transition(State.CUTOVER, reason)
     if journal.tip_state is State.CUTOVER:
-        unless = (READY, unless_ready.key) if unless_ready else None
+        unless = (steps.READY, unless_ready.key) if unless_ready else None
         journal.transition(State.TAIL, reason, details, from_states={State.CUTOVER}, unless_step=unless)
 
 
-def clear_tail_stop(context: PhaseContext) -> None:
+def clear_tail_stop(record: MigrationRecord) -> None:
     """Withdraw the tail's stop, if one is in force: a StopAt without offsets stops nothing, so the tail continues."""
-    if StopAt.in_force(context.journal_store.get(context.key(TAIL_STOP))) is not None:
-        context.journal.check_holds()
-        clear_stop(context)
+    if record.tail_stop() is not None:
+        record.journal.check_holds()
+        clear_stop(record)
 
 
-def clear_stop(context: PhaseContext) -> None:
+def clear_stop(record: MigrationRecord) -> None:
     """Withdraw the tail's stop without checking who holds the migration."""
-    key = context.key(TAIL_STOP)
-    if StopAt.in_force(context.journal_store.get(key)) is not None:
-        context.journal_store.put(key, StopAt(migration_id=context.migration_id, offsets={}).canonical())
+    key = record.key(keys.TAIL_STOP)
+    if record.tail_stop() is not None:
+        record.journal_store.put(key, StopAt(migration_id=record.migration_id, offsets={}).canonical())
 
 
 @dataclass(frozen=True)
 class StepTimer:
     """Measures one step of the cutover for the journal."""
 
-    context: PhaseContext
+    record: MigrationRecord
     attempt: FreezeAttempt
     name: str
     started: datetime
 
     @classmethod
-    def start(cls, context: PhaseContext, attempt: FreezeAttempt, name: str) -> StepTimer:
+    def start(cls, record: MigrationRecord, attempt: FreezeAttempt, name: str) -> StepTimer:
         """Start measuring."""
-        return cls(context, attempt, name, context.now())
+        return cls(record, attempt, name, record.now())
 
     def done(self, details: dict[str, Any]) -> dict[str, Any]:
         """Journal the step with its seconds; return the details as journaled."""
-        finished = self.context.now()
+        finished = self.record.now()
         full = {
             **details,
             "started_at": iso(self.started),
             "finished_at": iso(finished),
             "seconds": round((finished - self.started).total_seconds(), 3),
         }
-        self.context.journal.step(STEP, key=f"{self.attempt.key}/{self.name}", details=full)
+        self.record.journal.step(steps.CUTOVER_STEP, key=f"{self.attempt.key}/{self.name}", details=full)
         return full

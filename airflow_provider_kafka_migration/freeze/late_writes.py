@@ -13,9 +13,11 @@ from airflow_provider_kafka_migration.errors import MigrationError
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.kafka.batches.api import LegacyBatch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.freeze_attempt import HANDS_OFF
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Counting ends here: the message says "at least" from then on.
 MAX_COUNTED = 100_000
@@ -149,14 +151,14 @@ class BehindBoundary:
         )
 
 
-def read(context: PhaseContext) -> BehindBoundary:
+def read(record: MigrationRecord, source: Cluster) -> BehindBoundary:
     """Ask the source's leaders for their log ends, and read what lies beyond the boundary.
 
     A partition that cannot be read is named as unchecked, never counted as having no such records.
     """
     try:
-        boundary = _boundary(context)
-        ends = context.source.wire.list_offsets(sorted(boundary), "latest")
+        boundary = _boundary(record)
+        ends = source.wire.list_offsets(sorted(boundary), "latest")
     except HANDS_OFF:
         raise
     except MigrationError as error:
@@ -176,30 +178,25 @@ def read(context: PhaseContext) -> BehindBoundary:
                 "was created again"
             )
         elif found > end:
-            records += _read_partition(context, key, end, found, late, unchecked)
+            records += _read_partition(source, key, end, found, late, unchecked)
     return BehindBoundary(len(boundary), late, records, unchecked)
 
 
-def _boundary(context: PhaseContext) -> dict[TopicPartition, int | None]:
+def _boundary(record: MigrationRecord) -> dict[TopicPartition, int | None]:
     """Load the exclusive source ends of all partitions; None: a partition that the cutover did not know."""
-    data = get_result(context, "boundary")
+    data = record.result("boundary")
     if data is None:
         return {}
     ends = Boundary.parse(data).ends
-    return {key: ends.get(partition_name(key)) for key in migrated_partitions(context)}
+    return {key: ends.get(partition_name(key)) for key in record.partitions()}
 
 
 def _read_partition(
-    context: PhaseContext,
-    key: TopicPartition,
-    boundary: int,
-    end: int,
-    late: dict[str, str],
-    unchecked: dict[str, str],
+    source: Cluster, key: TopicPartition, boundary: int, end: int, late: dict[str, str], unchecked: dict[str, str]
 ) -> int:
     """Read what lies beyond the boundary of one partition; return how many records it counted."""
     try:
-        found = read_late_writes(context.source.wire, {key: boundary}, {key: end}).get(key)
+        found = read_late_writes(source.wire, {key: boundary}, {key: end}).get(key)
     except MigrationError as error:
         unchecked[partition_name(key)] = f"offsets {boundary} to {end - 1} could not be read: {error.what}"
         return 0
@@ -209,6 +206,6 @@ def _read_partition(
     return found.records
 
 
-def is_accepted(context: PhaseContext) -> bool:
+def is_accepted(spec: MigrationSpec) -> bool:
     """Whether records beyond the boundary, or a source that cannot be read, are only shown and do not block."""
-    return bool(context.spec.cutover.on_bypass == "continue")
+    return bool(spec.cutover.on_bypass == "continue")

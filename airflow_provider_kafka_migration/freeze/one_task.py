@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 
 from airflow_provider_kafka_migration.freeze import frozen
-from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.state import State
 
@@ -29,16 +28,16 @@ def wait_for_tail(
     :returns: ``details["ended"]``: whether the tail has ended; if not, there is nothing to wait for.
     :raises FreezeFailed: the tail did not end within ``max_producer_freeze``; the freeze is lifted.
     """
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     if attempt is None or not attempt.is_open:
         # Nothing is frozen, so there is no wait: the next step itself checks whether it may run.
         return PhaseResult(PHASE, "nothing is frozen", {"ended": False})
-    while not tail_health.has_ended(context):
+    while not context.record.has_tail_ended():
         # After a failure of the tail the tip state is ``failed`` until the tail runs again; the cutover keeps waiting.
         if context.journal.working_state is not State.CUTOVER:
             return PhaseResult(PHASE, f"the cutover is over: {context.journal.tip_state}", {"ended": False})
         with frozen.lifting(context, attempt):
-            frozen.check_deadline(context, attempt)
+            frozen.check_deadline(context.record, attempt)
             sleep(poll_seconds)
         context.journal.refresh()
     return PhaseResult(PHASE, "the tail has ended", {"ended": True})

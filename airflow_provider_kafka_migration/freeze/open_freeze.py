@@ -8,9 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from airflow_provider_kafka_migration.freeze import words
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso, parse_iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 
 
@@ -66,7 +68,7 @@ class OpenFreeze:
         attempt = self.attempt
         if self.standing is Standing.READY:
             return [
-                f"producers stay stopped on the source: {freeze_attempt.READY} is journaled, and "
+                f"producers stay stopped on the source: {steps.READY} is journaled, and "
                 "cutover.floor_guard has not ended",
                 f"to continue: `{_resume(file)}`; the freeze will not be lifted, and producers must not write to the "
                 "source again",
@@ -114,7 +116,7 @@ def read(context: PhaseContext) -> OpenFreeze | None:
 
     :param context: only its journal and clock are used.
     """
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     state = context.journal.tip_state
     if attempt is None or attempt.lifted or state is None or state.is_terminal:
         return None
@@ -125,13 +127,11 @@ def read(context: PhaseContext) -> OpenFreeze | None:
     return OpenFreeze(attempt, standing, context.now())
 
 
-def lifted_since(context: PhaseContext, at: datetime) -> str:
+def lifted_since(record: MigrationRecord, at: datetime) -> str:
     """Describe the producers if their freeze was lifted since ``at``; empty if it was not."""
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = record.freeze()
     entry = (
-        context.journal.find_step(freeze_attempt.LIFTED, attempt.key)
-        if attempt is not None and attempt.lifted
-        else None
+        record.journal.find_step(steps.FREEZE_LIFTED, attempt.key) if attempt is not None and attempt.lifted else None
     )
     if attempt is None or entry is None or parse_iso(entry.at) < at:
         return ""

@@ -9,9 +9,10 @@ from airflow_provider_kafka_migration.kafka import fetch
 from airflow_provider_kafka_migration.kafka.batches.api import AnyBatch, LegacyBatch, Record, records
 from airflow_provider_kafka_migration.kafka.logs import fetch_many, read_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import partition_name
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 HEADER = b"x-kbe-cutover-sentinel"
 KEY = b"__kbe_sentinel__"
@@ -30,7 +31,7 @@ def is_sentinel(record: Record, migration_id: str) -> bool:
 
 
 def find_sentinels(
-    context: PhaseContext, attempt: FreezeAttempt, keys: Iterable[TopicPartition]
+    record: MigrationRecord, source: Cluster, attempt: FreezeAttempt, keys: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """Find this migration's sentinels at or after the frozen end, by partition: a killed run has written them.
 
@@ -39,13 +40,13 @@ def find_sentinels(
     """
     assert attempt.verified is not None
     keys = sorted(keys)
-    ends = context.source.wire.list_offsets(keys, "latest")
+    ends = source.wire.list_offsets(keys, "latest")
     starts = {}
     for key in keys:
         frozen_end = attempt.verified.ends.get(partition_name(key), ends[key])
         if ends[key] > 0:
             starts[key] = max(min(frozen_end, ends[key]) - 1, 0)
-    return sentinels_between(context.source.wire, context.migration_id, starts, ends)
+    return sentinels_between(source.wire, record.migration_id, starts, ends)
 
 
 def sentinels_between(

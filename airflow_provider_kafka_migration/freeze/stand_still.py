@@ -11,9 +11,10 @@ from airflow_provider_kafka_migration.documents.cutover import Bypass
 from airflow_provider_kafka_migration.errors import FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.context import Cluster
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "cutover"
 POLL_SECONDS = 0.2
@@ -30,10 +31,10 @@ class SourceEnds:
     stable: dict[TopicPartition, int]
 
     @classmethod
-    def read(cls, context: PhaseContext) -> SourceEnds:
+    def read(cls, record: MigrationRecord, source: Cluster) -> SourceEnds:
         """Ask the source's leaders. The stable offset first: later, it would hide a transaction that just began."""
-        keys = list(migrated_partitions(context))
-        wire = context.source.wire
+        keys = list(record.partitions())
+        wire = source.wire
         stable = wire.list_offsets(keys, "stable")
         high_watermark = wire.list_offsets(keys, "latest")
         return cls(wire.list_offsets(keys, "log_end"), high_watermark, stable)
@@ -81,29 +82,29 @@ class Watch:
 
 
 def stand_still(
-    context: PhaseContext, attempt: FreezeAttempt, watch: Watch
+    record: MigrationRecord, source: Cluster, attempt: FreezeAttempt, watch: Watch
 ) -> tuple[dict[TopicPartition, int], list[Bypass]]:
     """Wait until the source's log ends stop moving; return them, and who still writes, if the policy is to continue."""
-    section = context.spec.cutover
+    section = record.spec.cutover
     still = StillWatch(section.freeze_stable_window.total_seconds(), watch.clock())
     while True:
-        look = SourceEnds.read(context)
+        look = SourceEnds.read(record, source)
         now = watch.clock()
         if still.see(look.log_end, now, settled=not look.open_transactions and not look.unreplicated):
             return look.log_end, []
         waited = now - still.started
         if look.open_transactions and waited > section.max_open_transaction_wait.total_seconds():
-            raise _held_back(context, look)
+            raise _held_back(record, source, look)
         moving = still.moved()
         patience = still.window_seconds + GRACE_SECONDS
         # Ends that have moved, but are unchanged by now, only need another window.
         if moving and waited > patience and section.on_bypass != "wait" and _moved_lately(still, now):
-            bypasses = name_bypasses(context, attempt.requested_at, still.first_ends, look.log_end)
+            bypasses = name_bypasses(source, attempt.requested_at, still.first_ends, look.log_end)
             if section.on_bypass == "fail":
-                raise bypassed(context, bypasses)
+                raise bypassed(record, bypasses)
             if not look.open_transactions and not look.unreplicated:
                 return look.log_end, bypasses
-        frozen.check_deadline(context, attempt)
+        frozen.check_deadline(record, attempt)
         watch.sleep(watch.poll_seconds)
 
 
@@ -112,12 +113,12 @@ def _moved_lately(still: StillWatch, now: float) -> bool:
 
 
 def name_bypasses(
-    context: PhaseContext, since: datetime, before: dict[TopicPartition, int], after: dict[TopicPartition, int]
+    source: Cluster, since: datetime, before: dict[TopicPartition, int], after: dict[TopicPartition, int]
 ) -> list[Bypass]:
     """Name who wrote between two readings, as far as brokers know (DescribeProducers: idempotent producers only)."""
     moved = sorted(key for key, end in after.items() if end > before.get(key, end))
-    producers = context.source.admin.producers(moved)
-    names = {item.producer_id: item.transactional_id for item in context.source.admin.list_transactions() or []}
+    producers = source.admin.producers(moved)
+    names = {item.producer_id: item.transactional_id for item in source.admin.list_transactions() or []}
     since_ms = int(since.timestamp() * 1000)
     found = []
     for key in moved:
@@ -143,7 +144,7 @@ def name_bypasses(
     return found
 
 
-def bypassed(context: PhaseContext, bypasses: list[Bypass]) -> FreezeFailed:
+def bypassed(record: MigrationRecord, bypasses: list[Bypass]) -> FreezeFailed:
     """Return the error that names who continued to write."""
     first = bypasses[0]
     known = [f"producer id {item['producer_id']}" + _named(item) for item in first.producers]
@@ -151,7 +152,7 @@ def bypassed(context: PhaseContext, bypasses: list[Bypass]) -> FreezeFailed:
     return FreezeFailed(
         f"{len(bypasses)} partitions were written to after the freeze; {first.topic}-{first.partition} got "
         f"offsets {first.from_offset} to {first.to_offset - 1} from {who}",
-        where=context.where(PHASE, cluster="source", topic=first.topic, partition=first.partition),
+        where=record.where(PHASE, cluster="source", topic=first.topic, partition=first.partition),
         next_step="stop that producer, then approve the cutover again (or change cutover.on_bypass)",
         details={"bypasses": [item.model_dump(mode="json") for item in bypasses]},
     )
@@ -161,9 +162,9 @@ def _named(item: dict[str, Any]) -> str:
     return f" (transactional id {item['transactional_id']})" if item["transactional_id"] else ""
 
 
-def _held_back(context: PhaseContext, look: SourceEnds) -> FreezeFailed:
+def _held_back(record: MigrationRecord, source: Cluster, look: SourceEnds) -> FreezeFailed:
     held = look.open_transactions
-    producers = context.source.admin.producers(held)
+    producers = source.admin.producers(held)
     open_ids = sorted(
         {
             state.producer_id
@@ -173,12 +174,12 @@ def _held_back(context: PhaseContext, look: SourceEnds) -> FreezeFailed:
             if state.transaction_start >= 0
         }
     )
-    named = [item for item in context.source.admin.open_transactions() or [] if item.producer_id in open_ids]
+    named = [item for item in source.admin.open_transactions() or [] if item.producer_id in open_ids]
     who = ", ".join(f"{item.transactional_id} (producer id {item.producer_id})" for item in named)
     topic, partition = held[0]
     return FreezeFailed(
         f"{len(held)} partitions have open transactions after the freeze: {who or f'producer ids {open_ids}'}",
-        where=context.where(PHASE, cluster="source", topic=topic, partition=partition, offset=look.stable[held[0]]),
+        where=record.where(PHASE, cluster="source", topic=topic, partition=partition, offset=look.stable[held[0]]),
         next_step="let the application end its transaction, or abort it (kafka-transactions.sh abort); then approve "
         "the cutover again",
         details={
@@ -190,17 +191,17 @@ def _held_back(context: PhaseContext, look: SourceEnds) -> FreezeFailed:
 
 
 def check_not_bypassed(
-    context: PhaseContext, attempt: FreezeAttempt, expected: dict[TopicPartition, int]
+    record: MigrationRecord, source: Cluster, attempt: FreezeAttempt, expected: dict[TopicPartition, int]
 ) -> list[Bypass]:
     """Check again after the freeze that the source's log ends are still where they should be.
 
     :returns: producers that have moved them, if the policy is ``continue``.
     :raises FreezeFailed: they have moved, and the policy is ``fail`` (or ``wait``: it is too late to wait).
     """
-    ends = context.source.wire.list_offsets(list(expected), "log_end")
+    ends = source.wire.list_offsets(list(expected), "log_end")
     if all(ends[key] <= end for key, end in expected.items()):
         return []
-    bypasses = name_bypasses(context, attempt.requested_at, expected, ends)
-    if context.spec.cutover.on_bypass != "continue":
-        raise bypassed(context, bypasses)
+    bypasses = name_bypasses(source, attempt.requested_at, expected, ends)
+    if record.spec.cutover.on_bypass != "continue":
+        raise bypassed(record, bypasses)
     return bypasses

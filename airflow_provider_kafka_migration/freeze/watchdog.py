@@ -22,9 +22,9 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class FreezePatience:
         try:
             context = self._open_context()
             context.journal.refresh()
-            attempt = freeze_attempt.current_attempt(context)
+            attempt = context.record.freeze()
         except Transient as error:
             log.warning("The journal cannot be read, so it is not known whether producers are frozen: %s", error)
             return

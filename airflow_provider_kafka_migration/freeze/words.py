@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from airflow_provider_kafka_migration.record.context import iso, words
+from airflow_provider_kafka_migration.record.times import iso, words
 
 #: Appended to advice to change the spec: a run keeps the Params that it was started with.
 IF_PARAMS = "where the spec comes from the run's Params, start a new run with the changed ones and takeover instead"

@@ -37,37 +37,35 @@ from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.groups import is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress, iso
-from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, put_result
-from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document, load_maps
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_maps
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "cutover"
 
 
-ACKNOWLEDGED = "client_switch_acknowledged"
-RESULT = "groups"
-
-
-def read_groups(context: PhaseContext) -> list[GroupSnapshot]:
+def read_groups(record: MigrationRecord, source: Cluster) -> list[GroupSnapshot]:
     """Read all selected groups with their committed offsets on the source, ascending. A group's failure is data."""
-    admin = context.source.admin
-    listings = {name: item for name, item in admin.list_groups().items() if context.spec.groups.selects(name)}
+    admin = source.admin
+    listings = {name: item for name, item in admin.list_groups().items() if record.spec.groups.selects(name)}
     names = sorted(listings)
     descriptions = admin.describe_groups(names, listings=listings) if names else {}
     offsets = read_offsets(admin, {name: listings[name] for name in names})
-    topics = {topic for topic, _ in migrated_partitions(context)}
-    return [_snapshot(context, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
+    topics = {topic for topic, _ in record.partitions()}
+    return [_snapshot(record, listings[name], descriptions.get(name), offsets.get(name), topics) for name in names]
 
 
 def _snapshot(
-    context: PhaseContext,
+    record: MigrationRecord,
     listing: admin_groups.GroupListing,
     description: admin_groups.GroupDescription | None,
     offsets: admin_groups.GroupOffsets | None,
     topics: set[str],
 ) -> GroupSnapshot:
     committed = offsets.offsets if offsets is not None else {}
-    failure = _read_failure(context, listing, offsets, topics)
+    failure = _read_failure(record, listing, offsets, topics)
     return GroupSnapshot(
         group=listing.group,
         type=listing.type,
@@ -86,7 +84,7 @@ def _snapshot(
 
 
 def _read_failure(
-    context: PhaseContext,
+    record: MigrationRecord,
     listing: admin_groups.GroupListing,
     offsets: admin_groups.GroupOffsets | None,
     topics: set[str],
@@ -95,7 +93,7 @@ def _read_failure(
     if offsets is None:
         return FreezeFailed(
             "the broker's answer does not contain the group's offsets",
-            where=_where(context, group),
+            where=_where(record, group),
             next_step="clear the task",
         )
     errors = [error for key, error in offsets.errors.items() if key[0] in topics]
@@ -104,18 +102,20 @@ def _read_failure(
         return None
     return error.exception(
         "the group's offsets cannot be read on the source",
-        _where(context, group, cluster="source"),
+        _where(record, group, cluster="source"),
         operation=f"Describe on group {group} and on its topics",
     )
 
 
-def _where(context: PhaseContext, group: str, **fields: Any) -> Where:
-    return context.where(PHASE, group=group, **fields)
+def _where(record: MigrationRecord, group: str, **fields: Any) -> Where:
+    return record.where(PHASE, group=group, **fields)
 
 
-def take_snapshot(context: PhaseContext) -> GroupsSnapshot:
+def take_snapshot(record: MigrationRecord, source: Cluster) -> GroupsSnapshot:
     """Return the current state of the groups."""
-    return GroupsSnapshot(migration_id=context.migration_id, taken_at=iso(context.now()), groups=read_groups(context))
+    return GroupsSnapshot(
+        migration_id=record.migration_id, taken_at=iso(record.now()), groups=read_groups(record, source)
+    )
 
 
 @dataclass(frozen=True)
@@ -126,28 +126,28 @@ class Translator:
     maps: Mapping[TopicPartition, PartitionMap]
 
     @classmethod
-    def final(cls, context: PhaseContext) -> Translator:
+    def final(cls, record: MigrationRecord, target: Cluster) -> Translator:
         """With the closed maps of ``offset-map.json``; before the final drain with the run log's open maps."""
-        document = load_document(context)
-        maps = closed_maps(document) if document is not None else load_maps(context)
-        return cls(migrated_partitions(context), maps)
+        document = record.offset_map()
+        maps = closed_maps(document) if document is not None else load_maps(record, target)
+        return cls(record.partitions(), maps)
 
     @classmethod
-    def live(cls, context: PhaseContext) -> Translator:
+    def live(cls, record: MigrationRecord, target: Cluster) -> Translator:
         """With the open maps of the run log: for previews while the tail runs."""
-        partitions = migrated_partitions(context)
-        return cls(partitions, load_maps(context, partitions))
+        partitions = record.partitions()
+        return cls(partitions, load_maps(record, target, partitions))
 
     def translate(self, group: GroupSnapshot) -> list[TranslatedOffset]:
         """Translate all offsets of a group."""
         return translate_group(group, self.partitions, self.maps)
 
 
-def preview(context: PhaseContext) -> list[GroupResult]:
+def preview(record: MigrationRecord, source: Cluster, target: Cluster) -> list[GroupResult]:
     """What a commit would do now, without writing: for approvals."""
-    snapshots = read_groups(context)
-    translator = Translator.live(context)
-    states = target_states(context, {item.group: item.type for item in snapshots})
+    snapshots = read_groups(record, source)
+    translator = Translator.live(record, target)
+    states = target_states(target, {item.group: item.type for item in snapshots})
     return [
         GroupResult(
             group=item.group,
@@ -185,33 +185,33 @@ def commit(context: PhaseContext, groups: Iterable[GroupSnapshot], translator: T
     The caller has checked that it holds the migration.
     """
     groups = sorted(groups, key=lambda item: item.group)
-    states = target_states(context, {item.group: item.type for item in groups})
+    states = target_states(context.target, {item.group: item.type for item in groups})
     results = []
     for number, group in enumerate(groups, start=1):
-        results.append(_commit_group(context, group, translator, states[group.group]))
+        results.append(_commit_group(context.record, context.target, group, translator, states[group.group]))
         if number % 50 == 0 or number == len(groups):
             context.progress(Progress(PHASE, "groups", done=number, total=len(groups), unit="groups"))
     return results
 
 
 def _commit_group(
-    context: PhaseContext, group: GroupSnapshot, translator: Translator, target: TargetGroup
+    record: MigrationRecord, target: Cluster, group: GroupSnapshot, translator: Translator, there: TargetGroup
 ) -> GroupResult:
-    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": target.state}
+    base = {"group": group.group, "type": group.type, "source_state": group.state, "target_state": there.state}
     translated = translator.translate(group)
-    reason = _left_alone(group, target)
+    reason = _left_alone(group, there)
     failures = [group.error] if group.error else []
-    if target.error is not None:
-        failures.append(_failure(context, group.group, target.error, "the group cannot be described"))
+    if there.error is not None:
+        failures.append(_failure(record, group.group, there.error, "the group cannot be described"))
     if reason or failures:
         return GroupResult(**base, offsets=translated, skipped_reason=reason, failures=failures)
-    wanted, final = _decide(translated, target.offsets)
+    wanted, final = _decide(translated, there.offsets)
     try:
-        errors = write_offsets(context.target.admin, group.group, group.type, wanted) if wanted else {}
+        errors = write_offsets(target.admin, group.group, group.type, wanted) if wanted else {}
     except MigrationError as error:
         return GroupResult(**base, offsets=final, failures=[error.as_dict()])
     failures = [
-        _failure(context, group.group, error, "the offset cannot be committed", topic=key[0], partition=key[1])
+        _failure(record, group.group, error, "the offset cannot be committed", topic=key[0], partition=key[1])
         for key, error in sorted(errors.items())
         if error is not None
     ]
@@ -241,16 +241,18 @@ def _decide(
     return wanted, final
 
 
-def _failure(context: PhaseContext, group: str, error: ItemError, what: str, **fields: Any) -> dict[str, Any]:
-    where = _where(context, group, cluster="target", **fields)
+def _failure(record: MigrationRecord, group: str, error: ItemError, what: str, **fields: Any) -> dict[str, Any]:
+    where = _where(record, group, cluster="target", **fields)
     return error.exception(what, where, operation=f"Read on group {group} and on the topics (Describe, too)").as_dict()
 
 
-def make_result(context: PhaseContext, results: list[GroupResult], snapshots: Iterable[GroupSnapshot]) -> GroupsResult:
+def make_result(
+    record: MigrationRecord, results: list[GroupResult], snapshots: Iterable[GroupSnapshot]
+) -> GroupsResult:
     """The document of all groups."""
     return GroupsResult(
-        migration_id=context.migration_id,
-        at=iso(context.now()),
+        migration_id=record.migration_id,
+        at=iso(record.now()),
         groups=results,
         active_on_source=sorted(item.group for item in snapshots if item.members),
     )
@@ -268,7 +270,7 @@ def summarize(results: Iterable[GroupResult]) -> str:
     return text + (f"; {failed} FAILED" if failed else "")
 
 
-def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> GroupsIncomplete | None:
+def failures_error(record: MigrationRecord, results: Iterable[GroupResult]) -> GroupsIncomplete | None:
     """Return one error about all groups that failed, or ``None``."""
     failed = [group for group in results if group.failures]
     if not failed:
@@ -276,7 +278,7 @@ def failures_error(context: PhaseContext, results: Iterable[GroupResult]) -> Gro
     first = failed[0]
     return GroupsIncomplete(
         f"{len(failed)} groups could not be moved (all others are done); {first.group}: {first.failures[0]['what']}",
-        where=context.where(PHASE, group=first.group),
+        where=record.where(PHASE, group=first.group),
         next_step="correct the causes listed in details, or exclude the groups (groups.exclude); then clear the task: "
         "groups that are done stay as they are",
         details={"groups": {group.group: group.failures for group in failed}},
@@ -288,18 +290,9 @@ def sync_groups(context: PhaseContext) -> GroupsResult:
 
     Writes ``results/groups.json``. Failures are in the result, not raised.
     """
-    snapshots = read_groups(context)
+    snapshots = read_groups(context.record, context.source)
     context.journal.check_holds()
-    results = commit(context, snapshots, Translator.final(context))
-    result = make_result(context, results, snapshots)
-    put_result(context, RESULT, result)
+    results = commit(context, snapshots, Translator.final(context.record, context.target))
+    result = make_result(context.record, results, snapshots)
+    context.record.put_result(keys.GROUPS, result)
     return result
-
-
-def load_result(context: PhaseContext) -> GroupsResult | None:
-    """The latest result of all groups, or ``None``."""
-    data = get_result(context, RESULT)
-    return GroupsResult.parse(data) if data is not None else None
-
-
-FINAL_GROUPS = "groups-final"

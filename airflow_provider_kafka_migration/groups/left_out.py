@@ -12,54 +12,52 @@ from airflow_provider_kafka_migration.documents.plan import LeftOut, LeftOutGrou
 from airflow_provider_kafka_migration.errors import PermissionMissing
 from airflow_provider_kafka_migration.groups.offsets import read_offsets
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffsets, is_unsupported
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import get_result, put_result
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
-RESULT = "left-out"
 INTERNAL = "internal topic"
 _LATE = "it appeared on the source after the plan and was not added (topology.follow_new: false)"
 _LATE_PENDING = "it appeared on the source after the plan and is not added yet"
 
 
-def read_left_out(context: PhaseContext, plan: Plan) -> LeftOut:
+def read_left_out(record: MigrationRecord, source: Cluster, plan: Plan) -> LeftOut:
     """Return everything that the source has and the migration does not copy."""
     unread: dict[str, str] = {}
     return LeftOut(
-        migration_id=context.migration_id,
-        at=iso(context.now()),
-        topics=_topics(context, plan, unread),
-        groups=left_out_groups(context, {topic.name for topic in plan.topics}, unread),
+        migration_id=record.migration_id,
+        at=iso(record.now()),
+        topics=_topics(record.spec, source, plan, unread),
+        groups=left_out_groups(record.spec, source, {topic.name for topic in plan.topics}, unread),
         unread=dict(sorted(unread.items())),
     )
 
 
-def record(context: PhaseContext) -> LeftOut:
+def record(record: MigrationRecord, source: Cluster) -> LeftOut:
     """Write ``results/left-out.json`` for the evidence."""
-    found = read_left_out(context, context.load_plan())
-    put_result(context, RESULT, found)
+    found = read_left_out(record, source, record.plan())
+    record.put_result(keys.LEFT_OUT, found)
     return found
 
 
-def recorded(context: PhaseContext) -> LeftOut | None:
-    """``results/left-out.json``, or ``None`` if it was not written."""
-    data = get_result(context, RESULT)
-    return LeftOut.parse(data) if data is not None else None
-
-
-def left_out_groups(context: PhaseContext, topics: Collection[str], unread: dict[str, str]) -> list[LeftOutGroup]:
+def left_out_groups(
+    spec: MigrationSpec, source: Cluster, topics: Collection[str], unread: dict[str, str]
+) -> list[LeftOutGroup]:
     """The groups that the spec does not select, ascending, with the migrated topics in which they have offsets.
 
     :param topics: source topics of the migration.
     :param unread: receives what may not be read.
     """
-    section = context.spec.groups
+    section = spec.groups
     try:
-        listings = context.source.admin.list_groups()
+        listings = source.admin.list_groups()
     except PermissionMissing as error:
         unread["groups on the source"] = error.what
         return []
     others = {name: item for name, item in sorted(listings.items()) if not section.selects(name)}
-    offsets = read_offsets(context.source.admin, others, require_stable=False) if others else {}
+    offsets = read_offsets(source.admin, others, require_stable=False) if others else {}
     return [_group(listing, section.why_left_out(name), offsets.get(name), topics) for name, listing in others.items()]
 
 
@@ -80,16 +78,16 @@ def _group(listing: GroupListing, reason: str, offsets: GroupOffsets | None, top
     )
 
 
-def _topics(context: PhaseContext, plan: Plan, unread: dict[str, str]) -> dict[str, str]:
+def _topics(spec: MigrationSpec, source: Cluster, plan: Plan, unread: dict[str, str]) -> dict[str, str]:
     """What the plan left out or dropped, and what the source has gained since."""
     try:
-        described = context.source.admin.describe_topics()
+        described = source.admin.describe_topics()
     except PermissionMissing as error:
         unread["topics on the source"] = error.what
         described = {}
     migrated = {topic.name for topic in plan.topics}
-    late = _LATE_PENDING if context.spec.topology.follow_new else _LATE
-    found = {name: context.spec.topics.why_left_out(name) or late for name in described if name not in migrated}
+    late = _LATE_PENDING if spec.topology.follow_new else _LATE
+    found = {name: spec.topics.why_left_out(name) or late for name in described if name not in migrated}
     return dict(sorted({**found, **plan.excluded_topics}.items()))
 
 

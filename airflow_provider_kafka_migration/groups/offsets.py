@@ -25,7 +25,8 @@ from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupListing, GroupOffset, GroupOffsets, is_unsupported
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 #: Kinds that are moved where the clusters support it; see docs/groups.md.
 MOVED = ("classic", "consumer", "simple", "streams", "share")
@@ -72,14 +73,14 @@ def write_offsets(
     return admin.alter_group_offsets(group, offsets)
 
 
-def target_states(context: PhaseContext, kinds: Mapping[str, str]) -> dict[str, TargetGroup]:
+def target_states(target: Cluster, kinds: Mapping[str, str]) -> dict[str, TargetGroup]:
     """State and offsets of groups on the target; groups that do not exist there are empty.
 
     :param kinds: group -> its kind on the source.
     """
     if not kinds:
         return {}
-    admin = context.target.admin
+    admin = target.admin
     listings = admin.list_groups()
     # Describe returns "Dead" for unknown classic groups, and newer brokers return an error; the listing is reliable.
     known = [name for name in sorted(kinds) if name in listings]
@@ -198,7 +199,8 @@ GroupType = Literal["classic", "consumer", "simple", "share", "streams", "unknow
 
 
 def plan_groups(
-    context: PhaseContext,
+    spec: MigrationSpec,
+    source: Cluster,
     topics: Collection[str],
     ends: Mapping[TopicPartition, int],
     unknown: dict[str, str],
@@ -210,12 +212,12 @@ def plan_groups(
     :param unknown: receives what could not be read.
     """
     try:
-        listings = context.source.admin.list_groups()
+        listings = source.admin.list_groups()
     except PermissionMissing as error:
         unknown["groups on the source"] = error.what
         return []
-    names = [name for name in sorted(listings) if context.spec.groups.selects(name)]
-    offsets = read_offsets(context.source.admin, {name: listings[name] for name in names}, require_stable=False)
+    names = [name for name in sorted(listings) if spec.groups.selects(name)]
+    offsets = read_offsets(source.admin, {name: listings[name] for name in names}, require_stable=False)
     return [_group(listings[name], offsets.get(name), topics, ends, unknown) for name in names]
 
 

@@ -20,7 +20,7 @@ from airflow_provider_kafka_migration.documents.cutover import ApprovalAnswer, A
 from airflow_provider_kafka_migration.links.storage import JournalLink, PlanLink
 from airflow_provider_kafka_migration.provider.compat import put_question
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
-from airflow_provider_kafka_migration.record.context import iso
+from airflow_provider_kafka_migration.record.times import iso
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from airflow_provider_kafka_migration.record.context import words
+from airflow_provider_kafka_migration.record.times import words
 from airflow_provider_kafka_migration.spec import format_duration
 
 

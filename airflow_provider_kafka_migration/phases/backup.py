@@ -28,16 +28,12 @@ from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.source_snapshot import (
-    BACKUP_END,
-    BACKUP_GROUPS,
-    BACKUP_SOURCE,
     archived,
-    load_end,
-    load_source,
 )
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import by_name, load_job
+from airflow_provider_kafka_migration.record import jobs, keys
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.partition_names import by_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE: Final = "backup"
 #: A backup writes to no cluster, so it takes no producer id.
@@ -53,16 +49,17 @@ def run(context: PhaseContext, *, follow: bool = False, finish: bool = False) ->
     :param finish: end a continuous backup at the source's current ends. Producers must have been stopped.
     :raises CopyFailed: some partitions could not be archived; the error lists them.
     """
-    source = load_source(context) or _write_source(context)
-    if _is_over(context):
+    record = context.record
+    source = record.backup_source() or _write_source(context)
+    if _is_over(record):
         # The stop of a complete backup does not apply to the next one.
-        frozen.clear_stop(context)
+        frozen.clear_stop(record)
     if finish:
         _stop_here(context, source)
     job = _job(context, source, follow=follow or finish)
     progress = jobs.run_job(context, PHASE)
-    ends = _check(context, job)
-    end = _write_end(context, job, ends)
+    ends = _check(record, job)
+    end = _write_end(record, context.source, job, ends)
     records = int(progress.get("records", 0))
     copied_bytes = int(progress.get("copied_bytes", 0))
     summary = (
@@ -86,9 +83,9 @@ def _write_source(context: PhaseContext) -> BackupSource:
     context.progress(Progress(PHASE, "reading the source"))
     document = archived(context.migration_id, source_snapshot.read_source(context))
     try:
-        context.archive_store.put_new(context.key(BACKUP_SOURCE), document.canonical())
+        context.archive_store.put_new(context.key(keys.BACKUP_SOURCE), document.canonical())
     except ObjectExists:
-        found = load_source(context)
+        found = context.record.backup_source()
         assert found is not None
         return found
     return document
@@ -111,26 +108,25 @@ def _partitions(source: BackupSource) -> dict[tuple[str, int], CopyPartition]:
     }
 
 
-def _is_over(context: PhaseContext) -> bool:
+def _is_over(record: MigrationRecord) -> bool:
     """Whether the latest job is complete."""
-    end, former = load_end(context), load_job(context, PHASE)
+    end, former = record.backup_end(), record.job(PHASE)
     return end is not None and former is not None and end.job_digest == former.digest()
 
 
 def _stop_here(context: PhaseContext, source: BackupSource) -> None:
     """Record where backup and restore end, unless a stop is already in force."""
-    stop_key = context.key(freeze_attempt.TAIL_STOP)
-    if StopAt.in_force(context.journal_store.get(stop_key)) is not None:
+    if context.record.tail_stop() is not None:
         return
     ends = context.source.wire.list_offsets(list(_partitions(source)), "stable")
     stop = StopAt(migration_id=context.migration_id, offsets=by_name(ends))
-    context.journal_store.put(stop_key, stop.canonical())
+    context.journal_store.put(context.key(keys.TAIL_STOP), stop.canonical())
 
 
 def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJob:
     """Return the unfinished job, which keeps the ends it was given first, or a new job."""
-    spec, former = context.spec, load_job(context, PHASE)
-    if former is not None and not _is_over(context) and (former.stop_key is not None) == follow:
+    spec, former = context.spec, context.record.job(PHASE)
+    if former is not None and not _is_over(context.record) and (former.stop_key is not None) == follow:
         return former
     partitions = _partitions(source)
     if not follow:
@@ -162,25 +158,25 @@ def _job(context: PhaseContext, source: BackupSource, *, follow: bool) -> CopyJo
         slice_seconds=spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
         on_source_gap=spec.offsets.on_source_gap,
         max_bytes_per_second=spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
-        stop_key=context.key(freeze_attempt.TAIL_STOP) if follow else None,
+        stop_key=context.key(keys.TAIL_STOP) if follow else None,
     )
-    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+    context.journal_store.put(jobs.job_key(context.record, PHASE), job.canonical())
     return job
 
 
-def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
+def _check(record: MigrationRecord, job: CopyJob) -> dict[tuple[str, int], int]:
     """Return where each partition ends, after checking in the archive itself that it is covered up to there."""
-    stop = StopAt.in_force(context.journal_store.get(job.stop_key)) if job.stop_key is not None else None
+    stop = StopAt.in_force(record.journal_store.get(job.stop_key)) if job.stop_key is not None else None
     ends: dict[tuple[str, int], int] = {}
     left = []
     for item in job.partitions:
         until = item.until_offset if stop is None else stop.offset(*item.key)
-        index = SegmentIndex(context.archive_store, context.migration_id, *item.key, topic_id=item.topic_id)
+        index = SegmentIndex(record.archive_store, record.migration_id, *item.key, topic_id=item.topic_id)
         covered = index.until_offset(item.source_start_offset)
         if until is None:
             raise Transient(
                 "the backup has ended, but no stop was set for it",
-                where=context.where(PHASE),
+                where=record.where(PHASE),
                 next_step="run the backup again: it continues where the archive ends",
             )
         ends[item.key] = max(until, item.source_start_offset)
@@ -191,24 +187,24 @@ def _check(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
         raise CopyFailed(
             f"{len(left)} partitions are not archived up to their end; the first one is archived up to offset "
             f"{covered} of {ends[item.key]}",
-            where=context.where(PHASE, topic=item.topic, partition=item.partition, offset=covered),
+            where=record.where(PHASE, topic=item.topic, partition=item.partition, offset=covered),
             next_step="run the backup again: it continues where the archive ends",
         )
     return ends
 
 
-def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
-    snapshot = commit.take_snapshot(context)
-    context.archive_store.put(context.key(BACKUP_GROUPS), snapshot.canonical())
-    manifest = build_manifest(context.archive_store, context.migration_id)
-    manifest_key = context.key("manifest.json")
-    context.archive_store.put(manifest_key, manifest.canonical())
-    former = load_end(context)
+def _write_end(record: MigrationRecord, source: Cluster, job: CopyJob, ends: dict[tuple[str, int], int]) -> BackupEnd:
+    snapshot = commit.take_snapshot(record, source)
+    record.archive_store.put(record.key(keys.BACKUP_GROUPS), snapshot.canonical())
+    manifest = build_manifest(record.archive_store, record.migration_id)
+    manifest_key = record.key(keys.MANIFEST)
+    record.archive_store.put(manifest_key, manifest.canonical())
+    former = record.backup_end()
     gaps = {(item.topic, item.partition): set(item.gaps) for item in former.ranges} if former is not None else {}
-    for key, ranges in read_gaps((context.archive_store,), context.migration_id).items():
+    for key, ranges in read_gaps((record.archive_store,), record.migration_id).items():
         gaps.setdefault(key, set()).update(ranges)
     end = BackupEnd(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         job_digest=job.digest(),
         follows=job.stop_key is not None,
         ranges=[
@@ -223,8 +219,8 @@ def _write_end(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], 
         ],
         manifest=manifest_key,
         manifest_digest=manifest.digest(),
-        groups=context.key(BACKUP_GROUPS),
+        groups=record.key(keys.BACKUP_GROUPS),
         groups_digest=snapshot.digest(),
     )
-    context.archive_store.put(context.key(BACKUP_END), end.canonical())
+    record.archive_store.put(record.key(keys.BACKUP_END), end.canonical())
     return end

@@ -14,8 +14,11 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_kafka_migration.errors import DrainTimeout, Interrupted, Transient
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso, parse_iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.lags import POLL_SECONDS, DrainStatus, PartitionLag, check
 
@@ -25,10 +28,10 @@ _LONGEST_PAUSE_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
-def record_ready(context: PhaseContext, status: DrainStatus) -> PhaseResult:
+def record_ready(record: MigrationRecord, status: DrainStatus) -> PhaseResult:
     """Journal that the drain is ready (or ready again); the last act of :func:`run` and of the sensor."""
     details = {**status.as_event(), "lags": [item.as_dict() for item in status.lags if item.lag > 0]}
-    context.journal.step("drain_ready", key=iso(status.at), details=details)
+    record.journal.step(steps.DRAIN_READY, key=iso(status.at), details=details)
     return PhaseResult(PHASE, f"ready for the cutover: {status.summary()}", details)
 
 
@@ -74,11 +77,11 @@ def run(
         problem: Transient | None = None
         status: DrainStatus | None = None
         try:
-            status = check(context, since, health=health)
+            status = check(context.record, context.source, context.target, since, health=health)
             since, failures = status.stable_since, 0
             context.progress(Progress(PHASE, status.summary(), done=len(_small(status)), total=len(status.lags)))
             if status.ready:
-                return record_ready(context, status)
+                return record_ready(context.record, status)
         except (Interrupted, DrainTimeout):
             raise
         except Transient as error:
@@ -89,7 +92,7 @@ def run(
             log.warning("The lags cannot be read (try %d): %s", failures, error)
             context.progress(Progress(PHASE, f"the lags cannot be read (try {failures}): {error.what}"))
         if context.now() - started > context.spec.tail.drain_ready_timeout:
-            raise problem or not_ready(context, status)
+            raise problem or not_ready(context.record, status)
         sleep(pause)
 
 
@@ -97,13 +100,13 @@ def _small(status: DrainStatus) -> list[PartitionLag]:
     return [item for item in status.lags if item.lag <= status.max_lag]
 
 
-def not_ready(context: PhaseContext, status: DrainStatus | None) -> DrainTimeout:
+def not_ready(record: MigrationRecord, status: DrainStatus | None) -> DrainTimeout:
     """Return the error for a wait that took too long."""
     assert status is not None, "the last check gave either a status or an error"
     worst = status.worst
     return DrainTimeout(
         f"the migration is not ready for its cutover: {status.summary()}",
-        where=context.where(PHASE, topic=worst.topic if worst else None, partition=worst.partition if worst else None),
+        where=record.where(PHASE, topic=worst.topic if worst else None, partition=worst.partition if worst else None),
         next_step="check that the tail runs and keeps up; if the source is too busy for the limit, raise "
         "tail.drain_max_partition_lag; then clear drain_ready",
         details=status.as_event(),

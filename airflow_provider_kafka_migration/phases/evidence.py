@@ -13,11 +13,11 @@ from typing import Any
 
 from airflow_provider_kafka_migration.errors import EvidenceInvalid, Terminal
 from airflow_provider_kafka_migration.evidence.publish import ALIAS, publish
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import passed_result
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "evidence"
-STEP = "evidence_uploaded"
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -27,10 +27,10 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises ConnectionInvalid: there is no signing key.
     :raises EvidenceInvalid: the stored evidence does not verify.
     """
-    done = _published_before(context)
+    done = _published_before(context.record)
     if done is not None:
         return PhaseResult(PHASE, _summary(done), done, already_done=True)
-    result = passed_result(context)
+    result = context.record.passed_validation()
     if result is None:
         raise Terminal(
             "there is no passed validation, so there is nothing to publish evidence of",
@@ -39,25 +39,25 @@ def run(context: PhaseContext) -> PhaseResult:
         )
     published = publish(context, result.outcome)
     details = published.as_dict()
-    context.journal.step(STEP, details=details, reason=_summary(details))
+    context.journal.step(steps.EVIDENCE_UPLOADED, details=details, reason=_summary(details))
     return PhaseResult(PHASE, _summary(details), details)
 
 
-def _published_before(context: PhaseContext) -> dict[str, Any] | None:
+def _published_before(record: MigrationRecord) -> dict[str, Any] | None:
     """Return the details of the journaled upload, after checking that it is still there, unchanged."""
-    entry = context.journal.find_step(STEP)
+    entry = record.journal.find_step(steps.EVIDENCE_UPLOADED)
     if entry is None:
         return None
     details = dict(entry.details)
-    data = context.evidence_store.get(details["key"])
+    data = record.evidence_store.get(details["key"])
     if data is None or hashlib.sha256(data).hexdigest() != details["sha256"]:
         raise EvidenceInvalid(
             "the evidence that the journal names is missing or was changed",
-            where=context.where(PHASE, path=f"{context.evidence_store.uri}/{details['key']}"),
+            where=record.where(PHASE, path=f"{record.evidence_store.uri}/{details['key']}"),
             next_step="restore the object from an earlier version in the bucket; the journal has its SHA-256",
         )
-    if context.evidence_store.get(context.key(ALIAS)) != data:
-        context.evidence_store.put(context.key(ALIAS), data)
+    if record.evidence_store.get(record.key(ALIAS)) != data:
+        record.evidence_store.put(record.key(ALIAS), data)
     return details
 
 

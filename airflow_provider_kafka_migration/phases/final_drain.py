@@ -17,28 +17,20 @@ from airflow_provider_kafka_migration.documents.cutover import Boundary
 from airflow_provider_kafka_migration.errors import DrainTimeout, ForeignData, FreezeFailed, ObjectExists
 from airflow_provider_kafka_migration.freeze import frozen, stand_still
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import (
-    by_name,
-    migrated_partitions,
-    partition_name,
-    put_result,
-    target_key,
-)
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, boundary_ends, load_boundary
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, boundary_ends
 from airflow_provider_kafka_migration.record.offset_maps import (
-    FINAL_DRAIN,
     SourcePositions,
     build_document,
     keep_final_maps,
-    load_document,
     only_holes,
     store_final,
 )
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "cutover"
-STEP = FINAL_DRAIN
 POLL_SECONDS = 0.25
 #: After this time the tail has reacted to a stop: it polls twice a second and finishes its current chunk.
 SETTLE_SECONDS = 2.0
@@ -82,20 +74,21 @@ def run(
     :raises DrainTimeout: the target was not complete within ``drain_timeout``; the freeze is lifted.
     :raises ForeignData: a target partition ends beyond the source's end.
     """
-    with frozen.frozen_step(context, STEP) as attempt:
-        done = freeze_attempt.step_done(context, attempt, STEP)
-        if done is not None and load_document(context) is not None:
+    record = context.record
+    with frozen.frozen_step(context, steps.FINAL_DRAIN) as attempt:
+        done = record.cutover_step(attempt, steps.FINAL_DRAIN)
+        if done is not None and record.offset_map() is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context, attempt, STEP)
-        boundary = load_boundary(context)
-        _check_same_attempt(context, attempt, boundary)
-        ends = boundary_ends(context, boundary)
-        write_tail_stop(context, boundary)
+        timer = frozen.StepTimer.start(record, attempt, steps.FINAL_DRAIN)
+        boundary = record.boundary()
+        _check_same_attempt(record, attempt, boundary)
+        ends = boundary_ends(record, boundary)
+        write_tail_stop(record, boundary)
         drained = _wait(context, attempt, ends, poll_seconds, sleep)
         if context.spec.cutover.on_bypass == "continue":
             drained, ends = _move_boundary(context, boundary, ends, sleep)
-        bypasses = stand_still.check_not_bypassed(context, attempt, ends)
-        map_details = _write_offset_map(context, ends, drained)
+        bypasses = stand_still.check_not_bypassed(record, context.source, attempt, ends)
+        map_details = _write_offset_map(record, context.target, ends, drained)
         details = timer.done(
             {**_details(drained, map_details), "bypasses": [item.model_dump(mode="json") for item in bypasses]}
         )
@@ -115,37 +108,37 @@ def _details(drained: list[Drained], map_details: dict[str, Any]) -> dict[str, A
     }
 
 
-def _check_same_attempt(context: PhaseContext, attempt: FreezeAttempt, boundary: Boundary) -> None:
-    if boundary.attempt != attempt.number or freeze_attempt.step_done(context, attempt, "sentinels") is None:
+def _check_same_attempt(record: MigrationRecord, attempt: FreezeAttempt, boundary: Boundary) -> None:
+    if boundary.attempt != attempt.number or record.cutover_step(attempt, steps.SENTINELS) is None:
         raise FreezeFailed(
             "the sentinels of this freeze are not written yet",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear cutover.sentinels",
         )
 
 
-def write_tail_stop(context: PhaseContext, boundary: Boundary) -> None:
+def write_tail_stop(record: MigrationRecord, boundary: Boundary) -> None:
     """Write ``control/tail-stop.json``: create-only, except over a stop that was withdrawn when a freeze was lifted.
 
     :raises FreezeFailed: another stop is in force.
     """
-    key = context.key(freeze_attempt.TAIL_STOP)
-    document = StopAt(migration_id=context.migration_id, offsets=boundary.ends)
+    key = record.key(keys.TAIL_STOP)
+    document = StopAt(migration_id=record.migration_id, offsets=boundary.ends)
     data = document.canonical()
-    context.journal.check_holds()
+    record.journal.check_holds()
     try:
-        context.journal_store.put_new(key, data)
+        record.journal_store.put_new(key, data)
     except ObjectExists:
-        there = context.journal_store.get(key) or b"{}"
+        there = record.journal_store.get(key) or b"{}"
         if there == data:
             return
         if StopAt.parse(there).offsets:
             raise FreezeFailed(
                 "another stop of the tail, at other offsets, is already in force",
-                where=context.where(PHASE, path=f"{context.journal_store.uri}/{key}"),
+                where=record.where(PHASE, path=f"{record.journal_store.uri}/{key}"),
                 next_step="find out who else acts on this migration (kafka-migration journal)",
             ) from None
-        context.journal_store.put(key, data)
+        record.journal_store.put(key, data)
 
 
 def _wait(
@@ -158,17 +151,17 @@ def _wait(
     timeout = context.spec.cutover.drain_timeout.total_seconds()
     started = context.now()
     while True:
-        drained = read_drained(context, ends)
+        drained = read_drained(context.record, context.source, context.target, ends)
         late = [item for item in drained if item.lag]
         context.progress(
             Progress(PHASE, "final drain", done=len(drained) - len(late), total=len(drained), unit="partitions")
         )
         if not late:
             return drained
-        frozen.check_deadline(context, attempt)
+        frozen.check_deadline(context.record, attempt)
         waited = (context.now() - started).total_seconds()
         if waited > timeout:
-            raise _too_late(context, late, timeout)
+            raise _too_late(context.record, late, timeout)
         sleep(poll_seconds)
 
 
@@ -181,50 +174,53 @@ def _move_boundary(
     position as the end of the source.
     """
     while True:
-        before = read_drained(context, ends)
+        before = read_drained(context.record, context.source, context.target, ends)
         sleep(SETTLE_SECONDS)
-        drained = read_drained(context, ends)
+        drained = read_drained(context.record, context.source, context.target, ends)
         if [item.target_end for item in before] == [item.target_end for item in drained]:
             break
     moved = {item.key: max(item.position, ends[item.key]) for item in drained}
     if moved != ends:
-        put_result(context, "boundary", boundary.model_copy(update={"ends": by_name(moved)}))
-    return read_drained(context, moved), moved
+        context.record.put_result(keys.BOUNDARY, boundary.model_copy(update={"ends": by_name(moved)}))
+    return read_drained(context.record, context.source, context.target, moved), moved
 
 
-def _too_late(context: PhaseContext, late: list[Drained], timeout: float) -> DrainTimeout:
+def _too_late(record: MigrationRecord, late: list[Drained], timeout: float) -> DrainTimeout:
     worst = max(late, key=lambda item: item.lag)
     return DrainTimeout(
         f"{len(late)} partitions are not drained after {timeout:g} s; the largest lag is {worst.lag} at "
         f"{partition_name(worst.key)}",
-        where=context.where(PHASE, topic=worst.key[0], partition=worst.key[1]),
+        where=record.where(PHASE, topic=worst.key[0], partition=worst.key[1]),
         next_step="check in the log of the tail's task that the tail runs. The freeze is lifted: wait for drain_ready, "
         "then approve the cutover again",
         details={"partitions": [item.as_dict() for item in late]},
     )
 
 
-def read_drained(context: PhaseContext, ends: dict[TopicPartition, int]) -> list[Drained]:
+def read_drained(
+    record: MigrationRecord, source: Cluster, target: Cluster, ends: dict[TopicPartition, int]
+) -> list[Drained]:
     """Read how far all partitions are drained, in ascending order.
 
     :raises ForeignData: a target partition ends beyond the source's end.
     """
-    partitions = migrated_partitions(context)
+    partitions = record.partitions()
     keys = [target_key(item) for item in partitions.values()]
     # The log end first: a high watermark that is read later and has reached it proves that it is replicated.
-    log_ends = context.target.wire.list_offsets(keys, "log_end")
-    high_watermarks = context.target.wire.list_offsets(keys, "latest")
-    positions = SourcePositions.load(context)
+    log_ends = target.wire.list_offsets(keys, "log_end")
+    high_watermarks = target.wire.list_offsets(keys, "latest")
+    positions = SourcePositions.load(record, target)
     found = []
     for key, item in partitions.items():
         log_end = log_ends[target_key(item)]
         settled = high_watermarks[target_key(item)] >= log_end
-        found.append(_drained(context, item, ends[key], log_end, positions, settled=settled))
+        found.append(_drained(record, source, item, ends[key], log_end, positions, settled=settled))
     return found
 
 
 def _drained(
-    context: PhaseContext,
+    record: MigrationRecord,
+    source: Cluster,
     item: CopyPartition,
     source_end: int,
     target_end: int,
@@ -235,22 +231,24 @@ def _drained(
     position = positions.of(item, target_end)
     verdict = positions.verdict(item)
     lag = source_end - position
-    if lag < 0 and context.spec.cutover.on_bypass != "continue":
+    if lag < 0 and record.spec.cutover.on_bypass != "continue":
         raise ForeignData(
             f"the target ends {-lag} offsets beyond the source's end",
-            where=context.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
+            where=record.where(PHASE, cluster="target", topic=item.target_topic, partition=item.partition),
             next_step="find out who writes to the target topic (DescribeProducers): before the client switch, only the "
             "migration may write there",
             details={"target_end_offset": target_end, "source_end_offset": source_end},
         )
-    if lag > 0 and positions.is_mapped(item.key) and only_holes(context, item.key, position, source_end):
+    if lag > 0 and positions.is_mapped(item.key) and only_holes(source, item.key, position, source_end):
         lag = 0
     end = positions.target_end(item, target_end)
     return Drained(item.key, source_end, end, position, max(lag, 0 if settled else 1), verdict)
 
 
-def _write_offset_map(context: PhaseContext, ends: dict[TopicPartition, int], drained: list[Drained]) -> dict[str, Any]:
-    document = build_document(context, ends, {item.key: item.target_end for item in drained})
-    keep_final_maps(context, document)
-    uri = store_final(context, document)
+def _write_offset_map(
+    record: MigrationRecord, target: Cluster, ends: dict[TopicPartition, int], drained: list[Drained]
+) -> dict[str, Any]:
+    document = build_document(record, target, ends, {item.key: item.target_end for item in drained})
+    keep_final_maps(record, target, document)
+    uri = store_final(record, document)
     return {"uri": uri, "sha256": document.digest(), "size_bytes": len(document.canonical())}

@@ -16,22 +16,20 @@ from airflow_provider_kafka_migration.documents.cutover import Bypass, FrozenTim
 from airflow_provider_kafka_migration.errors import ConnectionInvalid, FloorViolated, FreezeFailed, FreezeUnconfirmed
 from airflow_provider_kafka_migration.freeze import fence, frozen, stand_still, words
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso, parse_iso
-from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import (
     READY_MESSAGE,
     FreezeAttempt,
     boundary_ends,
-    load_boundary,
 )
-from airflow_provider_kafka_migration.record.offset_maps import load_document
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 from airflow_provider_kafka_migration.topics import log_starts as topology_log_starts
 
 PHASE = "cutover"
-STEP = "floor_guard"
 
 
 @dataclass(frozen=True)
@@ -87,19 +85,19 @@ def _is_empty(item: MappedPartition) -> bool:
     return item.target_start_offset == item.target_end_offset
 
 
-def find_violations(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+def find_violations(target: Cluster, document: OffsetMapDocument) -> list[Violation]:
     """Read log starts and ends from the target's brokers and return the violations."""
     keys = [(item.target_topic, item.partition) for item in document.partitions]
-    wire = context.target.wire
+    wire = target.wire
     return judge(document, wire.list_offsets(keys, "earliest"), wire.list_offsets(keys, "latest"))
 
 
-def violated(context: PhaseContext, violations: list[Violation]) -> FloorViolated:
+def violated(record: MigrationRecord, violations: list[Violation]) -> FloorViolated:
     """Return the error that names the partitions."""
     first = violations[0]
     return FloorViolated(
         f"{len(violations)} target partitions have lost copied records: {first}",
-        where=context.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
+        where=record.where(PHASE, cluster="target", topic=first.topic, partition=first.partition),
         next_step="find what deleted records on the target (retention, DeleteRecords, an unclean leader election); the "
         "client switch stays blocked: delete these topics on the target and migrate them again",
         details={"violations": [item.as_dict() for item in violations]},
@@ -114,29 +112,32 @@ def run(context: PhaseContext) -> PhaseResult:
         webhook's receiver does not keep producers stopped.
     :raises FreezeUnconfirmed: the webhook's receiver does not answer.
     """
-    attempt = frozen.verified_attempt(context, STEP)
+    record = context.record
+    attempt = frozen.verified_attempt(record, steps.FLOOR_GUARD)
     if attempt.ready:
         return _already_ready(context, attempt)
-    with frozen.frozen_step(context, STEP) as attempt:
-        if freeze_attempt.step_done(context, attempt, "commit_groups") is None:
+    with frozen.frozen_step(context, steps.FLOOR_GUARD) as attempt:
+        if record.cutover_step(attempt, steps.COMMIT_GROUPS) is None:
             raise FreezeFailed(
                 "the groups are not committed yet", where=context.where(PHASE), next_step="clear cutover.commit_groups"
             )
-        timer = frozen.StepTimer.start(context, attempt, STEP)
-        document = _document(context)
+        timer = frozen.StepTimer.start(record, attempt, steps.FLOOR_GUARD)
+        document = _document(record)
         # Before compaction is restored: compacted topics refuse DeleteRecords.
-        topology_log_starts.restore_log_starts(context, document)
-        restored = copy_settings.restore_producer_visible(context)
-        violations = find_violations(context, document)
+        topology_log_starts.restore_log_starts(record, context.target, document)
+        restored = copy_settings.restore_producer_visible(record, context.target)
+        violations = find_violations(context.target, document)
         if violations:
-            raise violated(context, violations)
+            raise violated(record, violations)
         # Before the last check of the source, which has to see everything that was written until then.
         held = frozen.hold(context, attempt)
-        bypasses = stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        bypasses = stand_still.check_not_bypassed(
+            record, context.source, attempt, boundary_ends(record, record.boundary())
+        )
         # Last, because applications must not write to a target while the cutover can still be abandoned.
-        granted = write_grants.grant(context)
+        granted = write_grants.grant(record, context.source, context.target)
         # After READY the freeze is never lifted, so its limit must not have passed before READY.
-        frozen.check_deadline(context, attempt)
+        frozen.check_deadline(record, attempt)
         details = timer.done(
             {
                 "partitions": len(document.partitions),
@@ -147,13 +148,13 @@ def run(context: PhaseContext) -> PhaseResult:
                 "bypasses": [item.model_dump(mode="json") for item in bypasses],
             }
         )
-        frozen_time = _frozen_time(context, attempt)
-        put_result(context, "frozen-time", frozen_time)
+        frozen_time = _frozen_time(record, attempt)
+        record.put_result(keys.FROZEN_TIME, frozen_time)
         # ``only_in``: READY must not follow once the watch on the limit has given up the freeze.
         ready = frozen_time.model_dump(mode="json")
-        context.journal.step(freeze_attempt.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
+        context.journal.step(steps.READY, key=attempt.key, details=ready, only_in={State.CUTOVER})
     # Not earlier, and not within the frozen step: after a lifted freeze the copy could not continue under a fenced id.
-    fenced = fence.fence_copiers(context, attempt, document)
+    fenced = fence.fence_copiers(record, context.target, attempt, document)
     return PhaseResult(
         PHASE,
         f"{READY_MESSAGE}: {len(document.partitions)} partitions checked, "
@@ -164,20 +165,21 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def _already_ready(context: PhaseContext, attempt: FreezeAttempt) -> PhaseResult:
     """Check again after READY: clearing this task asks whether READY still holds."""
-    document = _document(context)
-    moved = _check_again(context, document)
-    entry = context.journal.find_step(freeze_attempt.READY, attempt.key)
+    record = context.record
+    document = _document(record)
+    moved = _check_again(record, context.target, document)
+    entry = context.journal.find_step(steps.READY, attempt.key)
     details = dict(entry.details) if entry else {}
     if context.journal.is_past(State.CUTOVER):
         # Clients may write by now: a copier that was not fenced before they were told to switch is only named.
-        fenced = dict(freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) or {})
+        fenced = dict(record.cutover_step(attempt, steps.FENCE) or {})
         bypasses = []
     else:
         # The task died between READY and its end: no client was told to switch, and someone may have freed the
         # producers.
         _hold_behind_ready(context, attempt)
-        bypasses = _check_still_frozen(context, attempt)
-        fenced = fence.fence_copiers(context, attempt, document)
+        bypasses = _check_still_frozen(record, context.source, attempt)
+        fenced = fence.fence_copiers(record, context.target, attempt, document)
     found = {
         "frozen": details,
         "fence": fenced,
@@ -201,13 +203,13 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
     :raises FreezeFailed: the receiver refuses.
     :raises FreezeUnconfirmed: the receiver does not answer.
     """
-    if (freeze_attempt.step_done(context, attempt, STEP) or {}).get("held"):
+    if (context.record.cutover_step(attempt, steps.FLOOR_GUARD) or {}).get("held"):
         return
     try:
         frozen.hold(context, attempt)
     except (FreezeFailed, FreezeUnconfirmed, ConnectionInvalid) as error:
         raise type(error)(
-            f"{freeze_attempt.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
+            f"{steps.READY} is journaled, but it is not confirmed that producers stay stopped: {error.what}",
             where=error.where,
             next_step="the cutover can no longer be rolled back: make the receiver accept a freeze without a deadline, "
             "or correct its address, then clear cutover.floor_guard; do not free the producers",
@@ -215,21 +217,21 @@ def _hold_behind_ready(context: PhaseContext, attempt: FreezeAttempt) -> None:
         ) from error
 
 
-def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Violation]:
+def _check_again(record: MigrationRecord, target: Cluster, document: OffsetMapDocument) -> list[Violation]:
     """Return log starts that have moved legitimately since READY: clients write, and ``validate`` restores retention.
 
     :raises FloorViolated: before the client switch any moved log start is a loss; a log that ends too early always is.
     """
-    violations = find_violations(context, document)
-    if not context.journal.is_past(State.AWAITING_CLIENT_SWITCH):
+    violations = find_violations(target, document)
+    if not record.journal.is_past(State.AWAITING_CLIENT_SWITCH):
         if violations:
-            raise violated(context, violations)
+            raise violated(record, violations)
         return []
     lost = [item for item in violations if item.kind == "end"]
     if lost:
         raise FloorViolated(
             f"{len(lost)} target partitions have lost records at their ends: {lost[0]}",
-            where=context.where(PHASE, cluster="target", topic=lost[0].topic, partition=lost[0].partition),
+            where=record.where(PHASE, cluster="target", topic=lost[0].topic, partition=lost[0].partition),
             next_step="find what removed the records (an unclean leader election, a topic that was created again); "
             "clients use these topics already, so send the missing records again from the source",
             details={"violations": [item.as_dict() for item in lost]},
@@ -237,17 +239,17 @@ def _check_again(context: PhaseContext, document: OffsetMapDocument) -> list[Vio
     return violations
 
 
-def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[Bypass]:
+def _check_still_frozen(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> list[Bypass]:
     """Check that the source still ends at the cutover's boundary.
 
     :returns: producers that wrote beyond it, with ``on_bypass: continue``.
     :raises FreezeFailed: the source has grown; the freeze is not lifted, since READY is journaled.
     """
     try:
-        return stand_still.check_not_bypassed(context, attempt, boundary_ends(context, load_boundary(context)))
+        return stand_still.check_not_bypassed(record, source, attempt, boundary_ends(record, record.boundary()))
     except FreezeFailed as error:
         raise FreezeFailed(
-            f"{freeze_attempt.READY} is journaled, and clients must not be told to switch: {error.what}",
+            f"{steps.READY} is journaled, and clients must not be told to switch: {error.what}",
             where=error.where,
             next_step="stop these producers again: the freeze is not lifted, and the cutover can no longer be rolled "
             "back. The records named here are on the source only: have them sent again to the target after the "
@@ -257,29 +259,29 @@ def _check_still_frozen(context: PhaseContext, attempt: FreezeAttempt) -> list[B
         ) from error
 
 
-def _document(context: PhaseContext) -> OffsetMapDocument:
-    document = load_document(context)
+def _document(record: MigrationRecord) -> OffsetMapDocument:
+    document = record.offset_map()
     if document is None:
         raise FreezeFailed(
             "there is no offset-map.json",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear cutover.final_drain",
         )
     return document
 
 
-def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
+def _frozen_time(record: MigrationRecord, attempt: FreezeAttempt) -> FrozenTime:
     assert attempt.verified is not None
-    now = context.now()
+    now = record.now()
     prefix = f"{attempt.key}/"
-    steps = {
+    seconds = {
         entry.step_key.removeprefix(prefix): float(entry.details["seconds"])
-        for entry in context.journal.steps(freeze_attempt.STEP)
+        for entry in record.journal.steps(steps.CUTOVER_STEP)
         if entry.step_key is not None and entry.step_key.startswith(prefix)
     }
     verification = (parse_iso(attempt.verified.verified_at) - attempt.requested_at).total_seconds()
     return FrozenTime(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         attempt=attempt.number,
         requested_at=attempt.verified.requested_at,
         verified_at=attempt.verified.verified_at,
@@ -287,5 +289,5 @@ def _frozen_time(context: PhaseContext, attempt: FreezeAttempt) -> FrozenTime:
         stopped_at=iso(attempt.stopped_at),
         # As producers experience it: they are also stopped while the freeze is being verified.
         frozen_seconds=round((now - attempt.stopped_at).total_seconds(), 3),
-        steps={"freeze": round(verification, 3), **steps},
+        steps={"freeze": round(verification, 3), **seconds},
     )

@@ -19,10 +19,12 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, MigrationError
 from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.freeze.stand_still import POLL_SECONDS, Watch, stand_still
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso, parse_iso
-from airflow_provider_kafka_migration.record.facts import by_name
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import by_name
+from airflow_provider_kafka_migration.record.times import iso, parse_iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import lags
 
 PHASE = "cutover"
@@ -41,12 +43,12 @@ def run(
     :raises FreezeFailed: the freeze failed, or a producer continues to write (``on_bypass: fail``); the freeze is
         lifted again.
     """
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     if attempt is not None and attempt.is_open and attempt.given_up:
         raise _end_of_former(context, attempt)
     if attempt is not None and not attempt.lifted and attempt.verified is not None:
         with frozen.lifting(context, attempt):
-            frozen.check_deadline(context, attempt)
+            frozen.check_deadline(context.record, attempt)
         return PhaseResult(PHASE, _summary(attempt.verified), _details(attempt.verified), already_done=True)
     if attempt is None or attempt.lifted:
         try:
@@ -55,10 +57,10 @@ def run(
             error.add_next_step(words.not_begun(context.spec.cutover.freeze))
             if isinstance(error, Terminal):
                 # No producer was asked to stop, so the migration need not stay in a state without rollback.
-                frozen.back_to_tail(context, f"the cutover did not begin: {error.what}")
+                frozen.back_to_tail(context.record, f"the cutover did not begin: {error.what}")
             raise
     with frozen.lifting(context, attempt):
-        frozen.check_deadline(context, attempt)
+        frozen.check_deadline(context.record, attempt)
         result = _freeze(context, attempt, Watch(poll_seconds, sleep, clock))
     return PhaseResult(PHASE, _summary(result), _details(result))
 
@@ -77,10 +79,8 @@ def _end_of_former(context: PhaseContext, attempt: FreezeAttempt) -> FreezeFaile
 def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt:
     """Journal a new attempt. No producer is stopped before this step is in the journal."""
     answers = check.require(context, "cutover", newer_than=check.lifted_at(context))
-    follow.check_all_followed(context)
-    take_over.check_before_freeze(context)
+    follow.check_all_followed(context.record, context.source)
     frozen.check_receiver(context)
-    write_grants.remember(context)
     status = lags.small_again(context)
     worst = status.worst
     if worst is not None and not status.is_small:
@@ -89,10 +89,13 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
             where=context.where(PHASE, topic=worst.topic, partition=worst.partition),
             next_step="wait until drain_ready is green again, then approve again",
         )
+    # Last, because this may change access on the target: a cutover that is refused for anything else changes nothing.
+    take_over.check_before_freeze(context)
+    write_grants.remember(context.record, context.source, context.target)
     now = context.now()
     number = former.number + 1 if former else 1
     deadline = now + context.spec.cutover.max_producer_freeze
-    stopped_at = min(now, *(parse_iso(item.answered_at) for item in answers)) if _by_hand(context) else now
+    stopped_at = min(now, *(parse_iso(item.answered_at) for item in answers)) if _by_hand(context.spec) else now
     attempt = FreezeAttempt(number, context.spec.cutover.freeze, now, deadline, stopped_at)
     details = {
         "method": attempt.method,
@@ -100,19 +103,19 @@ def _begin(context: PhaseContext, former: FreezeAttempt | None) -> FreezeAttempt
         "stopped_at": iso(stopped_at),
         "deadline": iso(deadline),
     }
-    context.journal.step(freeze_attempt.REQUESTED, key=attempt.key, details={**details, "lag": status.total})
+    context.journal.step(steps.FREEZE_REQUESTED, key=attempt.key, details={**details, "lag": status.total})
     return attempt
 
 
-def _by_hand(context: PhaseContext) -> bool:
+def _by_hand(spec: MigrationSpec) -> bool:
     """Whether people stopped the producers before the approval, as its text asks them to confirm."""
-    return context.spec.cutover.freeze == "manual"
+    return spec.cutover.freeze == "manual"
 
 
 def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> FreezeResult:
     method = frozen.freeze(context, attempt.method, attempt.key, attempt.deadline)
     context.progress(Progress(PHASE, f"producers asked to stop ({attempt.method}); verifying on the source's brokers"))
-    ends, bypasses = stand_still(context, attempt, watch)
+    ends, bypasses = stand_still(context.record, context.source, attempt, watch)
     result = FreezeResult(
         migration_id=context.migration_id,
         attempt=attempt.number,
@@ -124,8 +127,8 @@ def _freeze(context: PhaseContext, attempt: FreezeAttempt, watch: Watch) -> Free
         bypasses=bypasses,
         details=method,
     )
-    context.journal.step(freeze_attempt.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
-    follow.name_born_late(context, attempt.key)
+    context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+    follow.name_born_late(context.record, context.source, attempt.key)
     return result
 
 

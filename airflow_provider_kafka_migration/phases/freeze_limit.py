@@ -19,9 +19,11 @@ from airflow_provider_kafka_migration.errors import (
     Transient,
 )
 from airflow_provider_kafka_migration.freeze import by_hand, frozen, words
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 
@@ -35,32 +37,32 @@ _NOT_OPENED = "journal_not_opened"
 
 #: For the time until the last step ends: it fences the copiers, and only then may clients be told to switch.
 _READY_TEXT = (
-    f"producers stay stopped: {freeze_attempt.READY} is journaled, so the freeze will not be lifted; "
+    f"producers stay stopped: {steps.READY} is journaled, so the freeze will not be lifted; "
     "if cutover.floor_guard has failed, clear it"
 )
 
 
-def check_limit(context: PhaseContext) -> dict[str, Any]:
+def check_limit(record: MigrationRecord) -> dict[str, Any]:
     """Check once and return ``{"ready", "summary"}``; ready: there is something to do, or nothing left to watch.
 
     :raises MigrationError: the journal cannot be read, and no known freeze is overdue.
     """
     try:
-        context.journal.refresh()
+        record.journal.refresh()
     except (Transient, *CREDENTIALS_REFUSED) as error:
-        return without_journal(freeze_attempt.current_attempt(context), context.now(), error)
-    attempt = freeze_attempt.current_attempt(context)
-    if _is_over(context):
-        return {"ready": True, "summary": f"nothing is frozen any more: the state is {context.journal.tip_state}"}
+        return without_journal(record.freeze(), record.now(), error)
+    attempt = record.freeze()
+    if _is_over(record):
+        return {"ready": True, "summary": f"nothing is frozen any more: the state is {record.journal.tip_state}"}
     if attempt is not None and attempt.ready:
         return {"ready": False, "summary": _READY_TEXT}
     if attempt is None or not attempt.is_open:
         return {"ready": False, "summary": "nothing is frozen"}
-    left = frozen.seconds_left(context, attempt)
+    left = frozen.seconds_left(record, attempt)
     if left > 0:
         return {"ready": False, "summary": f"freeze {attempt.number}: {left:.0f} s are left"}
     summary = f"freeze {attempt.number} was to end at {iso(attempt.deadline)}"
-    return {"ready": _overdue(context, attempt), "summary": summary}
+    return {"ready": _overdue(record, attempt), "summary": summary}
 
 
 def without_journal(attempt: FreezeAttempt | None, now: datetime, error: MigrationError) -> dict[str, Any]:
@@ -78,8 +80,10 @@ def without_journal(attempt: FreezeAttempt | None, now: datetime, error: Migrati
 
 def is_overdue(context: PhaseContext) -> bool:
     """Whether a freeze should have ended and has not, per the journal as last read."""
-    attempt = freeze_attempt.current_attempt(context)
-    return not _is_over(context) and attempt is not None and attempt.is_open and _overdue(context, attempt)
+    attempt = context.record.freeze()
+    return (
+        not _is_over(context.record) and attempt is not None and attempt.is_open and _overdue(context.record, attempt)
+    )
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -92,16 +96,16 @@ def run(context: PhaseContext) -> PhaseResult:
         again.
     """
     context.journal.refresh()
-    if _is_over(context):
+    if _is_over(context.record):
         return _result(f"nothing is frozen any more: the state is {context.journal.tip_state}", watch=False)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     if attempt is not None and attempt.ready:
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
-    if attempt is None or not attempt.is_open or not _overdue(context, attempt):
+    if attempt is None or not attempt.is_open or not _overdue(context.record, attempt):
         return _result("no freeze is overdue", watch=True, nothing_to_lift=attempt is None or not attempt.is_open)
     try:
         # Leave ``cutover`` first, then unfreeze: after that no step can journal READY.
-        frozen.back_to_tail(context, REASON, unless_ready=attempt)
+        frozen.back_to_tail(context.record, REASON, unless_ready=attempt)
     except PhaseOver:
         # READY_FOR_CLIENT_SWITCH was journaled in this very moment: from then on the source is never unfrozen.
         return _result(_READY_TEXT, watch=True, nothing_to_lift=True)
@@ -134,13 +138,13 @@ def is_journal_unreachable(error: MigrationError) -> bool:
     return bool(error.details.get(_NOT_OPENED))
 
 
-def _is_over(context: PhaseContext) -> bool:
-    state = context.journal.tip_state
-    return context.journal.is_past(State.CUTOVER) or (state is not None and state.is_terminal)
+def _is_over(record: MigrationRecord) -> bool:
+    state = record.journal.tip_state
+    return record.journal.is_past(State.CUTOVER) or (state is not None and state.is_terminal)
 
 
-def _overdue(context: PhaseContext, attempt: FreezeAttempt) -> bool:
-    return _is_late(attempt, context.now())
+def _overdue(record: MigrationRecord, attempt: FreezeAttempt) -> bool:
+    return _is_late(attempt, record.now())
 
 
 def _is_late(attempt: FreezeAttempt, now: datetime) -> bool:

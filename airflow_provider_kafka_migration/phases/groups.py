@@ -11,35 +11,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from airflow_provider_kafka_migration.documents.cutover import GroupResult, GroupsSnapshot
+from airflow_provider_kafka_migration.documents.cutover import GroupResult
 from airflow_provider_kafka_migration.errors import (
-    DocumentUnreadable,
     FreezeFailed,
 )
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.groups.commit import (
-    ACKNOWLEDGED,
-    RESULT,
     Translator,
     commit,
     failures_error,
-    load_result,
     make_result,
     summarize,
     sync_groups,
     take_snapshot,
 )
 from airflow_provider_kafka_migration.groups.offsets import count_translations
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import get_result, put_result
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 
 PHASE = "cutover"
 SYNC_PHASE = "sync_groups"
-SNAPSHOT_STEP = "snapshot_groups"
-COMMIT_STEP = "commit_groups"
-SNAPSHOT = "groups-snapshot"
 
 
 # -- snapshot --------------------------------------------------------------------------------------------------------
@@ -50,13 +43,14 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
 
     The snapshot includes groups that could not be read, with their error; commit_groups reports them.
     """
-    with frozen.frozen_step(context, SNAPSHOT_STEP) as attempt:
-        done = freeze_attempt.step_done(context, attempt, SNAPSHOT_STEP)
-        if done is not None and get_result(context, SNAPSHOT) is not None:
+    record = context.record
+    with frozen.frozen_step(context, steps.SNAPSHOT_GROUPS) as attempt:
+        done = record.cutover_step(attempt, steps.SNAPSHOT_GROUPS)
+        if done is not None and record.result(keys.GROUPS_SNAPSHOT) is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        timer = frozen.StepTimer.start(context, attempt, SNAPSHOT_STEP)
-        snapshot = take_snapshot(context)
-        key = put_result(context, SNAPSHOT, snapshot)
+        timer = frozen.StepTimer.start(record, attempt, steps.SNAPSHOT_GROUPS)
+        snapshot = take_snapshot(record, context.source)
+        key = record.put_result(keys.GROUPS_SNAPSHOT, snapshot)
         offsets = sum(len(group.offsets) for group in snapshot.groups)
         details = timer.done(
             {
@@ -70,27 +64,6 @@ def snapshot_groups(context: PhaseContext) -> PhaseResult:
         return PhaseResult(PHASE, details["summary"], details)
 
 
-def load_snapshot(context: PhaseContext) -> GroupsSnapshot:
-    """Load the snapshot that the step wrote.
-
-    :raises FreezeFailed: there is none.
-    :raises DocumentUnreadable: it cannot be parsed.
-    """
-    data = get_result(context, SNAPSHOT)
-    if data is None:
-        raise FreezeFailed(
-            "there is no snapshot of the groups", where=context.where(PHASE), next_step="clear cutover.snapshot_groups"
-        )
-    try:
-        return GroupsSnapshot.parse(data)
-    except ValueError as error:
-        raise DocumentUnreadable(
-            "the snapshot of the groups cannot be read",
-            where=context.where(PHASE),
-            next_step="clear cutover.snapshot_groups",
-        ) from error
-
-
 # -- translation -----------------------------------------------------------------------------------------------------
 
 
@@ -102,25 +75,26 @@ def commit_groups(context: PhaseContext) -> PhaseResult:
 
     :raises GroupsIncomplete: some groups failed; all others are committed. Clearing the task retries only the rest.
     """
-    with frozen.frozen_step(context, COMMIT_STEP) as attempt:
-        done = freeze_attempt.step_done(context, attempt, COMMIT_STEP)
-        if done is not None and get_result(context, RESULT) is not None:
+    record = context.record
+    with frozen.frozen_step(context, steps.COMMIT_GROUPS) as attempt:
+        done = record.cutover_step(attempt, steps.COMMIT_GROUPS)
+        if done is not None and record.groups() is not None:
             return PhaseResult(PHASE, done["summary"], done, already_done=True)
-        if freeze_attempt.step_done(context, attempt, "final_drain") is None:
+        if record.cutover_step(attempt, steps.FINAL_DRAIN) is None:
             raise FreezeFailed(
                 "the target does not have everything yet, so no offset is final",
                 where=context.where(PHASE),
                 next_step="clear cutover.final_drain",
             )
-        timer = frozen.StepTimer.start(context, attempt, COMMIT_STEP)
-        snapshot = load_snapshot(context)
+        timer = frozen.StepTimer.start(record, attempt, steps.COMMIT_GROUPS)
+        snapshot = record.groups_snapshot()
         context.journal.check_holds()
-        results = commit(context, snapshot.groups, Translator.final(context))
-        key = put_result(context, RESULT, make_result(context, results, snapshot.groups))
-        error = failures_error(context, results)
+        results = commit(context, snapshot.groups, Translator.final(record, context.target))
+        key = record.put_result(keys.GROUPS, make_result(record, results, snapshot.groups))
+        error = failures_error(record, results)
         if error is not None:
             context.journal.step(
-                "groups_incomplete", key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what
+                steps.GROUPS_INCOMPLETE, key=attempt.key, details={"groups": error.details["groups"]}, reason=error.what
             )
             raise error
         details = timer.done({"summary": summarize(results), "result": key, **_figures(results)})
@@ -145,8 +119,8 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
 
     It runs in parallel with the approval. A failure loses nothing: the acknowledgement syncs once more.
     """
-    rounds, result = 0, load_result(context)
-    while not _switched(context):
+    rounds, result = 0, context.record.groups()
+    while not _switched(context.record):
         result = sync_groups(context)
         rounds += 1
         context.progress(Progress(SYNC_PHASE, f"round {rounds}: {summarize(result.groups)}"))
@@ -155,6 +129,6 @@ def sync_until_switch(context: PhaseContext, *, sleep: Callable[[float], None] =
     return PhaseResult(SYNC_PHASE, f"synced {rounds} times: {text}", {"rounds": rounds}, already_done=not rounds)
 
 
-def _switched(context: PhaseContext) -> bool:
-    context.journal.refresh()
-    return context.journal.find_step(ACKNOWLEDGED) is not None or context.journal.is_past(State.AWAITING_CLIENT_SWITCH)
+def _switched(record: MigrationRecord) -> bool:
+    record.journal.refresh()
+    return record.client_switch() is not None or record.journal.is_past(State.AWAITING_CLIENT_SWITCH)

@@ -20,18 +20,17 @@ from airflow_provider_kafka_migration.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from airflow_provider_kafka_migration.planning.growth import PRECHECK_RESULT
 from airflow_provider_kafka_migration.planning.make import write_plan
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.finding_codes import CODES, finding
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.topics import probe
 
 log = logging.getLogger(__name__)
 
 PHASE = "precheck"
-STEP = "prechecked"
-WAIVED = "findings_waived"
 
 Check = Callable[[PhaseContext, Plan], Iterator[Finding]]
 
@@ -53,14 +52,14 @@ def run(context: PhaseContext) -> PhaseResult:
     plan = _present_plan(context)
     context.journal.check_holds()
     found = find_all(context, plan)
-    if _plan_is_outdated(context, plan):
+    if _plan_is_outdated(context.record, plan):
         # The probe has just shown that records cannot be appended by sequence here, which changes the verdicts.
         write_plan(context)
-        plan = context.load_plan()
+        plan = context.record.plan()
         found = find_all(context, plan)
-    findings = [_waived(context, item) for item in found]
+    findings = [_waived(context.spec, item) for item in found]
     result = PrecheckResult(migration_id=context.migration_id, plan_digest=plan.digest(), findings=findings)
-    put_result(context, PRECHECK_RESULT, result)
+    context.record.put_result(keys.PRECHECK, result)
     counts = {severity.value: sum(item.severity is severity for item in findings) for severity in Severity}
     details: dict[str, Any] = {
         "counts": counts,
@@ -68,8 +67,8 @@ def run(context: PhaseContext) -> PhaseResult:
         "waived": sorted({item.code for item in findings if item.waived}),
     }
     log.info("%s", as_table(findings))
-    context.journal.step(STEP, details=details)
-    _journal_waivers(context, findings)
+    context.journal.step(steps.PRECHECKED, details=details)
+    _journal_waivers(context.record, findings)
     blockers = [item for item in findings if item.severity is Severity.BLOCKER]
     if blockers:
         raise PrecheckBlocked(
@@ -84,16 +83,16 @@ def run(context: PhaseContext) -> PhaseResult:
 
 def _present_plan(context: PhaseContext) -> Plan:
     """Return the plan; if the spec has changed since, make a new one first: an outdated plan must not be used."""
-    plan = context.load_plan()
+    plan = context.record.plan()
     if plan.spec_digest and plan.spec_digest != canonical_digest(context.spec.model_dump(mode="json")):
         log.info("The spec has changed since the plan was made; planned again: %s", write_plan(context).summary)
-        return context.load_plan()
+        return context.record.plan()
     return plan
 
 
-def _plan_is_outdated(context: PhaseContext, plan: Plan) -> bool:
+def _plan_is_outdated(record: MigrationRecord, plan: Plan) -> bool:
     verdicts = {item.verdict for topic in plan.topics for item in topic.partitions}
-    return bool(verdicts - {Verdict.TRANSACTIONAL}) and bool(probe.no_compare(context))
+    return bool(verdicts - {Verdict.TRANSACTIONAL}) and bool(probe.no_compare(record))
 
 
 def find_all(context: PhaseContext, plan: Plan) -> list[Finding]:
@@ -107,37 +106,37 @@ def find_all(context: PhaseContext, plan: Plan) -> list[Finding]:
             raise
         except MigrationError as error:
             findings.append(_failed_check(name, error))
-    findings += _unknown_waivers(context)
+    findings += _unknown_waivers(context.spec)
     unique = {(item.code, item.subject, item.seen): item for item in findings}
     return sorted(unique.values(), key=lambda item: (_ORDER[item.severity], item.code, item.subject, item.seen))
 
 
-def _unknown_waivers(context: PhaseContext) -> list[Finding]:
+def _unknown_waivers(spec: MigrationSpec) -> list[Finding]:
     """Only known warnings can be waived; a typo or a blocker in ``waive`` must not look like consent."""
-    wrong = sorted(code for code in set(context.spec.waive) if code not in CODES or not code.startswith("W"))
+    wrong = sorted(code for code in set(spec.waive) if code not in CODES or not code.startswith("W"))
     if not wrong:
         return []
     seen = f"waive has {', '.join(wrong)}: only codes of warnings can be waived"
     return [finding("B001", seen, subject="waive", fix="correct waive in the spec")]
 
 
-def _waived(context: PhaseContext, item: Finding) -> Finding:
-    waived = item.severity is Severity.WARNING and item.code in context.spec.waive
+def _waived(spec: MigrationSpec, item: Finding) -> Finding:
+    waived = item.severity is Severity.WARNING and item.code in spec.waive
     return item.model_copy(update={"waived": waived})
 
 
-def _journal_waivers(context: PhaseContext, findings: list[Finding]) -> None:
+def _journal_waivers(record: MigrationRecord, findings: list[Finding]) -> None:
     """Journal who accepted which warnings: the actor of this entry, by the spec of this run."""
     waived = [item for item in findings if item.waived]
     if waived:
         codes = sorted({item.code for item in waived})
-        why = context.spec.waive if isinstance(context.spec.waive, dict) else {}
+        why = record.spec.waive if isinstance(record.spec.waive, dict) else {}
         details = {
             "findings": [f"{item.code} {item.subject}: {item.seen}" for item in waived],
             "why": {code: why.get(code, "") for code in codes},
         }
         text = ", ".join(f"{code} ({why[code]})" if why.get(code) else code for code in codes)
-        context.journal.step(WAIVED, details=details, reason=f"accepted by the spec's waive: {text}")
+        record.journal.step(steps.FINDINGS_WAIVED, details=details, reason=f"accepted by the spec's waive: {text}")
 
 
 def _failed_check(name: str, error: MigrationError) -> Finding:

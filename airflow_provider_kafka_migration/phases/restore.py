@@ -24,16 +24,16 @@ from airflow_provider_kafka_migration.documents.proof import ContentJob, Content
 from airflow_provider_kafka_migration.errors import GroupsIncomplete, Transient, ValidationFailed
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.offset_map.runs import PartitionMap
-from airflow_provider_kafka_migration.planning import source_snapshot
 from airflow_provider_kafka_migration.planning.make import plan_of_look, put_plan
 from airflow_provider_kafka_migration.planning.source_snapshot import snapshot_of
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs, offset_maps
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, put_result, target_key
+from airflow_provider_kafka_migration.record import jobs, keys, offset_maps, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.partition_names import target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.topics import bring, copy_settings
 
 PHASE: Final = "restore"
-DONE = "restored"
 JOB = "verify-archive"
 
 
@@ -46,27 +46,26 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
     :raises ValidationFailed: the target differs from the archive.
     :raises GroupsIncomplete: the offsets of some groups could not be committed.
     """
-    source = source_snapshot.load_source(context)
+    record = context.record
+    source = record.backup_source()
     if source is None:
         raise Transient(
             "there is no backup to restore",
-            where=context.where(
-                PHASE, path=f"{context.archive_store.uri}/{context.key(source_snapshot.BACKUP_SOURCE)}"
-            ),
+            where=context.where(PHASE, path=f"{context.archive_store.uri}/{context.key(keys.BACKUP_SOURCE)}"),
             next_step="start `kafka-migration backup` on the side of the source, with the same storage; then try again",
         )
     plan = _plan(context, source)
     bring.bring(context, plan)
-    job = _job(context, plan, follow=follow)
+    job = _job(record, context.source, plan, follow=follow)
     progress = jobs.run_job(context, PHASE)
-    end = source_snapshot.load_end(context)
-    ends = _ends(context, job)
+    end = record.backup_end()
+    ends = _ends(record, job)
     contents = _verify(context, job, ends)
     complete = end is not None and all((end.until(*key) or 0) <= until for key, until in ends.items())
     results: list[GroupResult] = []
     if complete and end is not None:
-        copy_settings.restore_producer_visible(context)
-        copy_settings.restore_deleting(context)
+        copy_settings.restore_producer_visible(record, context.target)
+        copy_settings.restore_deleting(record, context.target)
         results = _commit_groups(context, end, ends) if commit_groups else []
     result = RestoreResult(
         migration_id=context.migration_id,
@@ -76,11 +75,11 @@ def run(context: PhaseContext, *, follow: bool = False, commit_groups: bool = Tr
         contents=contents,
         groups=results,
     )
-    return _finish(context, result, progress, complete=complete)
+    return _finish(record, result, progress, complete=complete)
 
 
-def _finish(context: PhaseContext, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
-    key = put_result(context, PHASE, result)
+def _finish(record: MigrationRecord, result: RestoreResult, progress: dict[str, Any], *, complete: bool) -> PhaseResult:
+    key = record.put_result(keys.RESTORE, result)
     records = sum(item.compared for item in result.contents)
     text = "" if complete else "; the backup has not ended: configs and groups are restored when it has"
     summary = f"restored: {records} records in {len(result.contents)} partitions equal the archive{text}"
@@ -93,12 +92,12 @@ def _finish(context: PhaseContext, result: RestoreResult, progress: dict[str, An
         "complete": complete,
         "groups": len(result.groups),
     }
-    context.journal.step(DONE, details=details, reason=summary)
+    record.journal.step(steps.RESTORED, details=details, reason=summary)
     incomplete = [item.group for item in result.groups if item.failures]
     if incomplete:
         raise GroupsIncomplete(
             f"the offsets of {len(incomplete)} groups could not be committed; the first is {incomplete[0]}",
-            where=context.where(PHASE, group=incomplete[0]),
+            where=record.where(PHASE, group=incomplete[0]),
             next_step=f"see {key} for the causes; correct them and run the restore again: it does not repeat what is "
             "done",
             details={"groups": incomplete},
@@ -108,59 +107,62 @@ def _finish(context: PhaseContext, result: RestoreResult, progress: dict[str, An
 
 def _plan(context: PhaseContext, source: BackupSource) -> Plan:
     """Return the plan of an earlier run, or make one from the archived snapshot of the source."""
-    if context.journal_store.get(context.key("plan.json")) is not None:
-        return context.load_plan()
+    if context.record.has_plan():
+        return context.record.plan()
     context.progress(Progress(PHASE, "planning from the archive"))
     plan = plan_of_look(
-        context, snapshot_of(source), notes=["made from a backup, which does not contain ACLs, users and quotas"]
+        context.record,
+        context.target,
+        snapshot_of(source),
+        notes=["made from a backup, which does not contain ACLs, users and quotas"],
     )
-    put_plan(context, plan)
+    put_plan(context.record, context.source, context.target, plan)
     return plan
 
 
-def _job(context: PhaseContext, plan: Plan, *, follow: bool) -> CopyJob:
-    spec, end = context.spec, source_snapshot.load_end(context)
-    partitions = jobs.planned_partitions(context, plan)
+def _job(record: MigrationRecord, source: Cluster, plan: Plan, *, follow: bool) -> CopyJob:
+    spec, end = record.spec, record.backup_end()
+    partitions = jobs.planned_partitions(record.spec, plan)
     if not follow:
         partitions = {
-            key: item.model_copy(update={"until_offset": max(_archived(context, item, end), item.source_start_offset)})
+            key: item.model_copy(update={"until_offset": max(_archived(record, item, end), item.source_start_offset)})
             for key, item in partitions.items()
         }
-    lanes = jobs.lanes_of(context, plan, partitions)
-    job = jobs.build_job(context, "tail", lanes).model_copy(
+    lanes = jobs.lanes_of(record, plan, partitions)
+    job = jobs.build_job(record, source, "tail", lanes).model_copy(
         update={
             "name": PHASE,
             "lanes": lanes,
             "via": "s3",
             "slice_seconds": spec.tail.slice_seconds if follow else spec.seed.slice_seconds,
             "max_bytes_per_second": spec.tail.max_bytes_per_second if follow else spec.seed.max_bytes_per_second,
-            "stop_key": context.key(freeze_attempt.TAIL_STOP) if follow else None,
+            "stop_key": record.key(keys.TAIL_STOP) if follow else None,
             "proof": None,
         }
     )
-    context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+    record.journal.check_holds()
+    record.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
     return job
 
 
-def _archived(context: PhaseContext, item: CopyPartition, end: BackupEnd | None) -> int:
+def _archived(record: MigrationRecord, item: CopyPartition, end: BackupEnd | None) -> int:
     """Return where a partition ends that is not followed: the end of the backup, or what the archive has by now."""
     until = None if end is None else end.until(*item.key)
     if until is not None:
         return until
-    index = SegmentIndex(context.archive_store, context.migration_id, *item.key, topic_id=item.topic_id)
+    index = SegmentIndex(record.archive_store, record.migration_id, *item.key, topic_id=item.topic_id)
     return index.until_offset(item.source_start_offset)
 
 
-def _ends(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
-    stop = StopAt.in_force(context.journal_store.get(job.stop_key)) if job.stop_key is not None else None
+def _ends(record: MigrationRecord, job: CopyJob) -> dict[tuple[str, int], int]:
+    stop = StopAt.in_force(record.journal_store.get(job.stop_key)) if job.stop_key is not None else None
     ends = {}
     for item in job.partitions:
         until = item.until_offset if stop is None else stop.offset(*item.key)
         if until is None:
             raise Transient(
                 "the restore has ended, but no stop was set for it",
-                where=context.where(PHASE, topic=item.topic, partition=item.partition),
+                where=record.where(PHASE, topic=item.topic, partition=item.partition),
                 next_step="run the restore again: it continues from the target's log ends",
             )
         ends[item.key] = max(until, item.source_start_offset)
@@ -173,7 +175,7 @@ def _ends(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], int]:
 def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int]) -> list[PartitionContent]:
     """Compare the target with the archive: read all segments again and verify their checksums."""
     target_ends = context.target.wire.list_offsets([target_key(item) for item in job.partitions], "log_end")
-    maps = offset_maps.load_maps(context, {item.key: item for item in job.partitions})
+    maps = offset_maps.load_maps(context.record, context.target, {item.key: item for item in job.partitions})
     ranges = [
         ContentRange(
             topic=item.topic,
@@ -190,14 +192,14 @@ def _verify(context: PhaseContext, job: CopyJob, ends: dict[tuple[str, int], int
     rules = TopicRules(compacted=False, delete_retention_ms=None)
     content_job = ContentJob(
         migration_id=context.migration_id,
-        attempt=len(context.journal.steps(DONE)) + 1,
+        attempt=len(context.journal.steps(steps.RESTORED)) + 1,
         journal_location=context.spec.storage.journal,
         archive_location=context.spec.storage.archive_location,
         timestamps=context.spec.offsets.timestamps,
         topics={item.topic: rules for item in ranges},
         ranges=ranges,
     )
-    key = jobs.job_key(context, JOB)
+    key = jobs.job_key(context.record, JOB)
     context.journal_store.put(key, content_job.canonical())
     results = ContentResults(content_job, context.journal_store)
     assert context.runner is not None
@@ -226,14 +228,15 @@ def _verdict(item: CopyPartition, offset_map: PartitionMap) -> Verdict:
 
 
 def _commit_groups(context: PhaseContext, end: BackupEnd, ends: dict[tuple[str, int], int]) -> list[GroupResult]:
-    partitions = migrated_partitions(context)
+    record = context.record
+    partitions = record.partitions()
     target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
     by_source = {key: target_ends[target_key(item)] for key, item in partitions.items()}
-    document = offset_maps.build_document(context, ends, by_source)
-    context.evidence_store.put(context.key(offset_maps.OFFSET_MAP), document.canonical())
-    snapshot = source_snapshot.load_groups(context, end)
+    document = offset_maps.build_document(record, context.target, ends, by_source)
+    context.evidence_store.put(context.key(keys.OFFSET_MAP), document.canonical())
+    snapshot = record.backup_groups(end)
     context.journal.check_holds()
     translator = commit.Translator(partitions, offset_maps.closed_maps(document))
     results = commit.commit(context, snapshot.groups, translator)
-    put_result(context, commit.RESULT, commit.make_result(context, results, snapshot.groups))
+    record.put_result(keys.GROUPS, commit.make_result(record, results, snapshot.groups))
     return results

@@ -14,15 +14,15 @@ from airflow_provider_kafka_migration.documents.base import Document
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import IllegalTransition, MigrationError
 from airflow_provider_kafka_migration.freeze import frozen, words
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
-from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, target_key
+from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name, target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
 
 PHASE = "rollback"
-STEP = "rolled_back"
-REPORT = "rollback-report.json"
 
 
 class RollbackReport(Document):
@@ -41,30 +41,30 @@ class RollbackReport(Document):
     clean_up: list[str] = Field(description="commands that would remove these topics; they are not run")
 
 
-def check_allowed(context: PhaseContext) -> State | None:
+def check_allowed(record: MigrationRecord) -> State | None:
     """Return the state to roll back from; ``None`` if the migration is rolled back already.
 
     :raises IllegalTransition: it is too late to roll back; the error says why.
     """
-    context.journal.refresh()
-    if context.journal.tip_state is State.ROLLED_BACK:
+    record.journal.refresh()
+    if record.journal.tip_state is State.ROLLED_BACK:
         return None
-    state = context.journal.working_state or State.PLANNED
-    if state in ROLLBACK_FROM or _can_leave_cutover(context, state):
+    state = record.journal.working_state or State.PLANNED
+    if state in ROLLBACK_FROM or _can_leave_cutover(record, state):
         return state
     raise IllegalTransition(
         f"a migration in state {state} cannot be rolled back",
-        where=context.where(PHASE),
+        where=record.where(PHASE),
         next_step=_instead(state),
         details={"state": state.value, "possible_from": [item.value for item in ROLLBACK_FROM]},
     )
 
 
-def _can_leave_cutover(context: PhaseContext, state: State) -> bool:
+def _can_leave_cutover(record: MigrationRecord, state: State) -> bool:
     """Whether clients were not told to switch yet, so that the cutover can go back to ``tail`` as after a lift."""
     if state is not State.CUTOVER:
         return False
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = record.freeze()
     return attempt is None or not attempt.ready
 
 
@@ -87,24 +87,23 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
     :raises IllegalTransition: it is too late to roll back.
     :raises StillFrozen: the freeze could not be lifted; the error says what a person has to do. Run it again.
     """
-    state = check_allowed(context)
+    record = context.record
+    state = check_allowed(record)
     if state is None:
-        return _before(context)
+        return _before(record)
     context.journal.check_holds()
     if state is State.CUTOVER:
         # Leave ``cutover`` before anything else: after that no step can tell clients to switch.
-        frozen.back_to_tail(
-            context, "the migration is rolled back", unless_ready=freeze_attempt.current_attempt(context)
-        )
+        frozen.back_to_tail(record, "the migration is rolled back", unless_ready=record.freeze())
     problems: list[dict[str, Any]] = []
     undone = {
         # While producers are still frozen nothing else is undone: in ``tail`` the copy continues and its topics need
         # their copy-time settings, whether the rollback or the cutover is run again.
         "freeze": _unfreeze(context),
-        "tail": _attempt("tail", problems, lambda: _stop_tail(context)),
-        "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(context)),
+        "tail": _attempt("tail", problems, lambda: _stop_tail(record)),
+        "topics": _attempt("topics", problems, lambda: copy_settings.restore_for_rollback(record, context.target)),
     }
-    left = _attempt("inventory", problems, lambda: _left_on_target(context)) or []
+    left = _attempt("inventory", problems, lambda: _left_on_target(record, context.target)) or []
     report = RollbackReport(
         migration_id=context.migration_id,
         rolled_back_from=state.value,
@@ -115,11 +114,11 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         left_on_target=left,
         clean_up=[f"kafka-topics.sh --bootstrap-server TARGET --delete --topic {item['topic']}" for item in left],
     )
-    key = context.key(REPORT)
+    key = context.key(keys.ROLLBACK_REPORT)
     context.evidence_store.put(key, report.canonical())
     summary = f"rolled back from {state}: {len(left)} topics stay on the target"
     summary += f"; {len(problems)} parts could NOT be restored" if problems else ""
-    lifted = freeze_attempt.current_attempt(context) if undone["freeze"]["lifted"] else None
+    lifted = record.freeze() if undone["freeze"]["lifted"] else None
     summary += f"; {words.lifted(lifted.method)}" if lifted else ""
     details = {
         "report": f"{context.evidence_store.uri}/{key}",
@@ -128,13 +127,13 @@ def run(context: PhaseContext, *, reason: str = "") -> PhaseResult:
         "problems": problems,
         "left_on_target": [item["topic"] for item in left],
     }
-    context.journal.step(STEP, details=details, reason=summary)
+    context.journal.step(steps.ROLLED_BACK, details=details, reason=summary)
     context.journal.transition(State.ROLLED_BACK, reason or summary, details)
     return PhaseResult(PHASE, summary, details)
 
 
-def _before(context: PhaseContext) -> PhaseResult:
-    entry = context.journal.find_step(STEP)
+def _before(record: MigrationRecord) -> PhaseResult:
+    entry = record.journal.find_step(steps.ROLLED_BACK)
     details = dict(entry.details) if entry else {}
     return PhaseResult(PHASE, "the migration is rolled back already", details, already_done=True)
 
@@ -154,34 +153,34 @@ def _plain(value: Any) -> Any:
     return value.details if isinstance(value, PhaseResult) else value
 
 
-def _stop_tail(context: PhaseContext) -> dict[str, Any]:
+def _stop_tail(record: MigrationRecord) -> dict[str, Any]:
     """Stop the copiers where they are: a stop offset that they have already passed stops them immediately."""
-    key = context.key(freeze_attempt.TAIL_STOP)
-    partitions = migrated_partitions(context)
-    stop = StopAt(migration_id=context.migration_id, offsets={partition_name(item): 0 for item in partitions})
-    context.journal_store.put(key, stop.canonical())
+    key = record.key(keys.TAIL_STOP)
+    partitions = record.partitions()
+    stop = StopAt(migration_id=record.migration_id, offsets={partition_name(item): 0 for item in partitions})
+    record.journal_store.put(key, stop.canonical())
     return {"stopped": len(partitions)}
 
 
 def _unfreeze(context: PhaseContext) -> dict[str, Any]:
     """Lift the freeze that may still be in force, including the ACLs of an attempt whose end is not in the journal."""
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     if attempt is None or attempt.lifted:
         return {"lifted": {}}
     return {"lifted": {attempt.key: frozen.lift(context, attempt, reason="rollback")}}
 
 
-def _left_on_target(context: PhaseContext) -> list[dict[str, Any]]:
+def _left_on_target(record: MigrationRecord, target: Cluster) -> list[dict[str, Any]]:
     """List the topics of the migration that exist on the target, with their end offsets."""
-    partitions = migrated_partitions(context)
+    partitions = record.partitions()
     names = sorted({item.target_topic for item in partitions.values()})
     if not names:
         return []
-    facts = context.target.admin.describe_topics(names)
+    facts = target.admin.describe_topics(names)
     existing = {name for name in names if name in facts and facts[name].error is None}
     keys = [target_key(item) for item in partitions.values() if item.target_topic in existing]
     keys = [key for key in keys if key[1] < len(facts[key[0]].partitions)]
-    ends = context.target.wire.list_offsets(keys, "latest") if keys else {}
+    ends = target.wire.list_offsets(keys, "latest") if keys else {}
     return [
         {
             "topic": name,

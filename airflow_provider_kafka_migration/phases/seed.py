@@ -10,15 +10,14 @@ from typing import Any, Final
 from airflow_provider_kafka_migration.copy.archive import build_manifest
 from airflow_provider_kafka_migration.documents.copy import CopyJob
 from airflow_provider_kafka_migration.errors import CopyFailed
-from airflow_provider_kafka_migration.record import jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import load_job, source_gaps
+from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import job_figures, write_open_map
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones, tombstone_settings
+from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
 PHASE: Final = "seed"
-DONE = "seed_done"
 
 
 def run(context: PhaseContext) -> PhaseResult:
@@ -26,52 +25,53 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied; the error lists them.
     """
-    job = load_job(context, PHASE) or _write_job(context)
+    record = context.record
+    job = record.job(PHASE) or _write_job(record, context.source)
     recopy(context, PHASE, job)
     make_missing(context, PHASE, job)
-    done = context.journal.find_step(DONE)
-    if done is not None and not _behind(context, job):
+    done = context.journal.find_step(steps.SEED_DONE)
+    if done is not None and not _behind(record, context.target, job):
         return PhaseResult(PHASE, str(done.details["summary"]), dict(done.details), already_done=True)
-    renewed = _renewed(context, job)
+    renewed = _renewed(record, context.source, job)
     if renewed != job:
         job = renewed
-        context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+        context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
     progress = jobs.run_job(context, PHASE)
-    _check(context, job)
-    details = _details(context, job, progress)
-    write_open_map(context)
-    context.journal.step(DONE, details=details)
+    _check(record, context.target, job)
+    details = _details(record, context.target, job, progress)
+    write_open_map(record, context.target)
+    context.journal.step(steps.SEED_DONE, details=details)
     return PhaseResult(PHASE, details["summary"], details)
 
 
-def _renewed(context: PhaseContext, job: CopyJob) -> CopyJob:
+def _renewed(record: MigrationRecord, source: Cluster, job: CopyJob) -> CopyJob:
     """Return the job for another run: the stop offsets stay; the owner and the limits are the current ones."""
-    section = context.spec.seed
+    section = record.spec.seed
     return job.model_copy(
         update={
             # After a takeover, copiers must belong to the current owner.
-            "generation": context.journal.generation,
+            "generation": record.journal.generation,
             "max_concurrent_partitions": section.max_concurrent_partitions,
             "slice_seconds": section.slice_seconds,
             "max_bytes_per_second": section.max_bytes_per_second,
             # A person may have changed this policy because a partition had stopped at a gap.
-            "on_source_gap": context.spec.offsets.on_source_gap,
-            "tombstones": tombstone_settings(context, context.load_plan(), job.tombstones),
+            "on_source_gap": record.spec.offsets.on_source_gap,
+            "tombstones": tombstone_settings(record.spec, source, record.plan(), job.tombstones),
         }
     )
 
 
-def _write_job(context: PhaseContext) -> CopyJob:
-    plan = context.load_plan()
-    partitions = jobs.planned_partitions(context, plan)
-    stable = context.source.wire.list_offsets(list(partitions), "stable")
+def _write_job(record: MigrationRecord, source: Cluster) -> CopyJob:
+    plan = record.plan()
+    partitions = jobs.planned_partitions(record.spec, plan)
+    stable = source.wire.list_offsets(list(partitions), "stable")
     partitions = {
         key: item.model_copy(update={"until_offset": max(stable[key], item.source_start_offset)})
         for key, item in partitions.items()
     }
-    job = jobs.build_job(context, "seed", jobs.lanes_of(context, plan, partitions))
-    context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+    job = jobs.build_job(record, source, "seed", jobs.lanes_of(record, plan, partitions))
+    record.journal.check_holds()
+    record.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
     return job
 
 
@@ -79,29 +79,29 @@ def _until(job: CopyJob) -> dict[tuple[str, int], int]:
     return {item.key: item.until_offset or item.source_start_offset for item in job.partitions}
 
 
-def _behind(context: PhaseContext, job: CopyJob) -> dict[tuple[str, int], tuple[int, int]]:
-    return jobs.behind(context, job, _until(job))
+def _behind(record: MigrationRecord, target: Cluster, job: CopyJob) -> dict[tuple[str, int], tuple[int, int]]:
+    return jobs.behind(record, target, job, _until(job))
 
 
-def _check(context: PhaseContext, job: CopyJob) -> None:
+def _check(record: MigrationRecord, target: Cluster, job: CopyJob) -> None:
     """Check on the brokers themselves: a job that ended without error but copied too little must not turn green."""
-    left = _behind(context, job)
+    left = _behind(record, target, job)
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
             f"{len(left)} partitions have not reached their stop offsets; the first is at {position} of {until}",
-            where=context.where(PHASE, topic=topic, partition=partition, offset=position),
+            where=record.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear seed: it continues from the target's log ends",
             details={"partitions": [[*key, *value] for key, value in sorted(left.items())]},
         )
 
 
-def _details(context: PhaseContext, job: CopyJob, progress: dict[str, Any]) -> dict[str, Any]:
+def _details(record: MigrationRecord, target: Cluster, job: CopyJob, progress: dict[str, Any]) -> dict[str, Any]:
     verdicts: dict[str, int] = {}
     for item in progress.get("partitions", []):
         verdict = str(item["verdict"])
         verdicts[verdict] = verdicts.get(verdict, 0) + 1
-    figures = job_figures(context, job, progress)
+    figures = job_figures(record, target, job, progress)
     details: dict[str, Any] = {
         "summary": f"seed complete: {figures['records']} records, {figures['copied_bytes'] / 1e6:.1f} MB, "
         f"{len(job.partitions)} partitions",
@@ -109,14 +109,14 @@ def _details(context: PhaseContext, job: CopyJob, progress: dict[str, Any]) -> d
         "partitions": len(job.partitions),
         "offsets": sum(until - item.source_start_offset for item, until in _spans(job)),
         "verdicts": verdicts,
-        "gaps": source_gaps(context),
-        "overtaken_tombstones": overtaken_tombstones(context),
+        "gaps": record.gaps(),
+        "overtaken_tombstones": record.overtaken(),
         "via": job.via,
     }
     if job.via == "s3":
-        manifest = build_manifest(context.archive_store, context.migration_id)
-        context.archive_store.put(context.key("manifest.json"), manifest.canonical())
-        details["manifest"] = {"uri": f"{context.archive_store.uri}/{context.key('manifest.json')}"}
+        manifest = build_manifest(record.archive_store, record.migration_id)
+        record.archive_store.put(record.key(keys.MANIFEST), manifest.canonical())
+        details["manifest"] = {"uri": f"{record.archive_store.uri}/{record.key(keys.MANIFEST)}"}
     return details
 
 

@@ -25,17 +25,14 @@ from airflow_provider_kafka_migration.freeze.sentinel_records import find_sentin
 from airflow_provider_kafka_migration.kafka import error_codes, produce
 from airflow_provider_kafka_migration.kafka.batches.api import encode_batch
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, api_version
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
-from airflow_provider_kafka_migration.record.facts import by_name, migrated_partitions, partition_name, put_result
-from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt, load_boundary
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 
 PHASE = "cutover"
-STEP = "sentinels"
-
-
-PRODUCER = "sentinel_producer"
-WRITTEN = "sentinels_written"
 
 #: Partitions per produce request and journal entry.
 CHUNK = 200
@@ -48,13 +45,13 @@ def run(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -
 
     :raises FreezeFailed: nothing is frozen, or a producer wrote to the source after the freeze.
     """
-    with frozen.frozen_step(context, STEP) as attempt:
-        done = freeze_attempt.step_done(context, attempt, STEP)
+    with frozen.frozen_step(context, steps.SENTINELS) as attempt:
+        done = context.record.cutover_step(attempt, steps.SENTINELS)
         if done is not None:
-            return PhaseResult(PHASE, _summary(load_boundary(context)), done, already_done=True)
-        timer = frozen.StepTimer.start(context, attempt, STEP)
+            return PhaseResult(PHASE, _summary(context.record.boundary()), done, already_done=True)
+        timer = frozen.StepTimer.start(context.record, attempt, steps.SENTINELS)
         boundary = _boundary(context, attempt, sleep)
-        key = put_result(context, "boundary", boundary)
+        key = context.record.put_result(keys.BOUNDARY, boundary)
         details = timer.done(
             {"boundary": key, "digest": boundary.digest(), "sentinels": len(boundary.sentinels), "mode": boundary.mode}
         )
@@ -73,14 +70,21 @@ def _boundary(context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[fl
     if mode == "record":
         written = _write_all(context, attempt, sleep)
         sentinels = [Sentinel(topic=key[0], partition=key[1], offset=written[key]) for key in sorted(written)]
-    ends = _settled_ends(context, attempt, {(item.topic, item.partition): item.offset for item in sentinels}, sleep)
+    ends = _settled_ends(
+        context.record,
+        context.source,
+        attempt,
+        {(item.topic, item.partition): item.offset for item in sentinels},
+        sleep,
+    )
     return Boundary(
         migration_id=context.migration_id, attempt=attempt.number, mode=mode, sentinels=sentinels, ends=by_name(ends)
     )
 
 
 def _settled_ends(
-    context: PhaseContext,
+    record: MigrationRecord,
+    source: Cluster,
     attempt: FreezeAttempt,
     sentinels: dict[TopicPartition, int],
     sleep: Callable[[float], None],
@@ -90,13 +94,13 @@ def _settled_ends(
     With ``on_bypass: continue`` the log never stops growing: the boundary is the last stable offset once it has passed
     the sentinels.
     """
-    goes_on = context.spec.cutover.on_bypass == "continue"
+    goes_on = record.spec.cutover.on_bypass == "continue"
     while True:
-        look = stand_still.SourceEnds.read(context)
+        look = stand_still.SourceEnds.read(record, source)
         behind_sentinels = all(look.stable[key] > offset for key, offset in sentinels.items())
         if behind_sentinels and (goes_on or look.stable == look.log_end):
             return look.stable
-        frozen.check_deadline(context, attempt)
+        frozen.check_deadline(record, attempt)
         sleep(stand_still.POLL_SECONDS)
 
 
@@ -107,73 +111,75 @@ def _write_all(
     context: PhaseContext, attempt: FreezeAttempt, sleep: Callable[[float], None]
 ) -> dict[TopicPartition, int]:
     """Write the missing sentinels; return the offset of the sentinel of every partition."""
-    written = _journaled(context, attempt)
-    todo = [key for key in migrated_partitions(context) if key not in written]
+    record = context.record
+    written = _journaled(record, attempt)
+    todo = [key for key in record.partitions() if key not in written]
     if not todo:
         return written
     if not written:
-        _check_untouched(context, attempt)
-    producer_id, epoch = _producer(context, attempt)
+        _check_untouched(record, context.source, attempt)
+    producer_id, epoch = _producer(record, context.source, attempt)
     for chunk in _chunks(todo):
-        found = find_sentinels(context, attempt, chunk)
+        found = find_sentinels(record, context.source, attempt, chunk)
         missing = [key for key in chunk if key not in found]
-        found.update(_write(context, attempt, missing, (producer_id, epoch), sleep))
+        found.update(_write(record, context.source, attempt, missing, (producer_id, epoch), sleep))
         context.journal.step(
-            WRITTEN,
+            steps.SENTINELS_WRITTEN,
             key=attempt.key,
             details={"offsets": by_name(found), "partitions": [[*key, found[key]] for key in sorted(found)]},
         )
         written.update(found)
-        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(migrated_partitions(context))))
+        context.progress(Progress(PHASE, "sentinels", done=len(written), total=len(record.partitions())))
     return written
 
 
-def _journaled(context: PhaseContext, attempt: FreezeAttempt) -> dict[TopicPartition, int]:
+def _journaled(record: MigrationRecord, attempt: FreezeAttempt) -> dict[TopicPartition, int]:
     return {
         (topic, partition): offset
-        for entry in context.journal.steps(WRITTEN, attempt.key)
+        for entry in record.journal.steps(steps.SENTINELS_WRITTEN, attempt.key)
         for topic, partition, offset in entry.details["partitions"]
     }
 
 
-def _check_untouched(context: PhaseContext, attempt: FreezeAttempt) -> None:
+def _check_untouched(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> None:
     """Check before the first sentinel that no producer has written since the freeze was verified."""
     assert attempt.verified is not None
-    if _producer_entry(context, attempt) is not None:
+    if _producer_entry(record, attempt) is not None:
         return  # a killed run may have written some already; they are found one by one
     ends = attempt.verified.ends
-    expected = {key: ends[partition_name(key)] for key in migrated_partitions(context) if partition_name(key) in ends}
-    stand_still.check_not_bypassed(context, attempt, expected)
+    expected = {key: ends[partition_name(key)] for key in record.partitions() if partition_name(key) in ends}
+    stand_still.check_not_bypassed(record, source, attempt, expected)
 
 
-def _producer_entry(context: PhaseContext, attempt: FreezeAttempt) -> Any:
-    return context.journal.find_step(PRODUCER, attempt.key)
+def _producer_entry(record: MigrationRecord, attempt: FreezeAttempt) -> Any:
+    return record.journal.find_step(steps.SENTINEL_PRODUCER, attempt.key)
 
 
-def _producer(context: PhaseContext, attempt: FreezeAttempt) -> tuple[int, int]:
+def _producer(record: MigrationRecord, source: Cluster, attempt: FreezeAttempt) -> tuple[int, int]:
     """Return the producer id of this attempt's sentinels, journaled before its first use."""
-    entry = _producer_entry(context, attempt)
+    entry = _producer_entry(record, attempt)
     if entry is None:
-        producer_id, epoch = context.source.wire.init_producer_id()
+        producer_id, epoch = source.wire.init_producer_id()
         # step_once: two tasks that run at the same time must use the same id.
-        entry = context.journal.step_once(
-            PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
+        entry = record.journal.step_once(
+            steps.SENTINEL_PRODUCER, key=attempt.key, details={"producer_id": producer_id, "producer_epoch": epoch}
         )
     return int(entry.details["producer_id"]), int(entry.details["producer_epoch"])
 
 
 def _write(
-    context: PhaseContext,
+    record: MigrationRecord,
+    source: Cluster,
     attempt: FreezeAttempt,
     keys: list[TopicPartition],
     producer: tuple[int, int],
     sleep: Callable[[float], None],
 ) -> dict[TopicPartition, int]:
     """Produce to these partitions until all have answered; a repeated batch is answered, but not written again."""
-    now = context.now()
+    now = record.now()
     batches = {
         key: encode_batch(
-            [sentinel_record(context.migration_id, key[1], iso(now), int(now.timestamp() * 1000))],
+            [sentinel_record(record.migration_id, key[1], iso(now), int(now.timestamp() * 1000))],
             producer_id=producer[0],
             producer_epoch=producer[1],
             base_sequence=0,
@@ -182,33 +188,33 @@ def _write(
     }
     written: dict[TopicPartition, int] = {}
     if keys:
-        context.journal.check_holds()
+        record.journal.check_holds()
     while len(written) < len(keys):
-        _produce_once(context, {key: batches[key] for key in keys if key not in written}, written)
+        _produce_once(record, source, {key: batches[key] for key in keys if key not in written}, written)
         if len(written) < len(keys):
-            frozen.check_deadline(context, attempt)
+            frozen.check_deadline(record, attempt)
             sleep(0.2)
     return written
 
 
 def _produce_once(
-    context: PhaseContext, batches: dict[TopicPartition, bytes], written: dict[TopicPartition, int]
+    record: MigrationRecord, source: Cluster, batches: dict[TopicPartition, bytes], written: dict[TopicPartition, int]
 ) -> None:
-    wire = context.source.wire
-    for broker_id, keys in _by_leader(wire.leaders(batches)):
+    wire = source.wire
+    for broker_id, led in _by_leader(wire.leaders(batches)):
         connection = wire.connection(broker_id)
         version = api_version(connection, produce.API_KEY, produce.MAX_VERSION)
         parts = produce.encode(
             [
                 produce.ProduceBatch(*key, batches[key][:_HEADER_BYTES], batches[key][_HEADER_BYTES:])
-                for key in sorted(keys)
+                for key in sorted(led)
             ],
             timeout_ms=_PRODUCE_TIMEOUT_MS,
         )
         try:
             answer = produce.decode(connection.call_raw(produce.API_KEY, version, parts), version)
         except Transient:
-            wire.forget_leaders(keys)
+            wire.forget_leaders(led)
             continue
         for item in answer.partitions:
             key = (item.topic, item.partition)
@@ -220,7 +226,7 @@ def _produce_once(
                 raise error_codes.error_for(
                     item.error_code,
                     "the sentinel cannot be written",
-                    where=context.where(PHASE, cluster="source", topic=item.topic, partition=item.partition),
+                    where=record.where(PHASE, cluster="source", topic=item.topic, partition=item.partition),
                 )
 
 

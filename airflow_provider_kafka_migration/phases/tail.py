@@ -13,12 +13,10 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, StopAt
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.errors import CopyFailed, Terminal
 from airflow_provider_kafka_migration.planning.follow import Follower, lanes_with
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import load_job, source_gaps
+from airflow_provider_kafka_migration.record import jobs, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.record.offset_maps import MapWriter, job_figures
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
-from airflow_provider_kafka_migration.record.tail_health import TAIL_DONE, has_ended
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.recopy import make_missing, recopy
 
@@ -30,19 +28,20 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises CopyFailed: some partitions could not be copied.
     """
-    stop = _stop(context)
-    job = load_job(context, PHASE)
-    if job is not None and stop is not None and _is_copied(context, job, stop):
-        if not has_ended(context) and context.journal.tip_state is not State.ROLLED_BACK:
+    record = context.record
+    stop = record.tail_stop()
+    job = record.job(PHASE)
+    if job is not None and stop is not None and _is_copied(record, context.target, job, stop):
+        if not record.has_tail_ended() and context.journal.tip_state is not State.ROLLED_BACK:
             # The tail was killed between the last record and its journal entry: the copy is done, so journal it now.
-            _journal_done(context, job, jobs.progress_document(context, PHASE))
+            _journal_done(record, context.target, job, record.job_progress(PHASE))
         summary = f"the tail has reached its stop in {len(job.partitions)} partitions"
         return PhaseResult(PHASE, summary, {"summary": summary}, already_done=True)
-    written = _write_job(context, job)
+    written = _write_job(record, context.source, job)
     recopy(context, PHASE, written)
     make_missing(context, PHASE, written)
     progress, stop = _run_to_stop(context)
-    job = load_job(context, PHASE)
+    job = record.job(PHASE)
     assert job is not None
     if context.journal.tip_state is State.ROLLED_BACK:
         # The rollback has stopped the tail, as intended: nothing is left to verify, and the journal has ended.
@@ -53,7 +52,7 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE),
             next_step="clear tail: it continues from the target's log ends",
         )
-    left = _behind(context, job, stop)
+    left = _behind(record, context.target, job, stop)
     if left:
         (topic, partition), (position, until) = sorted(left.items())[0]
         raise CopyFailed(
@@ -61,61 +60,59 @@ def run(context: PhaseContext) -> PhaseResult:
             where=context.where(PHASE, topic=topic, partition=partition, offset=position),
             next_step="clear tail: it continues from the target's log ends",
         )
-    details = _journal_done(context, job, progress)
+    details = _journal_done(record, context.target, job, progress)
     return PhaseResult(PHASE, str(details["summary"]), details)
 
 
-def _is_copied(context: PhaseContext, job: CopyJob, stop: StopAt) -> bool:
+def _is_copied(record: MigrationRecord, target: Cluster, job: CopyJob, stop: StopAt) -> bool:
     """Whether nothing is left to copy and the last driver has reported its figures; else a short run reports them."""
-    if _is_over(context):
+    if _is_over(record):
         return True
-    told = context.journal.find_step(TAIL_DONE) is not None or jobs.progress_document(context, PHASE).get("finished")
-    return bool(told) and not _behind(context, job, stop)
+    told = record.journal.find_step(steps.TAIL_DONE) is not None or record.job_progress(PHASE).get("finished")
+    return bool(told) and not _behind(record, target, job, stop)
 
 
-def _journal_done(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> dict[str, Any]:
-    figures = job_figures(context, job, progress, after="seed")
+def _journal_done(
+    record: MigrationRecord, target: Cluster, job: CopyJob, progress: Mapping[str, Any]
+) -> dict[str, Any]:
+    figures = job_figures(record, target, job, progress, after="seed")
     details = {
         "summary": f"tail complete: {figures['records']} records",
         **figures,
-        "gaps": source_gaps(context),
-        "overtaken_tombstones": overtaken_tombstones(context),
+        "gaps": record.gaps(),
+        "overtaken_tombstones": record.overtaken(),
     }
-    context.journal.step(TAIL_DONE, details=details)
+    record.journal.step(steps.TAIL_DONE, details=details)
     return details
 
 
 def _run_to_stop(context: PhaseContext) -> tuple[dict[str, Any], StopAt | None]:
     """Run the job until it ends at a stop that is in force; lifting a freeze withdraws its stop."""
     while True:
-        lifted = len(context.journal.steps(freeze_attempt.LIFTED))
-        with Follower(context, take_over.follow), MapWriter(context):
+        lifted = len(context.record.freezes_lifted())
+        with Follower(context, take_over.follow), MapWriter(context.record, context.target):
             progress = jobs.run_job(context, "tail")
-        stop = _stop(context)
+        stop = context.record.tail_stop()
         context.journal.refresh()
-        if stop is not None or len(context.journal.steps(freeze_attempt.LIFTED)) == lifted:
+        if stop is not None or len(context.record.freezes_lifted()) == lifted:
             return progress, stop
 
 
-def _is_over(context: PhaseContext) -> bool:
+def _is_over(record: MigrationRecord) -> bool:
     """Whether the cutover is over: applications write to the target then, and its ends no longer measure the tail."""
-    return context.journal.is_past(State.CUTOVER)
+    return record.journal.is_past(State.CUTOVER)
 
 
-def _stop(context: PhaseContext) -> StopAt | None:
-    return StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP)))
-
-
-def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
-    if _is_over(context):
+def _write_job(record: MigrationRecord, source: Cluster, former: CopyJob | None) -> CopyJob:
+    if _is_over(record):
         raise Terminal(
             "the cutover is over, so nothing is copied any more",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="nothing needs to be done; validate reports records that are missing",
         )
-    base = former or load_job(context, "seed")
+    base = former or record.job("seed")
     if base is None:
-        raise Terminal("there is no seed job", where=context.where(PHASE), next_step="run seed first")
+        raise Terminal("there is no seed job", where=record.where(PHASE), next_step="run seed first")
     lanes = [
         lane.model_copy(
             update={"partitions": [item.model_copy(update={"until_offset": None}) for item in lane.partitions]}
@@ -123,15 +120,17 @@ def _write_job(context: PhaseContext, former: CopyJob | None) -> CopyJob:
         for lane in base.lanes
         if lane.half != "backup"
     ]
-    job = jobs.build_job(context, "tail", lanes, base)
-    planned = jobs.planned_partitions(context, context.load_plan())
+    job = jobs.build_job(record, source, "tail", lanes, base)
+    planned = jobs.planned_partitions(record.spec, record.plan())
     # Partitions that were dropped from the plan are no longer copied; the follower picks up those that were added.
     job = job.model_copy(update={"lanes": lanes_with(job, planned, {})})
-    context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+    record.journal.check_holds()
+    record.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
     return job
 
 
-def _behind(context: PhaseContext, job: CopyJob, stop: StopAt) -> dict[tuple[str, int], tuple[int, int]]:
+def _behind(
+    record: MigrationRecord, target: Cluster, job: CopyJob, stop: StopAt
+) -> dict[tuple[str, int], tuple[int, int]]:
     until = {item.key: stop.offset(*item.key) for item in job.partitions}
-    return jobs.behind(context, job, {key: 0 if value is None else value for key, value in until.items()})
+    return jobs.behind(record, target, job, {key: 0 if value is None else value for key, value in until.items()})

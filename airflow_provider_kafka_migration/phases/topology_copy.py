@@ -18,7 +18,7 @@ def run(context: PhaseContext) -> PhaseResult:
     :raises ForeignData: a target topic holds data that this migration did not write.
     :raises TopicRecreated: a source topic is no longer the planned one.
     """
-    growth.check_is_of(context, context.load_plan())
+    growth.check_is_of(context.record, context.record.plan())
     topics = copy_topics(context)
     access = apply.run(context)
     return PhaseResult(
@@ -32,4 +32,4 @@ def run(context: PhaseContext) -> PhaseResult:
 def copy_topics(context: PhaseContext) -> PhaseResult:
     """Run the first part: create the topics. The errors are those of :func:`run`."""
     context.journal.check_holds()
-    return bring.bring(context, growth.follow(context, context.load_plan()))
+    return bring.bring(context, growth.follow(context, context.record.plan()))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_provider_kafka_migration.documents.copy import MappedPartition, OffsetMapDocument
-from airflow_provider_kafka_migration.documents.cutover import Boundary, GroupResult, GroupsResult, TranslatedOffset
+from airflow_provider_kafka_migration.documents.cutover import Boundary, GroupResult, TranslatedOffset
 from airflow_provider_kafka_migration.documents.plan import Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.documents.proof import (
     CheckResult,
@@ -22,28 +22,23 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, Terminal, Tran
 from airflow_provider_kafka_migration.evidence.publish import publish_failure
 from airflow_provider_kafka_migration.freeze.late_writes import read_late_writes
 from airflow_provider_kafka_migration.freeze.sentinel_records import sentinels_between
-from airflow_provider_kafka_migration.groups import commit, offsets
+from airflow_provider_kafka_migration.groups import offsets
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import passed_content
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
-from airflow_provider_kafka_migration.record.facts import (
-    RESULT,
-    STEP,
-    get_result,
-    partition_name,
-    passed_result,
-    put_result,
-)
-from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends, load_boundary
-from airflow_provider_kafka_migration.record.offset_maps import closed_maps, load_document
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.freeze_attempt import boundary_ends
+from airflow_provider_kafka_migration.record.offset_maps import closed_maps
 from airflow_provider_kafka_migration.record.overtaken import with_overtaken
+from airflow_provider_kafka_migration.record.partition_names import partition_name
 from airflow_provider_kafka_migration.record.passed_content import (
     compared_log_starts,
     content_ranges,
     load_passed,
     save_passed,
 )
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.topics import copy_settings
 
 # -- validate checks --------------------------------------------------------------------------------------------------
@@ -474,17 +469,17 @@ _FIX = "make both clusters equal, or set topology.on_source_drift: ignore"
 _WITHDRAWN = "this change removes write access on the source; if it should apply to the target, too, make it by hand"
 
 
-def check(context: PhaseContext) -> CheckResult:
+def check(record: MigrationRecord, source: Cluster, target: Cluster) -> CheckResult:
     """Check what changed on the source: differing configs and ACLs fail, users and quotas warn; ``ignore`` only warns.
 
     A change that removes write access is a warning, too: it stops producers, or keeps them off the source for good
     after the switch, while on the target they are meant to write. Changes before the freeze were checked there.
     What cannot be read is a failure, too, because it may have changed.
     """
-    serious = Outcome.WARNING if context.spec.topology.on_source_drift == "ignore" else Outcome.FAILED
-    plan = context.load_plan()
+    serious = Outcome.WARNING if record.spec.topology.on_source_drift == "ignore" else Outcome.FAILED
+    plan = record.plan()
     try:
-        drift = source_drift.read_drift(context, plan)
+        drift = source_drift.read_drift(record, source, target, plan)
     except Terminal as error:
         finding = f"the changes on the source could not be read: {error.what}; {error.next_step}"
         return CheckResult(name="source_drift", outcome=serious, summary="not checked", findings=[finding])
@@ -494,38 +489,38 @@ def check(context: PhaseContext) -> CheckResult:
     rows += [{"what": line, "outcome": Outcome.WARNING.value} for line in drift.other_lines]
     rows += [{"what": f"{what}: {why}", "outcome": Outcome.WARNING.value} for what, why in sorted(drift.named.items())]
     findings = [f"{row['what']} ({_FIX})" if row["outcome"] == Outcome.FAILED else row["what"] for row in rows]
-    if access := _access_unchecked(context):
+    if access := _access_unchecked(record):
         findings.append(access)
         rows.append({"what": access, "outcome": Outcome.WARNING.value})
     return CheckResult(
         name="source_drift",
         outcome=worst(Outcome(row["outcome"]) for row in rows),
-        summary=_drift_summary(context, len(plan.topics), len(rows)),
+        summary=_drift_summary(record, len(plan.topics), len(rows)),
         partitions=[dict(row) for row in rows],
         findings=findings,
     )
 
 
-def _copied(context: PhaseContext) -> bool:
-    return context.journal.find_step(source_drift.ACCESS_COPIED) is not None
+def _copied(record: MigrationRecord) -> bool:
+    return record.is_access_copied()
 
 
-def _access_unchecked(context: PhaseContext) -> str:
+def _access_unchecked(record: MigrationRecord) -> str:
     """Return why ACLs were not compared; empty if they were, or if the spec does not copy them."""
-    section = context.spec.acls
+    section = record.spec.acls
     if section.policy == "skip":
         return ""
-    if not _copied(context):
+    if not _copied(record):
         return "ACLs, users and quotas were not compared: the journal has no entry that they were copied"
     if section.target_auth == "iam":
         return "ACLs were not compared: the target's rights are IAM policies, which a person applies"
     return ""
 
 
-def _drift_summary(context: PhaseContext, topics: int, differences: int) -> str:
-    section = context.spec.acls
+def _drift_summary(record: MigrationRecord, topics: int, differences: int) -> str:
+    section = record.spec.acls
     parts = [f"configs of {topics} topics"]
-    if _copied(context):
+    if _copied(record):
         parts += ["ACLs"] if section.policy != "skip" and section.target_auth == "kafka" else []
         parts += ["users"] + (["quotas"] if section.quotas != "skip" else [])
     text = f"{', '.join(parts)} compared with the source"
@@ -537,24 +532,24 @@ def _drift_summary(context: PhaseContext, topics: int, differences: int) -> str:
 # Partitions of migrated topics that appeared too late to be copied: the parity check never ignores them.
 
 
-def with_late_partitions(context: PhaseContext, check: CheckResult) -> CheckResult:
+def with_late_partitions(record: MigrationRecord, source: Cluster, check: CheckResult) -> CheckResult:
     """Add to the parity check the partitions that the freeze named as not part of the migration.
 
     An empty one is a warning: the source topic has more partitions than its copy, so keys map to other partitions. One
     that holds records is an unexplained difference, unless ``cutover.on_bypass: continue`` accepts such writes.
     """
-    late = follow.born_late(context)
+    late = follow.born_late(record)
     if not late:
         return check
-    topics = [topic.name for topic in context.load_plan().topics]
+    topics = [topic.name for topic in record.plan().topics]
     keys: list[TopicPartition] = [
         (name, part.partition)
-        for name, facts in sorted(context.source.admin.describe_topics(topics).items())
+        for name, facts in sorted(source.admin.describe_topics(topics).items())
         for part in facts.partitions
         if partition_name((name, part.partition)) in late
     ]
-    ends = context.source.wire.list_offsets(keys, "log_end") if keys else {}
-    accepted = context.spec.cutover.on_bypass == "continue"
+    ends = source.wire.list_offsets(keys, "log_end") if keys else {}
+    accepted = record.spec.cutover.on_bypass == "continue"
     findings = [f"{partition_name(key)} appeared in the freeze and was not copied: {_holds(ends[key])}" for key in keys]
     outcomes = [Outcome.FAILED if ends[key] and not accepted else Outcome.WARNING for key in keys]
     return check.model_copy(
@@ -585,21 +580,21 @@ def run(context: PhaseContext) -> PhaseResult:
 
     :raises ValidationFailed: source and target differ; the evidence of the failure is stored as an attempt.
     """
-    result = passed_result(context)
+    result = context.record.passed_validation()
     if result is not None:
         return _phase_result(result, already_done=True)
     result = _validate(context)
-    key = put_result(context, RESULT, result)
+    key = context.record.put_result(keys.VALIDATION, result)
     details = {
         "outcome": result.outcome.value,
         "digest": result.digest(),
         "result": key,
         "checks": {check.name: check.outcome.value for check in result.checks},
     }
-    context.journal.step(STEP, details=details, reason=_summary(result))
+    context.journal.step(steps.VALIDATED, details=details, reason=_summary(result))
     if result.outcome is Outcome.FAILED:
         publish_failure(context)
-        raise failed(context, result)
+        raise failed(context.record, result)
     return _phase_result(result)
 
 
@@ -624,13 +619,13 @@ def _phase_result(result: ValidationResult, *, already_done: bool = False) -> Ph
     return PhaseResult(PHASE, _summary(result), details, already_done=already_done)
 
 
-def failed(context: PhaseContext, result: ValidationResult) -> ValidationFailed:
+def failed(record: MigrationRecord, result: ValidationResult) -> ValidationFailed:
     """Return the error of a failed validation, with the failed checks, the first finding and their number."""
     bad = [check for check in result.checks if check.outcome is Outcome.FAILED]
     findings = [finding for check in bad for finding in check.findings]
     return ValidationFailed(
         f"source and target differ: {', '.join(check.name for check in bad)}; {findings[0] if findings else ''}",
-        where=context.where(PHASE),
+        where=record.where(PHASE),
         next_step=f"read all {len(findings)} findings in results/validation.json and correct their causes, then clear "
         "validate; nothing was deleted on the target",
         details={"checks": {check.name: check.findings[:50] for check in bad}},
@@ -638,28 +633,29 @@ def failed(context: PhaseContext, result: ValidationResult) -> ValidationFailed:
 
 
 def _validate(context: PhaseContext) -> ValidationResult:
+    record = context.record
     started = iso(context.now())
-    document, boundary = _document(context), load_boundary(context)
-    ends = boundary_ends(context, boundary)
+    document, boundary = _document(record), record.boundary()
+    ends = boundary_ends(record, boundary)
     ranges = content_ranges(document)
-    passed = load_passed(context, ranges)
+    passed = load_passed(record, context.target, ranges)
     contents = passed.contents if passed is not None else compare(context, document)
     content = check_content(contents, list(ends))
-    counts = _counts(context, document, ends, contents, compared_log_starts(context, ranges, passed))
-    sentinels = passed.sentinels if passed is not None else _sentinels(context, document, boundary)
+    counts = _counts(context, document, ends, contents, compared_log_starts(record, ranges, passed))
+    sentinels = passed.sentinels if passed is not None else _sentinels(record, context.target, document, boundary)
     if passed is None and worst([content.outcome, sentinels.outcome]) is not Outcome.FAILED:
         # Before anything may be deleted: if this run dies later, the next one completes it without reading again.
         target_keys = [(item.target_topic, item.partition) for item in ranges]
         starts = context.target.wire.list_offsets(target_keys, "earliest")
-        save_passed(context, ranges, contents, sentinels, starts)
+        save_passed(record, ranges, contents, sentinels, starts)
     proven = worst([content.outcome, counts.outcome, sentinels.outcome]) is not Outcome.FAILED
     results = [
-        _parity(context, proven=proven),
+        _parity(record, context.source, context.target, proven=proven),
         counts,
-        with_overtaken(context, content),
+        with_overtaken(record, content),
         sentinels,
-        _groups(context),
-        check(context),
+        _groups(record, context.target),
+        check(record, context.source, context.target),
     ]
     return ValidationResult(
         migration_id=context.migration_id,
@@ -670,12 +666,12 @@ def _validate(context: PhaseContext) -> ValidationResult:
     )
 
 
-def _document(context: PhaseContext) -> OffsetMapDocument:
-    document = load_document(context)
+def _document(record: MigrationRecord) -> OffsetMapDocument:
+    document = record.offset_map()
     if document is None:
         raise FreezeFailed(
             "there is no offset-map.json, so nothing can be compared",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear cutover.final_drain",
         )
     return document
@@ -723,7 +719,7 @@ def _counts(
         late_writes={key: str(item) for key, item in late.items()},
         # ``on_bypass: continue`` accepts that what producers write after the freeze is left behind.
         on_late_writes="warn" if context.spec.cutover.on_bypass == "continue" else section.on_late_writes,
-        retention_is_back=context.journal.find_step(passed_content.DELETING_RESTORED) is not None,
+        retention_is_back=context.record.is_retention_restored(),
         compared_log_starts=compared_starts,
     )
     return check_counts(
@@ -744,7 +740,7 @@ def _ends(wire: Any, keys: list[TopicPartition]) -> dict[TopicPartition, Ends]:
 # -- the other checks ------------------------------------------------------------------------------------------------
 
 
-def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
+def _parity(record: MigrationRecord, source: Cluster, target: Cluster, *, proven: bool) -> CheckResult:
     """Check parity, but only once the content is proven: then configs that delete data are restored first."""
     if not proven:
         return CheckResult(
@@ -753,27 +749,27 @@ def _parity(context: PhaseContext, *, proven: bool) -> CheckResult:
             summary="not checked: retention is not restored before the content is proven",
             findings=["the copy-time configs that keep data are still set, because the content is not proven"],
         )
-    copy_settings.restore_deleting(context)
-    plan = context.load_plan()
-    source = context.source.admin.describe_topics([topic.name for topic in plan.topics])
-    late = follow.born_late(context)
+    copy_settings.restore_deleting(record, target)
+    plan = record.plan()
+    described = source.admin.describe_topics([topic.name for topic in plan.topics])
+    late = follow.born_late(record)
     counts = {
         name: sum(partition_name((name, part.partition)) not in late for part in item.partitions)
-        for name, item in source.items()
+        for name, item in described.items()
         if item.error is None
     }
     deadline = time.monotonic() + CONFIGS_VISIBLE_SECONDS
     while True:
-        check = check_topic_parity(plan.topics, counts, _target_topics(context, plan))
+        check = check_topic_parity(plan.topics, counts, _target_topics(target, plan))
         if check.outcome is not Outcome.FAILED or time.monotonic() >= deadline:
-            return with_late_partitions(context, check)
+            return with_late_partitions(record, source, check)
         time.sleep(0.5)
 
 
-def _target_topics(context: PhaseContext, plan: Plan) -> dict[str, TargetTopic]:
+def _target_topics(target: Cluster, plan: Plan) -> dict[str, TargetTopic]:
     names = [topic.target_name for topic in plan.topics]
-    facts = context.target.admin.describe_topics(names)
-    configs = context.target.admin.topic_configs(names)
+    facts = target.admin.describe_topics(names)
+    configs = target.admin.topic_configs(names)
     return {
         name: TargetTopic(
             len(facts[name].partitions) if name in facts and facts[name].error is None else 0,
@@ -783,7 +779,9 @@ def _target_topics(context: PhaseContext, plan: Plan) -> dict[str, TargetTopic]:
     }
 
 
-def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Boundary) -> CheckResult:
+def _sentinels(
+    record: MigrationRecord, target: Cluster, document: OffsetMapDocument, boundary: Boundary
+) -> CheckResult:
     if boundary.mode == "end_offsets":
         return check_sentinels(boundary, {}, {})
     maps = closed_maps(document)
@@ -795,22 +793,21 @@ def _sentinels(context: PhaseContext, document: OffsetMapDocument, boundary: Bou
     }
     starts = {(target_topics[key], key[1]): offset for key, offset in expected.items() if offset is not None}
     ends = {key: offset + 1 for key, offset in starts.items()}
-    log_ends = context.target.wire.list_offsets(list(starts), "latest") if starts else {}
+    log_ends = target.wire.list_offsets(list(starts), "latest") if starts else {}
     reachable = {key: offset for key, offset in starts.items() if offset < log_ends[key]}
-    found = sentinels_between(context.target.wire, context.migration_id, reachable, ends) if reachable else {}
+    found = sentinels_between(target.wire, record.migration_id, reachable, ends) if reachable else {}
     seen = {key: found.get((target_topics[key], key[1])) for key in expected}
     everywhere: dict[TopicPartition, int | None] = dict.fromkeys(target_topics)
     return check_sentinels(boundary, {**everywhere, **expected}, seen)
 
 
-def _groups(context: PhaseContext) -> CheckResult:
-    data = get_result(context, commit.FINAL_GROUPS) or get_result(context, commit.RESULT)
-    if data is None:
+def _groups(record: MigrationRecord, target: Cluster) -> CheckResult:
+    result = record.final_groups()
+    if result is None:
         return CheckResult(
             name="groups", outcome=Outcome.FAILED, summary="no groups were committed", findings=["no group results"]
         )
-    result = GroupsResult.parse(data)
-    states = offsets.target_states(context, {item.group: item.type for item in result.groups})
+    states = offsets.target_states(target, {item.group: item.type for item in result.groups})
     commits = {
         name: TargetCommits(
             state=state.state,
@@ -820,7 +817,7 @@ def _groups(context: PhaseContext) -> CheckResult:
         )
         for name, state in states.items()
     }
-    keys = sorted({(item.target_topic, item.partition) for group in result.groups for item in group.offsets})
-    keys = [key for key in keys if key[0]]
-    ends = context.target.wire.list_offsets(keys, "latest") if keys else {}
+    places = sorted({(item.target_topic, item.partition) for group in result.groups for item in group.offsets})
+    places = [place for place in places if place[0]]
+    ends = target.wire.list_offsets(places, "latest") if places else {}
     return check_groups(result.groups, commits, ends, result.active_on_source)

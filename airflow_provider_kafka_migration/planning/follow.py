@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_kafka_migration.documents.copy import CopyJob, CopyLane, CopyPartition, halves
-from airflow_provider_kafka_migration.documents.plan import STEP, LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import LanePlan, Plan, PlanSupplement, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     ClaimHeld,
     ClaimLost,
@@ -30,20 +30,19 @@ from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
 from airflow_provider_kafka_migration.planning.growth import why_transactional
 from airflow_provider_kafka_migration.planning.make import target_topics
-from airflow_provider_kafka_migration.record import jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import load_job, migrated_partitions, partition_name
-from airflow_provider_kafka_migration.record.freeze_attempt import is_frozen
+from airflow_provider_kafka_migration.record import jobs, keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics.bring import make_new_partitions
-from airflow_provider_kafka_migration.topics.topics_gone import GONE, check_none_gone, confirm, why_suspect
+from airflow_provider_kafka_migration.topics.topics_gone import check_none_gone, confirm, why_suspect
 
 log = logging.getLogger(__name__)
 
 PHASE = "tail"
-BORN_LATE = "born_after_freeze"
-FAILED = "follow_failed"
 
 _FINAL = (ClaimHeld, ClaimLost, JournalTampered)
 
@@ -74,9 +73,9 @@ class News:
         return sorted(found)
 
 
-def compare(context: PhaseContext, plan: Plan) -> News:
+def compare(spec: MigrationSpec, source: Cluster, plan: Plan) -> News:
     """Compare the source's metadata with the plan."""
-    admin = context.source.admin
+    admin = source.admin
     described = admin.describe_topics()
     planned = {topic.name: topic for topic in plan.topics}
     hidden = [name for name in planned if name not in described]
@@ -95,7 +94,7 @@ def compare(context: PhaseContext, plan: Plan) -> News:
             added = tuple(item for item in facts.partitions if item.partition not in known)
             if added:
                 grown[name] = replace(facts, partitions=added)
-        elif context.spec.topics.selects(name) and name not in plan.excluded_topics:
+        elif spec.topics.selects(name) and name not in plan.excluded_topics:
             new[name] = facts
     return News(new, grown, gone)
 
@@ -109,34 +108,34 @@ def follow(context: PhaseContext) -> list[TopicPartition]:
     :raises MigrationError: new topics cannot be created on the target; the next pass tries again.
     """
     context.journal.refresh()
-    if is_frozen(context) or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
+    if context.record.is_frozen() or context.journal.tip_state not in (State.TAIL, State.DRAIN_READY):
         return []
-    plan = context.load_plan()
-    news = compare(context, plan)
+    plan = context.record.plan()
+    news = compare(context.spec, context.source, plan)
     gone = confirm(context.source.admin, {topic.name: topic.topic_id for topic in plan.topics}, news.gone)
     if gone:
-        _name_gone(context, gone)
+        _name_gone(context.record, gone)
     dropped = gone if context.spec.topology.on_topic_deleted == "drop" else {}
     if news.new or news.grown or dropped:
         _supplement(context, plan, news, dropped)
-        plan = context.load_plan()
+        plan = context.record.plan()
     return _take_up(context, plan)
 
 
-def _name_gone(context: PhaseContext, gone: Mapping[str, str]) -> None:
+def _name_gone(record: MigrationRecord, gone: Mapping[str, str]) -> None:
     """Journal each topic that is gone, once."""
-    policy = context.spec.topology.on_topic_deleted
+    policy = record.spec.topology.on_topic_deleted
     for name, why in sorted(gone.items()):
         key = f"{name}: {why}"
-        if context.journal.find_step(GONE, key) is None:
+        if record.journal.find_step(steps.SOURCE_TOPIC_GONE, key) is None:
             log.warning("%s: %s", name, why)
             details = {"topic": name, "why": why, "policy": policy}
-            context.journal.step(GONE, key=key, details=details, reason=f"source topic {name}: {why}")
+            record.journal.step(steps.SOURCE_TOPIC_GONE, key=key, details=details, reason=f"source topic {name}: {why}")
 
 
 def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[str, str]) -> None:
     """Write and journal what is new before anything is created."""
-    number = len(context.journal.steps(STEP)) + 1
+    number = len(context.journal.steps(steps.PLAN_SUPPLEMENTED)) + 1
     document = PlanSupplement(
         migration_id=context.migration_id,
         number=number,
@@ -144,13 +143,13 @@ def _supplement(context: PhaseContext, plan: Plan, news: News, dropped: Mapping[
         dropped=dict(dropped),
     )
     digest = document.digest()
-    name = f"plan-supplements/{number:04d}-{digest[:16]}.json"
+    name = keys.supplement(number, digest)
     context.journal.check_holds()
     context.journal_store.put(context.key(name), document.canonical())
     parts = [f"{len(news.new)} new topics", f"{len(news.partitions)} new partitions"]
     parts += [f"{len(dropped)} topics dropped"] if dropped else []
     context.journal.step(
-        STEP,
+        steps.PLAN_SUPPLEMENTED,
         key=str(number),
         details={
             "document": name,
@@ -172,7 +171,7 @@ def _topic_plans(context: PhaseContext, plan: Plan, news: News) -> list[TopicPla
     names = sorted({topic.name for topic in plan.topics} | set(facts))
     verdicts.check_names(context.spec, names, migration_id=context.migration_id)
     found = source_snapshot.read_topics(context, facts, plan.source)
-    target = target_topics(context, plan.target, sorted(facts), found.unknown)
+    target = target_topics(context.record, context.target, plan.target, sorted(facts), found.unknown)
     made = {name: verdicts.topic_plan(context.spec, item, found, target) for name, item in sorted(facts.items())}
     for name in news.grown:
         made[name] = _widened(plan.topic(name), made[name])
@@ -193,10 +192,11 @@ def _widened(known: TopicPlan, made: TopicPlan) -> TopicPlan:
 
 def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     """Create the partitions that the tail's job lacks, then show them to copiers; remove what was dropped."""
-    job = load_job(context, PHASE)
+    record = context.record
+    job = record.job(PHASE)
     if job is None:
         return []
-    planned = jobs.planned_partitions(context, plan)
+    planned = jobs.planned_partitions(context.spec, plan)
     known = {item.key for item in job.partitions}
     missing = {key: item for key, item in planned.items() if key not in known}
     if missing:
@@ -207,19 +207,19 @@ def _take_up(context: PhaseContext, plan: Plan) -> list[TopicPartition]:
     extended = job.model_copy(
         update={
             "lanes": lanes,
-            "proof": jobs.proof_settings(context, plan),
-            "tombstones": tombstone_settings(context, plan, job.tombstones),
+            "proof": jobs.proof_settings(record, context.source, plan),
+            "tombstones": tombstone_settings(context.spec, context.source, plan, job.tombstones),
         }
     )
     context.journal.refresh()
-    if is_frozen(context):
+    if record.is_frozen():
         return []
     context.journal.check_holds()
-    context.journal_store.put(jobs.job_key(context, PHASE), extended.canonical())
+    context.journal_store.put(jobs.job_key(record, PHASE), extended.canonical())
     context.journal.refresh()
-    if is_frozen(context):
+    if record.is_frozen():
         # The freeze has just begun: its boundary follows from the partitions that the job had before.
-        context.journal_store.put(jobs.job_key(context, PHASE), job.canonical())
+        context.journal_store.put(jobs.job_key(record, PHASE), job.canonical())
         return []
     context.progress(Progress(PHASE, f"{len(missing)} new partitions are copied from now on"))
     return sorted(missing)
@@ -311,7 +311,9 @@ class Follower:
             return
         self._told.add(error.code)
         try:
-            context.journal.step(FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what)
+            context.journal.step(
+                steps.FOLLOW_FAILED, key=error.code, details={"error": error.as_dict()}, reason=error.what
+            )
         except MigrationError as second:
             log.warning("The error could not be journaled: %s", second)
 
@@ -319,60 +321,62 @@ class Follower:
 # -- at the freeze ---------------------------------------------------------------------------------------------------
 
 
-def check_all_followed(context: PhaseContext) -> None:
+def check_all_followed(record: MigrationRecord, source: Cluster) -> None:
     """Check, before producers are stopped, that everything selected is being copied.
 
     :raises TopicRecreated: a topic of the migration is gone, or was created again (``on_topic_deleted: fail``).
     :raises FreezeFailed: topics or partitions are not copied yet.
     """
-    plan = context.load_plan()
-    check_none_gone(context)
-    news = compare(context, plan)
-    if not context.spec.topology.follow_new:
-        _refuse_grown(context, news)
+    plan = record.plan()
+    check_none_gone(record)
+    news = compare(record.spec, source, plan)
+    if not record.spec.topology.follow_new:
+        _refuse_grown(record, news)
         return
-    job = load_job(context, PHASE)
+    job = record.job(PHASE)
     copied = {item.key for item in job.partitions} if job is not None else set()
-    left = sorted({*news.partitions, *(set(jobs.planned_partitions(context, plan)) - copied)})
+    left = sorted({*news.partitions, *(set(jobs.planned_partitions(record.spec, plan)) - copied)})
     if left:
         raise FreezeFailed(
             f"{len(left)} partitions appeared on the source and are not copied yet; the first is "
             f"{partition_name(left[0])}",
-            where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
+            where=record.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="the tail adds them within topology.refresh_interval (its log says if it cannot); then "
             "approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
 
-def _refuse_grown(context: PhaseContext, news: News) -> None:
+def _refuse_grown(record: MigrationRecord, news: News) -> None:
     """Refuse new partitions of migrated topics; a new topic is not part of the migration if nothing is followed."""
     left = sorted((name, item.partition) for name, facts in news.grown.items() for item in facts.partitions)
     if left:
         raise FreezeFailed(
             f"{len(left)} partitions that migrated topics have gained since the plan are not copied "
             f"(topology.follow_new: false); the first is {partition_name(left[0])}",
-            where=context.where("cutover", topic=left[0][0], partition=left[0][1]),
+            where=record.where("cutover", topic=left[0][0], partition=left[0][1]),
             next_step="set topology.follow_new: true and clear tail, so that they are added; then approve again",
             details={"partitions": [partition_name(key) for key in left]},
         )
 
 
-def born_late(context: PhaseContext) -> set[str]:
+def born_late(record: MigrationRecord) -> set[str]:
     """Partitions (``topic-partition``) that a freeze named as outside the migration, and that still are.
 
     After a freeze that was lifted, the tail may have added them.
     """
-    named = {str(name) for entry in context.journal.steps(BORN_LATE) for name in entry.details["partitions"]}
-    return named - {partition_name(key) for key in migrated_partitions(context)} if named else named
+    named = {
+        str(name) for entry in record.journal.steps(steps.BORN_AFTER_FREEZE) for name in entry.details["partitions"]
+    }
+    return named - {partition_name(key) for key in record.partitions()} if named else named
 
 
-def name_born_late(context: PhaseContext, attempt: str) -> list[str]:
+def name_born_late(record: MigrationRecord, source: Cluster, attempt: str) -> list[str]:
     """After producers are stopped, journal by name what appeared in the meantime: it is not part of the migration."""
-    plan = context.load_plan()
-    born = [partition_name(key) for key in compare(context, plan).partitions]
+    plan = record.plan()
+    born = [partition_name(key) for key in compare(record.spec, source, plan).partitions]
     if born:
         reason = f"{len(born)} partitions on the source are not part of the migration; the first is {born[0]}"
         log.warning(reason)
-        context.journal.step(BORN_LATE, key=attempt, details={"partitions": born}, reason=reason)
+        record.journal.step(steps.BORN_AFTER_FREEZE, key=attempt, details={"partitions": born}, reason=reason)
     return born

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, PrecheckResult, TopicPlan, Verdict
+from airflow_provider_kafka_migration.documents.plan import PartitionPlan, Plan, TopicPlan, Verdict
 from airflow_provider_kafka_migration.errors import (
     IllegalTransition,
     Terminal,
@@ -23,11 +23,12 @@ from airflow_provider_kafka_migration.lanes.assignment import add_to_lanes
 from airflow_provider_kafka_migration.planning import growth
 from airflow_provider_kafka_migration.planning.make import put_plan
 from airflow_provider_kafka_migration.planning.verdicts import verdict_of
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import get_result
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 PHASE = "topology_copy"
-STEP = "partitions_followed"
 _TRIES, _PAUSE_SECONDS = 6, 0.5
 
 
@@ -40,9 +41,9 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
     :raises TopologyRefused: there are new partitions and ``topology.follow_new`` is false.
     :raises Terminal: a planned topic is gone.
     """
-    facts = _describe(context, [topic.name for topic in plan.topics])
+    facts = _describe(context.source, [topic.name for topic in plan.topics])
     for topic in plan.topics:
-        _check_same(context, topic, facts[topic.name])
+        _check_same(context.record, topic, facts[topic.name])
     grown = {
         topic.name: (len(topic.partitions), len(facts[topic.name].partitions))
         for topic in plan.topics
@@ -57,10 +58,10 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
             next_step="set topology.follow_new: true, so that they are added; then clear topology_copy",
             details={"topics": {name: list(counts) for name, counts in grown.items()}},
         )
-    amended = _amended(context, plan, grown)
+    amended = _amended(context.spec, context.source, plan, grown)
     added = sum(now - planned for planned, now in grown.values())
     context.journal.step(
-        STEP,
+        steps.PARTITIONS_FOLLOWED,
         details={
             "topics": {name: list(counts) for name, counts in grown.items()},
             "former_digest": plan.digest(),
@@ -69,34 +70,34 @@ def follow(context: PhaseContext, plan: Plan) -> Plan:
         reason=f"{added} partitions that appeared since the plan are added",
     )
     # Journaled first: an amended plan without its entry would be a plan that was never checked.
-    put_plan(context, amended)
+    put_plan(context.record, context.source, context.target, amended)
     context.progress(Progress(PHASE, f"{added} partitions appeared on the source since the plan; they are added"))
     return amended
 
 
-def checked_digest(context: PhaseContext, plan: Plan) -> str:
+def checked_digest(record: MigrationRecord, plan: Plan) -> str:
     """Digest of the plan that the precheck saw: amendments are undone one after the other."""
     digest = plan.digest()
-    for entry in reversed(context.journal.steps(STEP)):
+    for entry in reversed(record.journal.steps(steps.PARTITIONS_FOLLOWED)):
         if entry.details["digest"] == digest:
             digest = str(entry.details["former_digest"])
     return digest
 
 
-def _describe(context: PhaseContext, names: list[str]) -> dict[str, TopicFacts]:
+def _describe(source: Cluster, names: list[str]) -> dict[str, TopicFacts]:
     """Describe the topics. Unknown ones are requested again: a broker that has just started knows none."""
-    facts = context.source.admin.describe_topics(names)
+    facts = source.admin.describe_topics(names)
     for _ in range(_TRIES):
         again = [name for name, item in facts.items() if item.error is not None and item.error.retriable]
         if not again:
             break
         time.sleep(_PAUSE_SECONDS)
-        facts.update(context.source.admin.describe_topics(again))
+        facts.update(source.admin.describe_topics(again))
     return facts
 
 
-def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> None:
-    where = context.where(PHASE, cluster="source", topic=topic.name)
+def _check_same(record: MigrationRecord, topic: TopicPlan, now: TopicFacts) -> None:
+    where = record.where(PHASE, cluster="source", topic=topic.name)
     if now.error is not None:
         if now.error.code != UNKNOWN_TOPIC_OR_PARTITION:
             raise now.error.exception("a planned topic cannot be described", where, operation="Describe on Topic")
@@ -114,12 +115,12 @@ def _check_same(context: PhaseContext, topic: TopicPlan, now: TopicFacts) -> Non
     raise TopicRecreated(what, where=where, next_step="start a new migration for this topic: it holds other records")
 
 
-def _amended(context: PhaseContext, plan: Plan, grown: Mapping[str, tuple[int, int]]) -> Plan:
+def _amended(spec: MigrationSpec, source: Cluster, plan: Plan, grown: Mapping[str, tuple[int, int]]) -> Plan:
     keys = [(name, number) for name, (planned, now) in grown.items() for number in range(planned, now)]
-    wire = context.source.wire
+    wire = source.wire
     starts, stable, high = (wire.list_offsets(keys, which) for which in ("earliest", "stable", "latest"))
     why = {topic.name: why_transactional(topic) for topic in plan.topics}
-    found = {key: _partition(context, key, (starts[key], stable[key], high[key]), why[key[0]]) for key in keys}
+    found = {key: _partition(spec, key, (starts[key], stable[key], high[key]), why[key[0]]) for key in keys}
     topics = [
         topic.model_copy(
             update={
@@ -149,13 +150,13 @@ def why_transactional(topic: TopicPlan) -> str:
     return next((item.reason for item in topic.partitions if item.verdict is Verdict.TRANSACTIONAL), "")
 
 
-def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, int, int], why: str) -> PartitionPlan:
+def _partition(spec: MigrationSpec, key: TopicPartition, offsets: tuple[int, int, int], why: str) -> PartitionPlan:
     """Plan a new partition: its size is not queried, and its holes are not sampled.
 
     :param offsets: log start, last stable offset, high watermark.
     """
     start, stable, high = offsets
-    verdict, reason = verdict_of(context.spec, start, 0, -1, why, topic=key[0])
+    verdict, reason = verdict_of(spec, start, 0, -1, why, topic=key[0])
     return PartitionPlan(
         partition=key[1],
         log_start_offset=start,
@@ -169,18 +170,15 @@ def _partition(context: PhaseContext, key: TopicPartition, offsets: tuple[int, i
     )
 
 
-PRECHECK_RESULT = "precheck"
-
-
-def check_is_of(context: PhaseContext, plan: Plan) -> None:
+def check_is_of(record: MigrationRecord, plan: Plan) -> None:
     """Refuse a plan that was not checked, except for partitions that topology_copy itself has added.
 
     :raises IllegalTransition: the plan was made after the precheck.
     """
-    data = get_result(context, PRECHECK_RESULT)
-    if data is None or PrecheckResult.parse(data).plan_digest != growth.checked_digest(context, plan):
+    checked = record.precheck()
+    if checked is None or checked.plan_digest != growth.checked_digest(record, plan):
         raise IllegalTransition(
             "the plan is newer than its precheck",
-            where=context.where(PHASE),
+            where=record.where(PHASE),
             next_step="clear precheck and everything below it",
         )

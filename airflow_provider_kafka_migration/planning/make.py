@@ -13,26 +13,22 @@ from airflow_provider_kafka_migration.kafka.admin.topics import Configs
 from airflow_provider_kafka_migration.lanes.assignment import assign_lanes
 from airflow_provider_kafka_migration.pages.plan import documents
 from airflow_provider_kafka_migration.planning import source_snapshot, verdicts
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.topics import copy_settings, probe
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.topics import probe
 from airflow_provider_kafka_migration.topics import target_topics as topology_topics
 from airflow_provider_kafka_migration.topics.configs import TargetRules
 
-# -- plan store -------------------------------------------------------------------------------------------------------
-#
-# Where a plan is stored: ``plan.json``, ``plans/<digest>.json`` permanently, and the documents next to it.
 
-
-KEY = "plan.json"
-
-
-def put_plan(context: PhaseContext, plan: Plan) -> str:
+def put_plan(record: MigrationRecord, source: Cluster, target: Cluster, plan: Plan) -> str:
     """Write a plan with its documents and return its digest. ``plan.json`` comes last, after all that it refers to."""
     digest, data = plan.digest(), plan.canonical()
-    context.journal_store.put(context.key(f"plans/{digest[:16]}.json"), data)
-    for name, content in sorted(documents(context.spec, plan, context.source.config, context.target.config).items()):
-        context.journal_store.put(context.key(f"plan/{name}"), content.encode())
-    context.journal_store.put(context.key(KEY), data)
+    record.journal_store.put(record.key(f"plans/{digest[:16]}.json"), data)
+    for name, content in sorted(documents(record.spec, plan, source.config, target.config).items()):
+        record.journal_store.put(record.key(f"plan/{name}"), content.encode())
+    record.journal_store.put(record.key(keys.PLAN), data)
     return digest
 
 
@@ -40,7 +36,6 @@ def put_plan(context: PhaseContext, plan: Plan) -> str:
 
 
 PHASE = "plan"
-STEP = "planned"
 
 
 def make_plan(context: PhaseContext) -> Plan:
@@ -55,24 +50,24 @@ def make_plan(context: PhaseContext) -> Plan:
     verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
     target_facts = ClusterFacts.model_validate(context.target.admin.facts())
     context.progress(Progress(PHASE, f"target: {len(found.topics)} topics"))
-    target = target_topics(context, target_facts, sorted(found.topics), found.unknown)
+    target = target_topics(context.record, context.target, target_facts, sorted(found.topics), found.unknown)
     topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
     context.progress(Progress(PHASE, "groups, ACLs, users, quotas"))
-    groups = plan_groups(context, found.topics, found.stable, found.unknown)
+    groups = plan_groups(context.spec, context.source, found.topics, found.stable, found.unknown)
     return Plan(
         migration_id=spec.migration_id,
         source=found.facts,
         target=target_facts,
         topics=topics,
         groups=groups,
-        acls=plan_acls(context, found.topics, found.unknown),
-        users=plan_users(context, found.unknown),
-        quotas=plan_quotas(context, found.unknown),
-        group_configs=plan_group_configs(context, groups, found.unknown),
+        acls=plan_acls(context.record, context.source, context.target, found.topics, found.unknown),
+        users=plan_users(context.spec, context.source, context.target, found.unknown),
+        quotas=plan_quotas(context.spec, context.source, context.target, found.unknown),
+        group_configs=plan_group_configs(context.source, context.target, groups, found.unknown),
         lanes=assign_lanes({key: found.sizes.get(key, -1) for key in found.keys}, spec.seed.lanes),
         excluded_topics=found.excluded,
-        excluded_groups=left_out_groups(context, found.topics, found.unknown),
-        notes=_notes(context),
+        excluded_groups=left_out_groups(context.spec, context.source, found.topics, found.unknown),
+        notes=_notes(context.spec),
         defaults_drift=verdicts.defaults_drift(found, target.rules),
         unknown=dict(sorted(found.unknown.items())),
         missing_topics=found.missing,
@@ -81,16 +76,18 @@ def make_plan(context: PhaseContext) -> Plan:
     )
 
 
-def plan_of_look(context: PhaseContext, found: source_snapshot.SourceSnapshot, *, notes: list[str]) -> Plan:
+def plan_of_look(
+    record: MigrationRecord, target: Cluster, found: source_snapshot.SourceSnapshot, *, notes: list[str]
+) -> Plan:
     """Make the plan of topics alone from an existing snapshot of the source; only the target is queried.
 
     :raises Terminal: names on the target collide; one error lists all problems.
     """
-    spec = context.spec
+    spec = record.spec
     verdicts.check_names(spec, sorted(found.topics), migration_id=spec.migration_id)
-    target_facts = ClusterFacts.model_validate(context.target.admin.facts())
-    target = target_topics(context, target_facts, sorted(found.topics), found.unknown)
-    topics = [verdicts.topic_plan(spec, facts, found, target) for _, facts in sorted(found.topics.items())]
+    target_facts = ClusterFacts.model_validate(target.admin.facts())
+    present = target_topics(record, target, target_facts, sorted(found.topics), found.unknown)
+    topics = [verdicts.topic_plan(spec, facts, found, present) for _, facts in sorted(found.topics.items())]
     return Plan(
         migration_id=spec.migration_id,
         source=found.facts,
@@ -107,11 +104,11 @@ def plan_of_look(context: PhaseContext, found: source_snapshot.SourceSnapshot, *
 
 
 def target_topics(
-    context: PhaseContext, facts: ClusterFacts, topics: list[str], unknown: dict[str, str]
+    record: MigrationRecord, target: Cluster, facts: ClusterFacts, topics: list[str], unknown: dict[str, str]
 ) -> verdicts.TargetTopics:
     """Read the target's topics and what it knows about topic configs."""
-    admin = context.target.admin
-    names = [context.spec.topics.target_name(name) for name in topics]
+    admin = target.admin
+    names = [record.spec.topics.target_name(name) for name in topics]
     described = admin.describe_topics(names)
     there = [name for name in names if described[name].error is None]
     configs = admin.topic_configs(there)
@@ -119,46 +116,46 @@ def target_topics(
         if item.error is not None:
             raise item.error.exception(
                 "configs of a target topic cannot be read",
-                context.where(PHASE, cluster="target", topic=name),
+                record.where(PHASE, cluster="target", topic=name),
                 operation="DescribeConfigs on Topic",
             )
-    ids = topology_topics.journaled_ids(context)
+    ids = topology_topics.journaled_ids(record)
     ours = frozenset(name for name in there if ids.get(name) == described[name].topic_id)
-    shared = _shared(context, {name: len(described[name].partitions) for name in there if name not in ours})
+    shared = _shared(record, target, {name: len(described[name].partitions) for name in there if name not in ours})
     return verdicts.TargetTopics(
-        rules=_rules(context, facts, names, configs, unknown),
-        present={name: _before_us(context, name, item.overrides, shared) for name, item in configs.items()},
+        rules=_rules(target, facts, names, configs, unknown),
+        present={name: _before_us(record, name, item.overrides, shared) for name, item in configs.items()},
         ours=ours,
         shared=shared,
-        no_compare=probe.no_compare(context),
+        no_compare=probe.no_compare(record),
         factors={name: described[name].replication_factor for name in there},
     )
 
 
-def _shared(context: PhaseContext, partitions: dict[str, int]) -> frozenset[str]:
+def _shared(record: MigrationRecord, target: Cluster, partitions: dict[str, int]) -> frozenset[str]:
     """Topics with data of others that the user wants to copy into; topics that are already shared stay shared."""
-    if context.spec.offsets.on_foreign_writer != "transactional" or not partitions:
+    if record.spec.offsets.on_foreign_writer != "transactional" or not partitions:
         return frozenset()
     keys = [(name, number) for name, count in partitions.items() for number in range(count)]
-    ends = context.target.wire.list_offsets(keys, "log_end")
+    ends = target.wire.list_offsets(keys, "log_end")
     with_data = {name for (name, _), end in ends.items() if end > 0}
-    return frozenset(with_data | (topology_topics.journaled_shared(context) & set(partitions)))
+    return frozenset(with_data | (topology_topics.journaled_shared(record) & set(partitions)))
 
 
 def _before_us(
-    context: PhaseContext, name: str, overrides: Mapping[str, str], shared: frozenset[str]
+    record: MigrationRecord, name: str, overrides: Mapping[str, str], shared: frozenset[str]
 ) -> Mapping[str, str]:
     """A shared topic's configs before it got copy-time settings: those that it ends with."""
-    settings = copy_settings.load(context) if name in shared else None
+    settings = record.copy_settings() if name in shared else None
     known = None if settings is None else settings.topics.get(name)
     return overrides if known is None or known.before is None else known.before
 
 
 def _rules(
-    context: PhaseContext, facts: ClusterFacts, names: list[str], there: dict[str, Configs], unknown: dict[str, str]
+    target: Cluster, facts: ClusterFacts, names: list[str], there: dict[str, Configs], unknown: dict[str, str]
 ) -> TargetRules:
     """Defaults of a topic that does not exist yet; or, where all topics exist, the configs not set on them."""
-    admin = context.target.admin
+    admin = target.admin
     defaults: dict[str, str | None] | None = None
     absent = next((name for name in names if name not in there), None)
     if absent is not None:
@@ -178,15 +175,15 @@ def _rules(
     return TargetRules(facts, defaults, tiered)
 
 
-def _notes(context: PhaseContext) -> list[str]:
+def _notes(spec: MigrationSpec) -> list[str]:
     notes = [
         "delegation tokens are not copied: they are bound to a cluster's secret",
         "transactional ids are not portable: transactional producers start clean on the target",
         "secrets of SCRAM users cannot be read from a cluster: users without a reference in acls.users are only listed",
     ]
-    if context.spec.acls.policy == "skip":
+    if spec.acls.policy == "skip":
         notes.append("ACLs are not copied (acls.policy: skip)")
-    if context.spec.acls.quotas == "skip":
+    if spec.acls.quotas == "skip":
         notes.append("client quotas are not copied (acls.quotas: skip)")
     return sorted(notes)
 
@@ -195,15 +192,15 @@ def write_plan(context: PhaseContext) -> PhaseResult:
     """Make the plan, write ``plan.json`` and the documents next to it, and journal its digest."""
     plan = make_plan(context)
     context.journal.check_holds()
-    digest = put_plan(context, plan)
+    digest = put_plan(context.record, context.source, context.target, plan)
     if context.spec.estimate.measure:
         measured = source_snapshot.measure(context, plan)
-        context.journal_store.put(context.key(source_snapshot.KEY), measured.canonical())
+        context.journal_store.put(context.key(keys.MEASURED_RATES), measured.canonical())
         context.progress(Progress(PHASE, measured.summary()))
-    last = context.journal.find_step(STEP)
+    last = context.journal.find_step(steps.PLANNED)
     partitions = sum(len(topic.partitions) for topic in plan.topics)
     summary = f"plan {digest[:8]}: {len(plan.topics)} topics, {partitions} partitions, {len(plan.groups)} groups"
-    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(KEY)}", "summary": summary}
+    details = {"digest": digest, "uri": f"{context.journal_store.uri}/{context.key(keys.PLAN)}", "summary": summary}
     if last is None or last.details.get("digest") != digest:
-        context.journal.step(STEP, details=details, reason=summary)
+        context.journal.step(steps.PLANNED, details=details, reason=summary)
     return PhaseResult(PHASE, summary, details)

@@ -13,12 +13,10 @@ from typing import Final
 
 from airflow_provider_kafka_migration.documents.copy import (
     BackupConfig,
-    BackupEnd,
     BackupPartition,
     BackupSource,
     BackupTopic,
 )
-from airflow_provider_kafka_migration.documents.cutover import GroupsSnapshot
 from airflow_provider_kafka_migration.documents.plan import ClusterFacts, MeasuredRates, PartitionPlan, Plan
 from airflow_provider_kafka_migration.errors import MigrationError, PermissionMissing, Terminal, Transient, Where
 from airflow_provider_kafka_migration.kafka import error_codes
@@ -27,6 +25,8 @@ from airflow_provider_kafka_migration.kafka.batches.header import HEAD_BYTES, un
 from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED, FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 PHASE = "plan"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -94,7 +94,7 @@ def read_source(context: PhaseContext) -> SourceSnapshot:
     :raises PermissionMissing: some topics may not be fully described; the error lists all.
     """
     admin = context.source.admin
-    found = _select(context, ClusterFacts.model_validate(admin.facts()), admin.describe_topics())
+    found = _select(context.record, ClusterFacts.model_validate(admin.facts()), admin.describe_topics())
     _fill(context, found)
     return found
 
@@ -111,31 +111,31 @@ def _fill(context: PhaseContext, found: SourceSnapshot) -> None:
     keys = found.keys
     context.progress(Progress(PHASE, f"source: configs of {len(found.topics)} topics"))
     found.configs = admin.topic_configs(sorted(found.topics))
-    _check_configs(context, found.configs)
+    _check_configs(context.record, found.configs)
     context.progress(Progress(PHASE, f"source: offsets and sizes of {len(keys)} partitions"))
     found.starts = wire.list_offsets(keys, "earliest")
     found.stable = wire.list_offsets(keys, "stable")
     found.high_watermarks = wire.list_offsets(keys, "latest")
-    _sizes(context, found)
+    _sizes(context.source, found)
     context.progress(Progress(PHASE, "source: reading a few batch headers of each partition"))
     _Sampler(wire, found).run()
-    _transactional_producers(context, found)
+    _transactional_producers(context.source, found)
 
 
-def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, TopicFacts]) -> SourceSnapshot:
-    section = context.spec.topics
+def _select(record: MigrationRecord, facts: ClusterFacts, described: dict[str, TopicFacts]) -> SourceSnapshot:
+    section = record.spec.topics
     selected = {name: item for name, item in sorted(described.items()) if section.selects(name)}
     if not selected:
         raise Terminal(
             "no topic of the source is selected",
-            where=context.where(PHASE, cluster="source"),
+            where=record.where(PHASE, cluster="source"),
             next_step="check topics.include and topics.exclude, and that the source principal may describe the topics "
             f"({len(described)} topics are visible to it)",
         )
     broken = {name: item.error for name, item in selected.items() if item.error is not None}
     for name, error in broken.items():
         raise error.exception(
-            "a topic cannot be described", context.where(PHASE, cluster="source", topic=name), operation="Describe"
+            "a topic cannot be described", record.where(PHASE, cluster="source", topic=name), operation="Describe"
         )
     excluded = {name: section.why_left_out(name) for name in sorted(described.keys() - selected.keys())}
     literal = [name for name in section.include if re.fullmatch(r"[A-Za-z0-9_-]+", name)]
@@ -144,14 +144,14 @@ def _select(context: PhaseContext, facts: ClusterFacts, described: dict[str, Top
     return SourceSnapshot(facts, selected, excluded, missing)
 
 
-def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:
+def _check_configs(record: MigrationRecord, configs: dict[str, Configs]) -> None:
     refused = {name: item.error for name, item in configs.items() if item.error is not None}
     if not refused:
         return
     name, error = next(iter(sorted(refused.items())))
     kind = error.exception(
         f"configs of {len(refused)} topics cannot be read; the first is {name}",
-        context.where(PHASE, cluster="source", topic=name),
+        record.where(PHASE, cluster="source", topic=name),
         operation="DescribeConfigs on Topic",
     )
     raise type(kind)(
@@ -162,10 +162,10 @@ def _check_configs(context: PhaseContext, configs: dict[str, Configs]) -> None:
     )
 
 
-def _sizes(context: PhaseContext, found: SourceSnapshot) -> None:
+def _sizes(source: Cluster, found: SourceSnapshot) -> None:
     """Read the size of each partition in bytes. The largest replica is the leader's, or close to it."""
     try:
-        log_dirs = context.source.admin.log_dirs()
+        log_dirs = source.admin.log_dirs()
     except PermissionMissing as error:
         found.unknown["partition sizes on the source"] = error.what
         return
@@ -174,9 +174,9 @@ def _sizes(context: PhaseContext, found: SourceSnapshot) -> None:
             found.sizes[key] = max(size, found.sizes.get(key, -1))
 
 
-def _transactional_producers(context: PhaseContext, found: SourceSnapshot) -> None:
+def _transactional_producers(source: Cluster, found: SourceSnapshot) -> None:
     """Mark a partition as transactional if a coordinator has ended transactions of one of its producers."""
-    for key, item in context.source.admin.producers(found.keys).items():
+    for key, item in source.admin.producers(found.keys).items():
         if item.error is not None:
             found.unknown.setdefault("producers on the source", item.error.name)
         elif any(state.coordinator_epoch >= 0 or state.transaction_start >= 0 for state in item.producers):
@@ -304,7 +304,6 @@ def _read_headers(records: memoryview, sample: Sample, *, density: bool) -> None
 
 
 NAME = "measured-rates.json"
-KEY = f"plan/{NAME}"
 
 MAX_PARTITIONS = 16
 MAX_CONNECTIONS = 4
@@ -353,7 +352,7 @@ def measure(context: PhaseContext, plan: Plan, *, seconds: float = MAX_SECONDS) 
         shares = [pieces[number::connections] for number in range(connections)]
         for done in [pool.submit(_read, context.source.clone(), share, meter) for share in shares if share]:
             done.result()
-    return _result(context, plan, pieces, connections, meter, max(meter.last_read - begun, 0.0))
+    return _result(context.spec, plan, pieces, connections, meter, max(meter.last_read - begun, 0.0))
 
 
 def _largest(plan: Plan) -> list[_Piece]:
@@ -417,9 +416,9 @@ def next_offset(records: memoryview) -> int:
 
 
 def _result(
-    context: PhaseContext, plan: Plan, pieces: Sequence[_Piece], connections: int, meter: _Meter, seconds: float
+    spec: MigrationSpec, plan: Plan, pieces: Sequence[_Piece], connections: int, meter: _Meter, seconds: float
 ) -> MeasuredRates:
-    given = context.spec.estimate.copy_bytes_per_second
+    given = spec.estimate.copy_bytes_per_second
     measured = round(meter.read_bytes / seconds) if meter.read_bytes and seconds > 0 else 0
     used = min(given, measured) if measured else given
     copied = plan.estimate.copy_bytes if plan.estimate is not None else -1
@@ -440,13 +439,11 @@ def _result(
     )
 
 
-def copy_seconds(context: PhaseContext, plan: Plan) -> float:
+def copy_seconds(record: MigrationRecord, plan: Plan) -> float:
     """Time of the copy: as measured for this very plan, else from the spec's rate; -1 if sizes are unknown."""
-    data = context.journal_store.get(context.key(KEY))
-    if data is not None:
-        measured = MeasuredRates.parse(data)
-        if measured.plan_digest == plan.digest():
-            return measured.copy_seconds
+    measured = record.measured_rates()
+    if measured is not None and measured.plan_digest == plan.digest():
+        return measured.copy_seconds
     return plan.estimate.copy_seconds if plan.estimate is not None else -1
 
 
@@ -546,36 +543,3 @@ def _configs(topic: BackupTopic) -> Configs:
         item.name: ConfigValue(item.name, item.value, item.source, False, item.sensitive) for item in topic.configs
     }
     return Configs(topic.name, values)
-
-
-BACKUP_SOURCE = "backup/source.json"
-BACKUP_END = "backup/end.json"
-BACKUP_GROUPS = "backup/groups.json"
-
-
-def load_source(context: PhaseContext) -> BackupSource | None:
-    """``backup/source.json``, or None before a backup began."""
-    data = context.archive_store.get(context.key(BACKUP_SOURCE))
-    return None if data is None else BackupSource.parse(data)
-
-
-def load_end(context: PhaseContext) -> BackupEnd | None:
-    """``backup/end.json``, or None while no backup is complete."""
-    data = context.archive_store.get(context.key(BACKUP_END))
-    return None if data is None else BackupEnd.parse(data)
-
-
-def load_groups(context: PhaseContext, end: BackupEnd) -> GroupsSnapshot:
-    """Return the groups of a complete backup.
-
-    :raises Terminal: the document is missing, or does not belong to this backup.
-    """
-    data = context.archive_store.get(end.groups)
-    found = None if data is None else GroupsSnapshot.parse(data)
-    if found is None or found.digest() != end.groups_digest:
-        raise Terminal(
-            "the archived offsets of consumer groups are missing, or are not those of the backup",
-            where=context.where(BACKUP_SOURCE_PHASE, path=f"{context.archive_store.uri}/{end.groups}"),
-            next_step="run the backup again",
-        )
-    return found

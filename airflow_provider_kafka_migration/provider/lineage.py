@@ -38,7 +38,7 @@ class CopyLineage:
 
         :param phase: ``seed`` or ``tail``. The tail archives only what ``seed.via: split`` copies through the bucket.
         """
-        spec, plan = migration.spec, migration.context.load_plan()
+        spec, plan = migration.spec, migration.context.record.plan()
         details = result.details if result else {}
         location = f"{spec.storage.archive_location}/{spec.migration_id}"
         through_bucket = ("s3", "split") if phase == "seed" else ("split",)

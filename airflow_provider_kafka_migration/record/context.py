@@ -8,48 +8,18 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import pendulum
-
-from airflow_provider_kafka_migration.documents.plan import STEP as SUPPLEMENTED
-from airflow_provider_kafka_migration.documents.plan import Plan, PlanSupplement, supplemented
 from airflow_provider_kafka_migration.documents.proof import ContentVerifier
-from airflow_provider_kafka_migration.errors import DocumentUnreadable, FingerprintChanged, Terminal, Where
+from airflow_provider_kafka_migration.errors import FingerprintChanged, Where
 from airflow_provider_kafka_migration.kafka.admin.client import Admin
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.kafka.wire import Wire
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
 if TYPE_CHECKING:
     from airflow_provider_kafka_migration.journal.journal import Journal
-
-
-# -- timing -----------------------------------------------------------------------------------------------------------
-#
-# Times of the phases: one text form for machines, durations for people, and waiting with a limit.
-
-
-def iso(at: datetime) -> str:
-    """``2026-04-24T10:40:00.123456Z``; the time must have a zone."""
-    if at.tzinfo is None:
-        raise ValueError("a time without a zone")
-    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def parse_iso(text: str) -> datetime:
-    """Read what :func:`iso` writes (and any ISO 8601 time with a zone)."""
-    at = datetime.fromisoformat(text)
-    if at.tzinfo is None:
-        raise ValueError(f"a time without a zone: {text}")
-    return at
-
-
-def words(seconds: float) -> str:
-    """A duration for people: ``1 minute 35 seconds``; below ten seconds with a tenth: ``2.5 s``."""
-    if seconds < 10:
-        return f"{round(seconds, 1):g} s"
-    return pendulum.duration(seconds=round(seconds)).in_words(locale="en")
 
 
 # -- cluster ----------------------------------------------------------------------------------------------------------
@@ -184,54 +154,23 @@ class PhaseContext:
     now: Callable[[], datetime] = _utc_now
 
     @property
+    def record(self) -> MigrationRecord:
+        """What the migration has recorded so far."""
+        stores = (self.journal_store, self.archive_store, self.evidence_store)
+        return MigrationRecord(self.spec, self.journal, *stores, now=self.now)
+
+    @property
     def migration_id(self) -> str:
         """The migration's name."""
         return self.spec.migration_id
 
     def key(self, name: str) -> str:
         """Return the key of a document of this migration, the same in all of its stores."""
-        return f"{self.spec.migration_id}/{name}"
-
-    def load_plan(self) -> Plan:
-        """Load the plan that the journal points to, with all supplements that were added while the tail ran.
-
-        :raises Terminal: there is no plan yet.
-        :raises DocumentUnreadable: a supplement is missing, or is not what was journaled.
-        """
-        data = self.journal_store.get(self.key("plan.json"))
-        if data is None:
-            raise Terminal(
-                "there is no plan yet",
-                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{self.key('plan.json')}"),
-                next_step="run the plan phase first (task plan, or kafka-migration plan)",
-            )
-        return supplemented(Plan.parse(data), self.supplements())
-
-    def ever_planned(self) -> set[str]:
-        """All source topics that the plan or one of its supplements has ever contained, including dropped ones."""
-        data = self.journal_store.get(self.key("plan.json"))
-        first = {topic.name for topic in Plan.parse(data).topics} if data is not None else set()
-        return first | {topic.name for item in self.supplements() for topic in item.topics}
-
-    def supplements(self) -> list[PlanSupplement]:
-        """Load the supplements of the plan, in their order."""
-        found = []
-        for entry in self.journal.steps(SUPPLEMENTED):
-            key = self.key(str(entry.details["document"]))
-            data = self.journal_store.get(key)
-            document = None if data is None else PlanSupplement.parse(data)
-            if document is None or document.digest() != entry.details["digest"]:
-                raise DocumentUnreadable(
-                    f"supplement {entry.step_key} of the plan is not what was journaled",
-                    where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
-                    next_step="restore the object from an earlier version in the bucket",
-                )
-            found.append(document)
-        return found
+        return self.record.key(name)
 
     def where(self, phase: str, **fields: Any) -> Where:
         """Build a place in this migration, for errors."""
-        return Where(migration_id=self.migration_id, phase=phase, **fields)
+        return self.record.where(phase, **fields)
 
 
 # -- known cluster ----------------------------------------------------------------------------------------------------

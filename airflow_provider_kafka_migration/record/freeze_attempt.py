@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_kafka_migration.documents.cutover import Boundary, FreezeResult
 from airflow_provider_kafka_migration.documents.journal import JournalEntry
@@ -15,19 +15,15 @@ from airflow_provider_kafka_migration.errors import (
     JournalTampered,
 )
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
-from airflow_provider_kafka_migration.record.facts import get_result, migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import State
 
-#: Names of journal steps; their key is the number of the attempt.
-REQUESTED = "freeze_requested"
-VERIFIED = "freeze_verified"
-#: Journaled before the webhook's receiver is asked to drop the deadline: after that it might no longer lift by itself.
-HELD = "freeze_held"
-LIFTED = "freeze_lifted"
-READY = "ready_for_client_switch"
-STEP = "cutover_step"
-TAIL_STOP = "control/tail-stop.json"
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.journal.journal import Journal
+    from airflow_provider_kafka_migration.record.record import MigrationRecord
+
 #: After these errors another process is in charge, or nothing can be trusted: touch nothing.
 HANDS_OFF = (ClaimHeld, ClaimLost, JournalTampered)
 
@@ -65,47 +61,35 @@ class FreezeAttempt:
         return not self.ready and not self.lifted
 
 
-def current_attempt(context: PhaseContext) -> FreezeAttempt | None:
+def latest(journal: Journal) -> FreezeAttempt | None:
     """Return the latest attempt, or ``None`` if there was none."""
     number, found = 1, None
-    while (entry := context.journal.find_step(REQUESTED, str(number))) is not None:
+    while (entry := journal.find_step(steps.FREEZE_REQUESTED, str(number))) is not None:
         found = entry
         number += 1
-    return None if found is None else _attempt(context, number - 1, found)
+    return None if found is None else _attempt(journal, str(number - 1), found)
 
 
-def _attempt(context: PhaseContext, number: int, requested: JournalEntry) -> FreezeAttempt:
-    verified = context.journal.find_step(VERIFIED, str(number))
+def _attempt(journal: Journal, key: str, requested: JournalEntry) -> FreezeAttempt:
+    verified = journal.find_step(steps.FREEZE_VERIFIED, key)
     return FreezeAttempt(
-        number=number,
+        number=int(key),
         method=requested.details["method"],
         requested_at=parse_iso(requested.details["requested_at"]),
         deadline=parse_iso(requested.details["deadline"]),
         stopped_at=parse_iso(requested.details.get("stopped_at", requested.details["requested_at"])),
         verified=FreezeResult.model_validate(verified.details["result"]) if verified else None,
-        ready=context.journal.find_step(READY, str(number)) is not None,
-        lifted=context.journal.find_step(LIFTED, str(number)) is not None,
+        ready=journal.find_step(steps.READY, key) is not None,
+        lifted=journal.find_step(steps.FREEZE_LIFTED, key) is not None,
         given_up=any(
             entry.seq > requested.seq and not entry.is_step and entry.to_state is State.TAIL
-            for entry in context.journal.entries()
+            for entry in journal.entries()
         ),
-        held=context.journal.find_step(HELD, str(number)) is not None,
+        held=journal.find_step(steps.FREEZE_HELD, key) is not None,
     )
 
 
-def step_done(context: PhaseContext, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
-    """Details of a step of this attempt, or ``None`` if it is not done."""
-    entry = context.journal.find_step(STEP, f"{attempt.key}/{name}")
-    return entry.details if entry else None
-
-
 READY_MESSAGE = "READY_FOR_CLIENT_SWITCH"
-
-
-def is_frozen(context: PhaseContext) -> bool:
-    """Whether a freeze was requested and not lifted, or the cutover is over."""
-    attempt = current_attempt(context)
-    return (attempt is not None and not attempt.lifted) or context.journal.is_past(State.CUTOVER)
 
 
 # -- boundary ---------------------------------------------------------------------------------------------------------
@@ -116,32 +100,17 @@ def is_frozen(context: PhaseContext) -> bool:
 PHASE = "cutover"
 
 
-def load_boundary(context: PhaseContext) -> Boundary:
-    """Load the end of the source as the sentinels step recorded it.
-
-    :raises FreezeFailed: the step was not done.
-    """
-    data = get_result(context, "boundary")
-    if data is None:
-        raise FreezeFailed(
-            "the end of the source is unknown, because the sentinels were not written",
-            where=context.where(PHASE),
-            next_step="clear cutover.sentinels",
-        )
-    return Boundary.parse(data)
-
-
-def boundary_ends(context: PhaseContext, boundary: Boundary) -> dict[TopicPartition, int]:
+def boundary_ends(record: MigrationRecord, boundary: Boundary) -> dict[TopicPartition, int]:
     """Return the exclusive source end of each partition.
 
     :raises FreezeFailed: a partition appeared after the freeze.
     """
-    partitions = migrated_partitions(context)
+    partitions = record.partitions()
     missing = [key for key in partitions if partition_name(key) not in boundary.ends]
     if missing:
         raise FreezeFailed(
             f"{len(missing)} partitions appeared after the freeze; the first is {partition_name(missing[0])}",
-            where=context.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
+            where=record.where(PHASE, topic=missing[0][0], partition=missing[0][1]),
             next_step="stop whoever creates topics or partitions on the source; then approve the cutover again",
         )
     return {key: boundary.ends[partition_name(key)] for key in partitions}

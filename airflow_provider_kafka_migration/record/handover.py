@@ -15,7 +15,8 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.journal import CLAIMED, JournalEntry
 from airflow_provider_kafka_migration.phase_table import CUTOVER
-from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 
 #: Changes of tasks between the first and the last step of the cutover.
@@ -75,10 +76,10 @@ class Handover:
         }
 
 
-def of(context: PhaseContext) -> Handover:
+def of(record: MigrationRecord) -> Handover:
     """Measure the changes of this migration from its journal."""
-    changes = 0 if context.spec.cutover.in_one_task else CHANGES
-    return Handover(measure(context.journal.entries()), changes)
+    changes = 0 if record.spec.cutover.in_one_task else CHANGES
+    return Handover(measure(record.journal.entries()), changes)
 
 
 def measure(entries: Sequence[JournalEntry]) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -18,19 +17,19 @@ from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.lanes.figures import with_live_figures
 from airflow_provider_kafka_migration.lanes.job_progress import failure_kind
 from airflow_provider_kafka_migration.lanes.slices import Lease, LeaseKeeper
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import keys, producer_ids
 from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import target_key
-from airflow_provider_kafka_migration.record.freeze_attempt import TAIL_STOP
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.record.partition_names import target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 
 log = logging.getLogger(__name__)
 
 
-def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition, CopyPartition]:
+def planned_partitions(spec: MigrationSpec, plan: Plan) -> dict[TopicPartition, CopyPartition]:
     """Return all partitions of the plan in the form that copiers need."""
     found = {}
     for topic in plan.topics:
@@ -43,18 +42,18 @@ def planned_partitions(context: PhaseContext, plan: Plan) -> dict[TopicPartition
                 source_start_offset=item.source_start_offset,
                 target_start_offset=item.target_start_offset,
                 verdict=item.verdict,
-                on_mismatch=context.spec.offsets.on_mismatch_of(topic.name) if context.spec.offsets.by_topic else None,
+                on_mismatch=spec.offsets.on_mismatch_of(topic.name) if spec.offsets.by_topic else None,
                 size_bytes=item.size_bytes,
             )
     return found
 
 
-def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition, CopyPartition]) -> list[CopyLane]:
+def lanes_of(record: MigrationRecord, plan: Plan, partitions: dict[TopicPartition, CopyPartition]) -> list[CopyLane]:
     """Return the plan's lanes with what copiers need to know about each partition."""
     return [
         CopyLane(
             lane=lane.lane,
-            transactional_id=f"kafka-migration.{context.migration_id}.lane-{lane.lane}",
+            transactional_id=f"kafka-migration.{record.migration_id}.lane-{lane.lane}",
             partitions=[partitions[(topic, number)] for topic, number in lane.partitions],
         )
         for lane in plan.lanes
@@ -63,23 +62,27 @@ def lanes_of(context: PhaseContext, plan: Plan, partitions: dict[TopicPartition,
 
 
 def build_job(
-    context: PhaseContext, name: Literal["seed", "tail"], lanes: list[CopyLane], former: CopyJob | None = None
+    record: MigrationRecord,
+    source: Cluster,
+    name: Literal["seed", "tail"],
+    lanes: list[CopyLane],
+    former: CopyJob | None = None,
 ) -> CopyJob:
     """Build the job document of a phase.
 
     :param former: the previous job, of this phase or of the one before.
     """
-    spec = context.spec
+    spec = record.spec
     section = spec.seed if name == "seed" else spec.tail
     split = spec.seed.via == "split"
     return CopyJob(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         name=name,
-        generation=context.journal.generation,
+        generation=record.journal.generation,
         journal_location=spec.storage.journal,
         archive_location=spec.storage.archive_location,
         via="s3" if split or (name == "seed" and spec.seed.via == "s3") else "direct",
-        producers=load_producer_ids(context),
+        producers=record.producer_ids(),
         lanes=halves(lanes) if split else lanes,
         segment_linger_seconds=spec.tail.segment_linger.total_seconds() if name == "tail" else 0.0,
         segment_max_bytes=spec.seed.segment_max_bytes,
@@ -88,24 +91,24 @@ def build_job(
         timestamps=spec.offsets.timestamps,
         on_mismatch="fail" if spec.offsets.mode == "equal" else spec.offsets.on_mismatch,
         on_source_gap=spec.offsets.on_source_gap,
-        tombstones=tombstone_settings(context, context.load_plan(), former.tombstones if former else None),
+        tombstones=tombstone_settings(record.spec, source, record.plan(), former.tombstones if former else None),
         max_markers_per_record=spec.offsets.max_markers_per_record,
         max_markers=spec.offsets.max_markers,
         max_fill_seconds=spec.offsets.max_fill_time.total_seconds(),
         max_bytes_per_second=section.max_bytes_per_second,
-        stop_key=context.key(TAIL_STOP) if name == "tail" else None,
-        proof=proof_settings(context, context.load_plan()) if name == "tail" else None,
+        stop_key=record.key(keys.TAIL_STOP) if name == "tail" else None,
+        proof=proof_settings(record, source, record.plan()) if name == "tail" else None,
     )
 
 
-def proof_settings(context: PhaseContext, plan: Plan) -> ProofSettings | None:
+def proof_settings(record: MigrationRecord, source: Cluster, plan: Plan) -> ProofSettings | None:
     """How the tail compares in the background; None if it does not."""
-    spec = context.spec
+    spec = record.spec
     # Copiers of a split job can reach only one of the clusters.
     if not spec.validation.before_cutover or spec.seed.via == "split":
         return None
     try:
-        rules = topic_rules(plan, delete_retention_of(context, plan))
+        rules = topic_rules(plan, delete_retention_of(record, source, plan))
     except MigrationError as error:
         # The validation compares everything; the comparison in the background must not prevent the start of a tail.
         log.warning("Nothing is compared in the background: %s", error)
@@ -117,9 +120,9 @@ def proof_settings(context: PhaseContext, plan: Plan) -> ProofSettings | None:
     )
 
 
-def job_key(context: PhaseContext, name: str) -> str:
+def job_key(record: MigrationRecord, name: str) -> str:
     """Key of a job document."""
-    return context.key(f"jobs/{name}.json")
+    return record.key(keys.job(name))
 
 
 def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "restore"]) -> dict[str, Any]:
@@ -128,26 +131,27 @@ def run_job(context: PhaseContext, name: Literal["seed", "tail", "backup", "rest
     :raises CopyFailed: the error lists every partition that could not be copied.
     :raises Transient: the runner failed as a whole (Spark could not start, was killed ...).
     """
+    record = context.record
     if context.runner is None:
         raise Terminal("there is no runner for copy jobs", where=context.where(name), next_step="configure a runner")
     if name != "backup":
         # Segments are create-only and named by their content: any number of backups may write them.
         context.journal.check_holds()
-    location, key = context.spec.storage.journal, job_key(context, name)
+    location, key = context.spec.storage.journal, job_key(record, name)
     try:
-        with producer_ids.Renewal(context) if name != "backup" else nullcontext():
-            context.runner.submit(context.spec, location, key, lambda: read_progress(context, name))
+        with producer_ids.Renewal(record, context.target) if name != "backup" else nullcontext():
+            context.runner.submit(context.spec, location, key, lambda: read_progress(record, name))
     except MigrationError:
         raise
     except Exception as error:
-        raise _runner_failed(context, name, error) from error
-    return progress_document(context, name)
+        raise _runner_failed(record, name, error) from error
+    return record.job_progress(name)
 
 
-def _runner_failed(context: PhaseContext, name: str, error: Exception) -> MigrationError:
+def _runner_failed(record: MigrationRecord, name: str, error: Exception) -> MigrationError:
     """Build the error of a failed job: the failures that the job wrote say more than the exit of a process."""
-    document = progress_document(context, name)
-    generation = context.journal.generation
+    document = record.job_progress(name)
+    generation = record.journal.generation
     # A job that did not finish ended for another reason than the partitions that had failed by then.
     finished = document.get("generation") == generation and document.get("finished")
     if finished and document.get("partitions_failed"):
@@ -155,7 +159,7 @@ def _runner_failed(context: PhaseContext, name: str, error: Exception) -> Migrat
         return failure_kind(item["error"] for item in failed)(
             f"{len(failed)} of {document['partitions_total']} partitions could not be copied; the first is "
             f"{failed[0]['topic']}-{failed[0]['partition']}: {failed[0]['error']['what']}",
-            where=context.where(name),
+            where=record.where(name),
             next_step=followed_by(
                 failed[0]["error"]["next_step"], f"clear {name}: it continues from the target's log ends"
             ),
@@ -163,20 +167,14 @@ def _runner_failed(context: PhaseContext, name: str, error: Exception) -> Migrat
         )
     return Transient(
         f"the {name} job ended with an error: {str(error)[:500]}",
-        where=context.where(name),
+        where=record.where(name),
         next_step=f"see the task's log; then clear {name}: it continues from the target's log ends",
     )
 
 
-def progress_document(context: PhaseContext, name: str) -> dict[str, Any]:
-    """``progress/<name>.json``, empty before the first one."""
-    data = context.journal_store.get(context.key(f"progress/{name}.json"))
-    return json.loads(data) if data else {}
-
-
-def read_progress(context: PhaseContext, name: str) -> Progress | None:
+def read_progress(record: MigrationRecord, name: str) -> Progress | None:
     """Return the newest progress as a line for people; None before the first one."""
-    document = with_live_figures(context.journal_store, progress_document(context, name))
+    document = with_live_figures(record.journal_store, record.job_progress(name))
     if not document:
         return None
     everything = document.get("all_runs") or document
@@ -239,12 +237,12 @@ def _throttled(document: dict[str, Any]) -> str:
 
 
 def behind(
-    context: PhaseContext, job: CopyJob, until: dict[TopicPartition, int]
+    record: MigrationRecord, target: Cluster, job: CopyJob, until: dict[TopicPartition, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Partitions whose target end is before their stop offset: (position, stop offset). Queries the brokers."""
     partitions = {item.key: item for item in job.partitions}
-    ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
-    positions = SourcePositions.load(context)
+    ends = target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    positions = SourcePositions.load(record, target)
     found = {}
     for key, item in partitions.items():
         position = positions.of(item, ends[target_key(item)])

@@ -1,41 +1,76 @@
-"""The signing key of a migration's evidence: resolved late, checked against the expected public key."""
+"""The names of the documents that phases leave for each other, below ``<migration_id>/`` in one of the three stores.
+
+What copiers write in bulk (segments, offset maps, leases, proofs) has its keys with the module that writes it.
+"""
 
 from __future__ import annotations
 
-from nacl.signing import SigningKey
+from typing import Final
 
-from airflow_provider_kafka_migration.documents.evidence import key_fingerprint, parse_public_key, parse_seed
-from airflow_provider_kafka_migration.errors import ConnectionInvalid, EvidenceInvalid, MigrationError
-from airflow_provider_kafka_migration.record.context import PhaseContext
+# -- journal store ----------------------------------------------------------------------------------------------------
 
-
-def load_signing_key(context: PhaseContext) -> SigningKey:
-    """Load the key that ``evidence.signing_key`` refers to.
-
-    :raises ConnectionInvalid: there is no reference, or it does not lead to a key.
-    :raises EvidenceInvalid: ``evidence.public_key`` expects another key.
-    """
-    reference = context.spec.evidence.signing_key
-    if reference is None:
-        raise ConnectionInvalid(
-            "the evidence cannot be signed: the spec has no evidence.signing_key",
-            where=context.where("evidence"),
-            next_step="add evidence.signing_key: file:PATH, env:NAME or an Airflow connection, with an Ed25519 seed",
-        )
-    key = parse_seed(context.resolver.text(reference), reference=reference)
-    expected = context.spec.evidence.public_key
-    if expected is not None and parse_public_key(expected) != bytes(key.verify_key):
-        raise EvidenceInvalid(
-            f"the signing key is not the expected one: its public key is {bytes(key.verify_key).hex()}",
-            where=context.where("evidence"),
-            next_step="correct evidence.signing_key, or evidence.public_key if the key was changed on purpose",
-        )
-    return key
+PLAN: Final = "plan.json"
+MEASURED_RATES: Final = "plan/measured-rates.json"
+#: Exclusive source offsets at which the tail ends.
+TAIL_STOP: Final = "control/tail-stop.json"
 
 
-def fingerprint_for_people(context: PhaseContext) -> str:
-    """Return the public key's fingerprint, for approvals; empty if there is no usable key yet."""
-    try:
-        return key_fingerprint(bytes(load_signing_key(context).verify_key))
-    except MigrationError:
-        return ""
+def copy_settings(digest: str) -> str:
+    """The configs of all target topics; the digest makes each version a document of its own."""
+    return f"topology/copy-settings-{digest[:16]}.json"
+
+
+def supplement(number: int, digest: str) -> str:
+    """A supplement of the plan."""
+    return f"plan-supplements/{number:04d}-{digest[:16]}.json"
+
+
+def job(name: str) -> str:
+    """The job document of a phase: what copiers are to do."""
+    return f"jobs/{name}.json"
+
+
+def progress(name: str) -> str:
+    """The progress of a job, which its driver rewrites every few seconds."""
+    return f"progress/{name}.json"
+
+
+def result(name: str) -> str:
+    """A result of a phase; the names follow."""
+    return f"results/{name}.json"
+
+
+PRECHECK: Final = "precheck"
+TOPOLOGY: Final = "topology"
+ACCESS: Final = "acls"
+BOUNDARY: Final = "boundary"
+FROZEN_TIME: Final = "frozen-time"
+GROUPS_SNAPSHOT: Final = "groups-snapshot"
+#: The last commit or sync of the groups.
+GROUPS: Final = "groups"
+#: The last sync before the switch was acknowledged; a sync that is still under way may rewrite GROUPS.
+FINAL_GROUPS: Final = "groups-final"
+LEFT_OUT: Final = "left-out"
+#: The final drain's own copy of the offset map.
+FINAL_OFFSET_MAP: Final = "offset-map"
+CONTENT_PASSED: Final = "content-passed"
+VALIDATION: Final = "validation"
+RESTORE: Final = "restore"
+
+
+def copied_records(job_name: str) -> str:
+    """The totals of a copy job by partition."""
+    return f"{job_name}-records"
+
+
+# -- archive store ----------------------------------------------------------------------------------------------------
+
+MANIFEST: Final = "manifest.json"
+BACKUP_SOURCE: Final = "backup/source.json"
+BACKUP_END: Final = "backup/end.json"
+BACKUP_GROUPS: Final = "backup/groups.json"
+
+# -- evidence store ---------------------------------------------------------------------------------------------------
+
+OFFSET_MAP: Final = "offset-map.json"
+ROLLBACK_REPORT: Final = "rollback-report.json"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_kafka_migration.copy.transform import Append, BatchTransformer
 from airflow_provider_kafka_migration.documents.copy import CopiedRecords, CopyJob, CopyPartition, OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
-from airflow_provider_kafka_migration.errors import BrokerBusy, DocumentUnreadable, MigrationError, Terminal
+from airflow_provider_kafka_migration.errors import BrokerBusy, MigrationError, Terminal
 from airflow_provider_kafka_migration.kafka.logs import fetch_span
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
 from airflow_provider_kafka_migration.offset_map.runs import (
@@ -32,30 +31,20 @@ from airflow_provider_kafka_migration.offset_map.transactional import (
     read_map,
     read_positions,
 )
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import (
-    get_result,
-    migrated_partitions,
-    partition_name,
-    put_result,
-    target_key,
-)
+from airflow_provider_kafka_migration.record import keys
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.partition_names import partition_name, target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-OFFSET_MAP = "offset-map.json"
-#: The final drain's own copy of the map, among the results in the journal store.
-FINAL_MAP = "offset-map"
-#: The final drain's step of a cutover.
-FINAL_DRAIN = "final_drain"
 #: A position that is being committed becomes readable within this time.
 _STABLE_SECONDS = 10.0
 
 
-def partitions_with_runs(context: PhaseContext) -> set[TopicPartition]:
+def partitions_with_runs(record: MigrationRecord) -> set[TopicPartition]:
     """Return partitions that have more than their base run; one listing, because almost all have only that."""
-    prefix = context.key("offset-map/")
+    prefix = record.key("offset-map/")
     found: set[TopicPartition] = set()
-    for info in context.journal_store.list(prefix):
+    for info in record.journal_store.list(prefix):
         topic, partition, *rest = info.key.removeprefix(prefix).split("/")
         if len(rest) == 1 and partition.isdigit():
             found.add((topic_of_key(topic), int(partition)))
@@ -63,18 +52,18 @@ def partitions_with_runs(context: PhaseContext) -> set[TopicPartition]:
 
 
 def load_maps(
-    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition] | None = None
+    record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition] | None = None
 ) -> dict[TopicPartition, PartitionMap]:
     """Load the map of every partition, open at its end."""
-    partitions = migrated_partitions(context) if partitions is None else partitions
-    with_runs = partitions_with_runs(context)
-    maps = _load_transactional(context, partitions)
+    partitions = record.partitions() if partitions is None else partitions
+    with_runs = partitions_with_runs(record)
+    maps = _load_transactional(record, target, partitions)
     for key, item in partitions.items():
         if key in maps:
             continue
         base = OffsetRange(item.source_start_offset, item.target_start_offset)
         if key in with_runs:
-            log = RunLog(context.journal_store, context.migration_id, *key, base, topic_id=item.topic_id)
+            log = RunLog(record.journal_store, record.migration_id, *key, base, topic_id=item.topic_id)
             maps[key] = log.load()
         else:
             maps[key] = PartitionMap([base])
@@ -82,20 +71,20 @@ def load_maps(
 
 
 def _load_transactional(
-    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
+    record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition]
 ) -> dict[TopicPartition, PartitionMap]:
     """Load the maps of partitions that are copied in transactions, as their committed positions refer to them."""
     maps: dict[TopicPartition, PartitionMap] = {}
-    for key, position in committed_positions(context, partitions).items():
+    for key, position in committed_positions(record, target, partitions).items():
         if position is None:
             maps[key] = TransactionalMap(OffsetRange(partitions[key].source_start_offset, 0))
         else:
-            maps[key] = MapPages(context.journal_store, context.migration_id, *key).load(position)
+            maps[key] = MapPages(record.journal_store, record.migration_id, *key).load(position)
     return maps
 
 
 def committed_positions(
-    context: PhaseContext, partitions: Mapping[TopicPartition, CopyPartition]
+    record: MigrationRecord, target: Cluster, partitions: Mapping[TopicPartition, CopyPartition]
 ) -> dict[TopicPartition, Position | None]:
     """Read the target's positions of partitions that are copied in transactions; None: nothing was committed yet.
 
@@ -106,7 +95,7 @@ def committed_positions(
     found: dict[TopicPartition, Position | None] = {}
     deadline = time.monotonic() + _STABLE_SECONDS
     while left:
-        answers = read_positions(context.target.wire, group_name(context.migration_id), left)
+        answers = read_positions(target.wire, group_name(record.migration_id), left)
         for place, answer in answers.items():
             if isinstance(answer, BrokerBusy) and time.monotonic() < deadline:
                 continue  # a transaction is just being ended
@@ -126,11 +115,11 @@ class SourcePositions:
     committed: dict[TopicPartition, Position | None] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, context: PhaseContext) -> SourcePositions:
+    def load(cls, record: MigrationRecord, target: Cluster) -> SourcePositions:
         """Load from the journal's bases, the run log and the target."""
-        partitions = migrated_partitions(context)
+        partitions = record.partitions()
         others = {key: item for key, item in partitions.items() if item.verdict is not Verdict.TRANSACTIONAL}
-        return cls(load_maps(context, others), committed_positions(context, partitions))
+        return cls(load_maps(record, target, others), committed_positions(record, target, partitions))
 
     def of(self, partition: CopyPartition, target_end: int) -> int:
         """Return the next source offset to copy for this log end of the target."""
@@ -156,7 +145,7 @@ class SourcePositions:
         return key in self.maps and len(self.maps[key]) > 1
 
 
-def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, until_offset: int) -> bool:
+def only_holes(source: Cluster, key: TopicPartition, from_offset: int, until_offset: int) -> bool:
     """Whether the source has no committed record in ``[from_offset, until_offset)``: markers, aborted data, nothing.
 
     For ``mapped`` partitions: holes at the end leave no trace on the target.
@@ -167,7 +156,7 @@ def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, unt
     decider = BatchTransformer(from_offset, check_inner_offsets=False)
     position = from_offset
     while position < until_offset:
-        span = fetch_span(context.source.wire, key, position)
+        span = fetch_span(source.wire, key, position)
         if span.until_offset <= position:
             return False
         for step in decider.decide(span.batches, span.aborted):
@@ -178,7 +167,8 @@ def only_holes(context: PhaseContext, key: TopicPartition, from_offset: int, unt
 
 
 def build_document(
-    context: PhaseContext,
+    record: MigrationRecord,
+    target: Cluster,
     source_ends: Mapping[TopicPartition, int],
     target_ends: Mapping[TopicPartition, int],
 ) -> OffsetMapDocument:
@@ -187,8 +177,8 @@ def build_document(
     :param source_ends: exclusive end of the source, by (source topic, partition).
     :param target_ends: log end of the target, by (source topic, partition).
     """
-    partitions = migrated_partitions(context)
-    maps = load_maps(context, partitions)
+    partitions = record.partitions()
+    maps = load_maps(record, target, partitions)
     entries: Iterable[MapEntry] = (
         MapEntry(
             item.topic,
@@ -199,69 +189,36 @@ def build_document(
         )
         for key, item in partitions.items()
     )
-    return build_offset_map_document(context.migration_id, entries)
+    return build_offset_map_document(record.migration_id, entries)
 
 
-def open_document(context: PhaseContext) -> OffsetMapDocument:
+def open_document(record: MigrationRecord, target: Cluster) -> OffsetMapDocument:
     """Build ``offset-map.json`` while the copy continues: all runs so far, without ends."""
-    partitions = migrated_partitions(context)
-    maps = load_maps(context, partitions)
+    partitions = record.partitions()
+    maps = load_maps(record, target, partitions)
     entries = (
         MapEntry(item.topic, item.partition, maps[key], target_topic=item.target_topic, topic_id=item.topic_id)
         for key, item in partitions.items()
     )
-    return build_offset_map_document(context.migration_id, entries).model_copy(update={"complete": False})
+    return build_offset_map_document(record.migration_id, entries).model_copy(update={"complete": False})
 
 
-def store_final(context: PhaseContext, document: OffsetMapDocument) -> str:
+def store_final(record: MigrationRecord, document: OffsetMapDocument) -> str:
     """Store the finished map and a copy that no late update of the tail replaces; return the map's address."""
-    data, key = document.canonical(), context.key(OFFSET_MAP)
-    put_result(context, FINAL_MAP, document)
-    if context.evidence_store.get(key) != data:
-        context.evidence_store.put(key, data)
-    return f"{context.evidence_store.uri}/{key}"
+    data, key = document.canonical(), record.key(keys.OFFSET_MAP)
+    record.put_result(keys.FINAL_OFFSET_MAP, document)
+    if record.evidence_store.get(key) != data:
+        record.evidence_store.put(key, data)
+    return f"{record.evidence_store.uri}/{key}"
 
 
-def keep_final_maps(context: PhaseContext, document: OffsetMapDocument) -> None:
+def keep_final_maps(record: MigrationRecord, target: Cluster, document: OffsetMapDocument) -> None:
     """Store the maps of partitions that were copied in transactions, for the comparison of contents."""
     wanted = {(item.topic, item.partition): item for item in document.partitions}
-    partitions = {key: item for key, item in migrated_partitions(context).items() if key in wanted}
-    for key, found in _load_transactional(context, partitions).items():
+    partitions = {key: item for key, item in record.partitions().items() if key in wanted}
+    for key, found in _load_transactional(record, target, partitions).items():
         if isinstance(found, TransactionalMap):
-            MapPages(context.journal_store, context.migration_id, *key).finish(found, wanted[key])
-
-
-def load_document(context: PhaseContext) -> OffsetMapDocument | None:
-    """Return the finished ``offset-map.json``; ``None`` before the final drain, or if it is missing."""
-    data = context.evidence_store.get(context.key(OFFSET_MAP))
-    if data is None:
-        return None
-    document = _parsed(context, data)
-    return document if document.complete else _kept(context)
-
-
-def _kept(context: PhaseContext) -> OffsetMapDocument | None:
-    """Return the final drain's own copy if a late update by the tail has replaced the finished map."""
-    attempt = freeze_attempt.current_attempt(context)
-    done = freeze_attempt.step_done(context, attempt, FINAL_DRAIN) if attempt is not None else None
-    data = get_result(context, FINAL_MAP) if done is not None and not (attempt and attempt.lifted) else None
-    if data is None or done is None:
-        return None
-    if hashlib.sha256(data).hexdigest() != done["offset_map"]["sha256"]:
-        return None
-    context.evidence_store.put(context.key(OFFSET_MAP), data)
-    return _parsed(context, data)
-
-
-def _parsed(context: PhaseContext, data: bytes) -> OffsetMapDocument:
-    try:
-        return OffsetMapDocument.parse(data)
-    except ValueError as error:
-        raise DocumentUnreadable(
-            "offset-map.json cannot be read",
-            where=context.where("cutover", path=f"{context.evidence_store.uri}/{context.key(OFFSET_MAP)}"),
-            next_step="clear cutover.final_drain: it rebuilds the map from the run log",
-        ) from error
+            MapPages(record.journal_store, record.migration_id, *key).finish(found, wanted[key])
 
 
 def closed_maps(document: OffsetMapDocument) -> dict[TopicPartition, PartitionMap]:
@@ -283,29 +240,30 @@ UPDATE_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
-def write_open_map(context: PhaseContext) -> bool:
+def write_open_map(record: MigrationRecord, target: Cluster) -> bool:
     """Write the current map and return whether it was written. A finished map is never replaced.
 
     From the freeze on, only the final drain writes it.
     """
-    context.journal.refresh()
-    if freeze_attempt.is_frozen(context):
+    record.journal.refresh()
+    if record.is_frozen():
         return False
-    if freeze_attempt.current_attempt(context) is None and load_document(context) is not None:
+    if record.freeze() is None and record.offset_map() is not None:
         return False
-    key = context.key(OFFSET_MAP)
-    data = open_document(context).canonical()
-    if context.evidence_store.get(key) == data:
+    key = record.key(keys.OFFSET_MAP)
+    data = open_document(record, target).canonical()
+    if record.evidence_store.get(key) == data:
         return False
-    context.evidence_store.put(key, data)
+    record.evidence_store.put(key, data)
     return True
 
 
 class MapWriter:
     """Updates the map in a thread with its own connections until the ``with`` block ends."""
 
-    def __init__(self, context: PhaseContext) -> None:
-        self._context = context
+    def __init__(self, record: MigrationRecord, target: Cluster) -> None:
+        self._record = record
+        self._target = target
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="offset-map", daemon=True)
 
@@ -318,11 +276,11 @@ class MapWriter:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
-        own = replace(self._context, source=self._context.source.clone(), target=self._context.target.clone())
+        target = self._target.clone()
         try:
             while not self._stop.wait(UPDATE_SECONDS):
                 try:
-                    write_open_map(own)
+                    write_open_map(self._record, target)
                 except Terminal as error:
                     log.warning("offset-map.json is no longer updated: %s", error)
                     return
@@ -331,8 +289,7 @@ class MapWriter:
         except Exception:
             log.exception("offset-map.json is no longer updated")
         finally:
-            own.source.close()
-            own.target.close()
+            target.close()
 
 
 # -- copy totals ------------------------------------------------------------------------------------------------------
@@ -349,7 +306,7 @@ AS_COUNTED = "all runs, as far as their drivers have counted"
 
 
 def job_figures(
-    context: PhaseContext, job: CopyJob, progress: Mapping[str, Any], *, after: str | None = None
+    record: MigrationRecord, target: Cluster, job: CopyJob, progress: Mapping[str, Any], *, after: str | None = None
 ) -> dict[str, Any]:
     """Return the figures of a finished job.
 
@@ -366,11 +323,11 @@ def job_figures(
         "runs": int(counted.get("runs", 1)),
         "figures_of": AS_COUNTED,
     }
-    copied = _copied(context, job, progress)
+    copied = _copied(record, target, job, progress)
     if copied is None:
         return figures
-    put_result(context, f"{job.name}-records", copied)
-    before = _read(context, after) if after else None
+    record.put_result(keys.copied_records(job.name), copied)
+    before = _read(record, after) if after else None
     if after and before is None:
         return figures
     figures["records"] = _difference(copied.records, {} if before is None else before.records)
@@ -384,18 +341,20 @@ def _difference(now: Mapping[str, int], before: Mapping[str, int]) -> int:
     return sum(now[name] - before.get(name, 0) for name in sorted(now))
 
 
-def _read(context: PhaseContext, job_name: str) -> CopiedRecords | None:
-    data = get_result(context, f"{job_name}-records")
+def _read(record: MigrationRecord, job_name: str) -> CopiedRecords | None:
+    data = record.result(keys.copied_records(job_name))
     return None if data is None else CopiedRecords.parse(data)
 
 
-def _copied(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) -> CopiedRecords | None:
+def _copied(
+    record: MigrationRecord, target: Cluster, job: CopyJob, progress: Mapping[str, Any]
+) -> CopiedRecords | None:
     """Totals of all partitions; None if one is unknown, or if the last driver was killed before its end."""
     if not progress.get("finished"):
         return None
     told = {(item["topic"], item["partition"]): item for item in progress.get("partitions", [])}
     transactional = {item.key: item for item in job.partitions if item.verdict is Verdict.TRANSACTIONAL}
-    maps = load_maps(context, transactional) if transactional else {}
+    maps = load_maps(record, target, transactional) if transactional else {}
     records, holes = {}, {}
     for item in job.partitions:
         name = partition_name(item.key)
@@ -406,4 +365,4 @@ def _copied(context: PhaseContext, job: CopyJob, progress: Mapping[str, Any]) ->
         if total < 0:
             return None
         records[name], holes[name] = total, int(told[item.key]["total_holes"])
-    return CopiedRecords(migration_id=context.migration_id, job=job.name, records=records, holes=holes)
+    return CopiedRecords(migration_id=record.migration_id, job=job.name, records=records, holes=holes)

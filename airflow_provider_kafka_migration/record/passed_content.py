@@ -17,8 +17,11 @@ from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument
 from airflow_provider_kafka_migration.documents.plan import Verdict
 from airflow_provider_kafka_migration.documents.proof import CheckResult, ContentRange, PartitionContent, PassedContent
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import by_name, get_result, partition_name, put_result
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.partition_names import by_name, partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 
 # -- content ranges ---------------------------------------------------------------------------------------------------
 #
@@ -43,35 +46,29 @@ def content_ranges(document: OffsetMapDocument) -> list[ContentRange]:
     ]
 
 
-# -- passed content ---------------------------------------------------------------------------------------------------
-
-
-STEP = "content_passed"
-RESULT = "content-passed"
-
 log = logging.getLogger(__name__)
 
 
-def load_passed(context: PhaseContext, ranges: Sequence[ContentRange]) -> PassedContent | None:
+def load_passed(record: MigrationRecord, target: Cluster, ranges: Sequence[ContentRange]) -> PassedContent | None:
     """Return the passed comparison if it covers exactly these ranges and is the journaled one."""
-    entry = context.journal.find_step(STEP)
-    data = get_result(context, RESULT)
+    entry = record.journal.find_step(steps.CONTENT_PASSED)
+    data = record.result(keys.CONTENT_PASSED)
     if entry is None or data is None:
         return None
     try:
         found = PassedContent.parse(data)
     except ValidationError as error:
-        log.warning("results/%s.json cannot be read; everything is compared again: %s", RESULT, error)
+        log.warning("results/%s.json cannot be read; everything is compared again: %s", keys.CONTENT_PASSED, error)
         return None
     wanted = sorted(ranges, key=lambda item: item.key)
     if entry.details.get("digest") != found.digest() or found.ranges != wanted:
         return None
-    if context.journal.find_step(DELETING_RESTORED) is None and _was_replaced(context, found.ranges):
+    if not record.is_retention_restored() and _was_replaced(record, target, found.ranges):
         return None
     return found
 
 
-def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool:
+def _was_replaced(record: MigrationRecord, target: Cluster, ranges: Sequence[ContentRange]) -> bool:
     """Whether some partition on the target has another log than the one that passed.
 
     Checked as long as retention is not known to be restored, that is, as long as comparing again is still useful.
@@ -79,15 +76,15 @@ def _was_replaced(context: PhaseContext, ranges: Sequence[ContentRange]) -> bool
     :raises MigrationError: the target cannot be queried.
     """
     for item in ranges:
-        found = load_proven(context.journal_store, context.migration_id, item).proven
-        if found is not None and is_another_log(context.target.wire, found, item.target_topic, item.partition):
+        found = load_proven(record.journal_store, record.migration_id, item).proven
+        if found is not None and is_another_log(target.wire, found, item.target_topic, item.partition):
             log.warning("%s-%d: the target's log was written again; everything is compared again", *item.key)
             return True
     return False
 
 
 def compared_log_starts(
-    context: PhaseContext, ranges: Sequence[ContentRange], passed: PassedContent | None
+    record: MigrationRecord, ranges: Sequence[ContentRange], passed: PassedContent | None
 ) -> dict[TopicPartition, int]:
     """By source partition: the target's log start as read after the comparison; only known ones.
 
@@ -95,7 +92,7 @@ def compared_log_starts(
     """
     known: dict[TopicPartition, int] = {}
     for item in ranges:
-        found = load_proven(context.journal_store, context.migration_id, item).proven
+        found = load_proven(record.journal_store, record.migration_id, item).proven
         seen = [] if found is None else [found.target_log_start_offset]
         if passed is not None:
             seen.append(passed.target_log_starts.get(partition_name((item.target_topic, item.partition)), -1))
@@ -106,7 +103,7 @@ def compared_log_starts(
 
 
 def save_passed(
-    context: PhaseContext,
+    record: MigrationRecord,
     ranges: Sequence[ContentRange],
     contents: Sequence[PartitionContent],
     sentinels: CheckResult,
@@ -114,14 +111,14 @@ def save_passed(
 ) -> PassedContent:
     """Store and journal a passed comparison. Call it before configs that delete data are restored."""
     passed = PassedContent(
-        migration_id=context.migration_id,
-        passed_at=iso(context.now()),
+        migration_id=record.migration_id,
+        passed_at=iso(record.now()),
         ranges=sorted(ranges, key=lambda item: item.key),
         contents=sorted(contents, key=lambda item: item.key),
         sentinels=sentinels,
         target_log_starts=by_name(target_log_starts),
     )
-    key = put_result(context, RESULT, passed)
+    key = record.put_result(keys.CONTENT_PASSED, passed)
     details = {
         "digest": passed.digest(),
         "result": key,
@@ -130,8 +127,7 @@ def save_passed(
         "uncompared_records": sum(item.uncompared_records for item in contents),
         "source_offsets": sum(item.source_end_offset - item.source_start_offset for item in passed.ranges),
     }
-    context.journal.step(STEP, details=details, reason=f"the content of {len(passed.ranges)} partitions is proven")
+    record.journal.step(
+        steps.CONTENT_PASSED, details=details, reason=f"the content of {len(passed.ranges)} partitions is proven"
+    )
     return passed
-
-
-DELETING_RESTORED = "deleting_restored"

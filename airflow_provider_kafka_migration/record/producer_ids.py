@@ -16,11 +16,10 @@ import uuid
 from airflow_provider_kafka_migration.copy.holes import markers_are_refused
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.errors import MigrationError, Terminal
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
-STEP = "data_transactional_id"
-#: Journal step of the producer ids, and the key in its details that holds the data id's transactional id (or "").
-PRODUCER_IDS = "producer_ids"
 NAME_DETAIL = "transactional_id"
 #: Coordinators forget an id that was not used for transactional.id.expiration.ms (7 days by default).
 RENEW_SECONDS = 6 * 3600.0
@@ -28,40 +27,40 @@ RENEW_SECONDS = 6 * 3600.0
 log = logging.getLogger(__name__)
 
 
-def transactional_id(context: PhaseContext) -> str:
+def transactional_id(record: MigrationRecord) -> str:
     """Return the transactional id of the data id; empty if it was allocated without one."""
-    taken = context.journal.find_step(PRODUCER_IDS)
+    taken = record.journal.find_step(steps.PRODUCER_IDS)
     if taken is not None and NAME_DETAIL in taken.details:
         return str(taken.details[NAME_DETAIL])
     # Journals of older releases have the name only in a separate step.
-    return _begun_name(context)
+    return _begun_name(record)
 
 
-def _begun_name(context: PhaseContext) -> str:
-    entry = context.journal.find_step(STEP)
+def _begun_name(record: MigrationRecord) -> str:
+    entry = record.journal.find_step(steps.DATA_TRANSACTIONAL_ID)
     return "" if entry is None else str(entry.details["transactional_id"])
 
 
-def take_data_id(context: PhaseContext) -> tuple[str, tuple[int, int]]:
+def take_data_id(record: MigrationRecord, target: Cluster) -> tuple[str, tuple[int, int]]:
     """Allocate the producer id for all records of the migration, fenceable whatever rights its principal has.
 
     Returns (transactional id or "", (producer id, epoch)), to be journaled together.
 
     :raises Transient: no broker of the target answers, or its coordinator does not.
     """
-    wire = context.target.wire
-    name = _begun_name(context)
+    wire = target.wire
+    name = _begun_name(record)
     if not name:
-        if not (context.spec.cutover.fence_copiers and markers_are_refused(wire)):
+        if not (record.spec.cutover.fence_copiers and markers_are_refused(wire)):
             return "", wire.init_producer_id()
         # Never the id of an earlier migration with this name: its records would look like ours.
-        name = f"kafka-migration.{context.migration_id}.data.{uuid.uuid4().hex[:12]}"
+        name = f"kafka-migration.{record.migration_id}.data.{uuid.uuid4().hex[:12]}"
     try:
         taken = wire.init_producer_id(name)
     except Terminal as error:
         log.warning("the copiers of this migration cannot be fenced before the client switch: %s", error)
         return "", wire.init_producer_id()
-    context.journal.step_once(STEP, details={"transactional_id": name})
+    record.journal.step_once(steps.DATA_TRANSACTIONAL_ID, details={"transactional_id": name})
     return name, taken
 
 
@@ -72,13 +71,14 @@ class Renewal:
     continue under theirs.
     """
 
-    def __init__(self, context: PhaseContext) -> None:
-        self._context = context
+    def __init__(self, record: MigrationRecord, target: Cluster) -> None:
+        self._record = record
+        self._target = target
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Renewal:
-        name = transactional_id(self._context)
+        name = transactional_id(self._record)
         if name:
             self._thread = threading.Thread(target=self._run, args=(name,), name="fence-id", daemon=True)
             self._thread.start()
@@ -90,7 +90,7 @@ class Renewal:
             self._thread.join(timeout=30)
 
     def _run(self, name: str) -> None:
-        target = self._context.target.clone()
+        target = self._target.clone()
         try:
             while True:
                 try:
@@ -103,33 +103,13 @@ class Renewal:
             target.close()
 
 
-def load_producer_ids(context: PhaseContext) -> ProducerIds:
-    """Load the producer ids that topology_copy allocated on the target.
-
-    :raises Terminal: topology_copy has not run yet.
-    """
-    entry = context.journal.find_step(PRODUCER_IDS)
-    if entry is None:
-        raise Terminal(
-            "the producer ids of the migration are not allocated yet",
-            where=context.where("seed"),
-            next_step="run topology_copy first",
-        )
-    return ProducerIds.model_validate(dict(entry.details))
-
-
-def has_producer_ids(context: PhaseContext) -> bool:
-    """Whether topology_copy has allocated the producer ids."""
-    return context.journal.find_step(PRODUCER_IDS) is not None
-
-
-def take_producer_ids(context: PhaseContext) -> ProducerIds:
+def take_producer_ids(record: MigrationRecord, target: Cluster) -> ProducerIds:
     """Allocate the two producer ids of the migration, once, on the target; their epochs are never bumped."""
-    entry = context.journal.find_step(PRODUCER_IDS)
+    entry = record.journal.find_step(steps.PRODUCER_IDS)
     if entry is None:
-        context.journal.check_holds()
-        name, data = take_data_id(context)
-        filler = context.target.wire.init_producer_id()
+        record.journal.check_holds()
+        name, data = take_data_id(record, target)
+        filler = target.wire.init_producer_id()
         taken = ProducerIds(
             data_producer_id=data[0],
             data_producer_epoch=data[1],
@@ -137,5 +117,5 @@ def take_producer_ids(context: PhaseContext) -> ProducerIds:
             filler_producer_epoch=filler[1],
         )
         details = {**taken.model_dump(mode="json"), NAME_DETAIL: name}
-        entry = context.journal.step_once(PRODUCER_IDS, details=details)
+        entry = record.journal.step_once(steps.PRODUCER_IDS, details=details)
     return ProducerIds.model_validate(dict(entry.details))

@@ -27,13 +27,14 @@ from airflow_provider_kafka_migration.documents.proof import (
 )
 from airflow_provider_kafka_migration.errors import Interrupted, MigrationError
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition, Wire
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.content_jobs import delete_retention_of
-from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, partition_name
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.spec import MigrationSpec
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 
-#: Journal step: what the comparisons before the client switch have proven. Its key is the occasion of the check.
-STEP = "content_proven"
 #: How long the approval of the client switch compares what is left, since producers are stopped meanwhile.
 REST_SECONDS = 20.0
 #: A partition with more left than this is left to the validation.
@@ -91,14 +92,14 @@ class ProofStatus:
         }
 
 
-def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], *, unchecked: int = 0) -> ProofStatus:
+def read_status(record: MigrationRecord, positions: Mapping[TopicPartition, int], *, unchecked: int = 0) -> ProofStatus:
     """Read from the stored documents what is proven. Queries no cluster.
 
     :param positions: exclusive source offset up to which each partition is copied.
     :param unchecked: see :class:`ProofStatus`.
     """
-    partitions = migrated_partitions(context)
-    documents = _documents(context)
+    partitions = record.partitions()
+    documents = _documents(record)
     copied = proven = complete = records = uncompared = 0
     differing, waiting = {}, {}
     for key in sorted(positions.keys() & partitions.keys()):
@@ -118,7 +119,7 @@ def read_status(context: PhaseContext, positions: Mapping[TopicPartition, int], 
         if document is not None and document.differing is not None:
             differing[partition_name(key)] = _difference(document)
         elif until < position:
-            waiting[partition_name(key)] = _why_not_yet(context, partitions[key], document)
+            waiting[partition_name(key)] = _why_not_yet(record.spec, partitions[key], document)
         elif why:
             waiting[partition_name(key)] = why
     digest = canonical_digest({partition_name(key): documents[key].digest() for key in sorted(documents)})
@@ -150,9 +151,9 @@ def _unproven_offsets(content: PartitionContent, start: int, until: int) -> int:
     return sum(max(0, min(last, until) - max(first, start)) for first, last in content.uncompared)
 
 
-def _why_not_yet(context: PhaseContext, partition: CopyPartition, document: ProvenPartition | None) -> str:
+def _why_not_yet(spec: MigrationSpec, partition: CopyPartition, document: ProvenPartition | None) -> str:
     """Why a partition is not fully proven, for people."""
-    if context.spec.seed.via == "split":
+    if spec.seed.via == "split":
         return "the copiers of a split migration can reach only one cluster each: validate compares it"
     if partition.verdict is Verdict.TRANSACTIONAL:
         return "copied in transactions: validate compares it"
@@ -171,16 +172,16 @@ def _difference(document: ProvenPartition) -> str:
     return text
 
 
-def _documents(context: PhaseContext) -> dict[TopicPartition, ProvenPartition]:
-    store = context.journal_store
-    keys = [info.key for info in store.list(proven_prefix(context.migration_id))]
+def _documents(record: MigrationRecord) -> dict[TopicPartition, ProvenPartition]:
+    store = record.journal_store
+    keys = [info.key for info in store.list(proven_prefix(record.migration_id))]
     with ThreadPoolExecutor(_READERS, "proven") as pool:
         found = [item for item in pool.map(lambda key: _document(store, key), keys) if item is not None]
-    times = all_times_overtaken(store, context.migration_id)
+    times = all_times_overtaken(store, record.migration_id)
     return {
         item.key: item if holds_tombstones(item, times[item.key]) else item.model_copy(update={"proven": None})
         for item in found
-        if item.migration_id == context.migration_id
+        if item.migration_id == record.migration_id
     }
 
 
@@ -193,34 +194,36 @@ def _document(store: ObjectStore, key: str) -> ProvenPartition | None:
         return None
 
 
-def journal_status(context: PhaseContext, when: str, status: ProofStatus) -> None:
+def journal_status(record: MigrationRecord, when: str, status: ProofStatus) -> None:
     """Journal what is proven at a moment."""
     details = status.as_dict()
     reason = f"{status.proven} of {status.copied} copied offsets are proven equal"
-    context.journal.step(STEP, key=when, details=details, reason=reason)
+    record.journal.step(steps.CONTENT_PROVEN, key=when, details=details, reason=reason)
 
 
 # -- what is left, before clients move -------------------------------------------------------------------------------
 
 
 class _ReadingClients(Clients):
-    """The clusters and stores of a context, opened for reading only."""
+    """The clusters and stores of a migration, opened for reading only."""
 
-    def __init__(self, context: PhaseContext) -> None:
+    def __init__(self, record: MigrationRecord, source: Cluster, target: Cluster) -> None:
         super().__init__({})
-        self._context = context
+        self._record = record
+        self._source = source
+        self._target = target
 
     def wire(self, name: str, *, timeout_seconds: float = 10.0, read_only: bool = True) -> Wire:
         """Open a new wire client that cannot write, whatever the caller requests."""
-        cluster = self._context.source if name == "source" else self._context.target
+        cluster = self._source if name == "source" else self._target
         wire = Wire(replace(cluster.config, read_only=True), timeout_seconds=timeout_seconds)
         self._opened.append(wire)
         return wire
 
     def store(self, location: str) -> ObjectStore:
         """Return the store of a location of this migration."""
-        is_journal = location == self._context.spec.storage.journal
-        return self._context.journal_store if is_journal else self._context.archive_store
+        is_journal = location == self._record.spec.storage.journal
+        return self._record.journal_store if is_journal else self._record.archive_store
 
 
 class Rest(NamedTuple):
@@ -234,24 +237,24 @@ class Rest(NamedTuple):
     unchecked: int = 0
 
 
-def prove_rest(context: PhaseContext, ranges: list[ContentRange]) -> Rest:
+def prove_rest(record: MigrationRecord, source: Cluster, target: Cluster, ranges: list[ContentRange]) -> Rest:
     """Check again what is proven, and compare the rest up to the boundary, for a limited time.
 
     A range whose log was written again on the target is withdrawn. What is not compared in time, or cannot be read now,
     is left to the validation.
     """
     until = time.monotonic() + REST_SECONDS
-    documents = _documents(context)
-    with _ReadingClients(context) as clients:
+    documents = _documents(record)
+    with _ReadingClients(record, source, target) as clients:
         proven = [(item, found) for item in ranges if (found := _trusted(documents.get(item.key))) is not None]
-        unchecked = _look_again(context, clients, proven, until)
-        documents = _documents(context)
+        unchecked = _look_again(record, clients, proven, until)
+        documents = _documents(record)
         small = [item for item in ranges if 0 < _left(documents.get(item.key), item) <= REST_OFFSETS]
-        return Rest(_compare(context, clients, small, until) if small else "", unchecked)
+        return Rest(_compare(record, source, clients, small, until) if small else "", unchecked)
 
 
 def _look_again(
-    context: PhaseContext, clients: Clients, proven: list[tuple[ContentRange, ProvenRange]], until: float
+    record: MigrationRecord, clients: Clients, proven: list[tuple[ContentRange, ProvenRange]], until: float
 ) -> int:
     """Withdraw proofs that no longer hold, and return the number of partitions that could not be checked."""
 
@@ -264,7 +267,7 @@ def _look_again(
                     break
                 if not still_holds(wire, found, item.target_topic, item.partition):
                     log.warning("%s-%d: the target's log was written again; nothing of it is proven", *item.key)
-                    forget_proven(context.journal_store, context.migration_id, *item.key)
+                    forget_proven(record.journal_store, record.migration_id, *item.key)
                 done += 1
         except MigrationError as error:
             log.warning("The proofs could not be checked again before the client switch: %s", error)
@@ -276,14 +279,16 @@ def _look_again(
         return sum(pool.map(look, [proven[first::_READERS] for first in range(min(_READERS, len(proven)))]))
 
 
-def _compare(context: PhaseContext, clients: Clients, ranges: list[ContentRange], until: float) -> str:
+def _compare(
+    record: MigrationRecord, source: Cluster, clients: Clients, ranges: list[ContentRange], until: float
+) -> str:
     """Compare ranges until a deadline; returns why something is left."""
-    spec, plan = context.spec, context.load_plan()
+    spec, plan = record.spec, record.plan()
     try:
         job = content_job(
             plan,
             ranges,
-            delete_retention_ms=delete_retention_of(context, plan),
+            delete_retention_ms=delete_retention_of(record, source, plan),
             journal_location=spec.storage.journal,
             timestamps=spec.offsets.timestamps,
             # Attempt 0 is none of the validation's attempts: its results are not the validation's.

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.kafka.clock import elapsed_seconds
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs
-from airflow_provider_kafka_migration.record.context import PhaseContext, parse_iso
-from airflow_provider_kafka_migration.record.facts import migrated_partitions
+from airflow_provider_kafka_migration.record import jobs
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import parse_iso
 from airflow_provider_kafka_migration.state import State
 
 PHASE: Final = "tail"
@@ -111,17 +111,17 @@ class HealthWatch:
         self._began = self._marked_at = clock()
         self._was_rewritten = False
 
-    def check(self, context: PhaseContext) -> TailHealth:
+    def check(self, record: MigrationRecord) -> TailHealth:
         """Check the tail now. A document of an earlier owner of the migration tells nothing about the present tail."""
-        document = jobs.progress_document(context, PHASE)
-        claim = context.journal.current_claim
+        document = record.job_progress(PHASE)
+        claim = record.journal.current_claim
         now = self._clock()
         is_present = bool(document) and (claim is None or document.get("generation") == claim.generation)
         mark = (document.get("run"), document.get("seconds"), document.get("at")) if is_present else None
-        silent, is_known = self._heartbeats(context, now).hear(mark, now)
+        silent, is_known = self._heartbeats(record, now).hear(mark, now)
         # What was seen before this watch began shows when the tail was alive, not that this watch has waited since.
         silent = silent if is_known else now - self._began
-        limit = SILENT_SECONDS + context.spec.tail.slice_seconds
+        limit = SILENT_SECONDS + record.spec.tail.slice_seconds
         is_heard, is_silent = is_known and silent < limit, silent >= limit
         if not is_present:
             return TailHealth(text=_never_heard(document), is_silent=is_silent, is_of_another=True)
@@ -141,9 +141,9 @@ class HealthWatch:
             is_silent=is_silent,
         )
 
-    def _heartbeats(self, context: PhaseContext, now: float) -> Heartbeats:
+    def _heartbeats(self, record: MigrationRecord, now: float) -> Heartbeats:
         if self._beats is None:
-            key = (context.journal_store.uri, context.migration_id)
+            key = (record.journal_store.uri, record.migration_id)
             self._beats = _KNOWN.setdefault(key, Heartbeats(now))
         return self._beats
 
@@ -163,39 +163,39 @@ def _never_heard(document: dict[str, Any]) -> str:
     )
 
 
-def silence(context: PhaseContext, *, sleep: Callable[[float], None] = time.sleep) -> str:
+def silence(record: MigrationRecord, *, sleep: Callable[[float], None] = time.sleep) -> str:
     """Report that the tail is silent, for people who check once; empty while it runs, or need not run.
 
     A time that is recent by this machine's clock is believed. Any other may come from a wrong clock, so this waits for
     the next document before it reports a silence.
     """
-    if context.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or has_ended(context):
+    if record.journal.tip_state not in (State.TAIL, State.DRAIN_READY, State.CUTOVER) or record.has_tail_ended():
         return ""
     watch = HealthWatch()
-    found = watch.check(context)
-    document = jobs.progress_document(context, PHASE)
-    if found.is_heard or (not found.is_of_another and _is_recent(context, document)):
+    found = watch.check(record)
+    document = record.job_progress(PHASE)
+    if found.is_heard or (not found.is_of_another and _is_recent(record, document)):
         return ""
     if not found.is_of_another:
         sleep(_LOOK_AGAIN_SECONDS)
-        found = watch.check(context)
+        found = watch.check(record)
     return "" if found.is_heard else found.text or _not_heard(document, _LOOK_AGAIN_SECONDS)
 
 
-def _is_recent(context: PhaseContext, document: dict[str, Any]) -> bool:
+def _is_recent(record: MigrationRecord, document: dict[str, Any]) -> bool:
     at = document.get("at")
     if not at:
         return False
-    age_seconds = (context.now() - parse_iso(at)).total_seconds()
-    return -_QUIET_SECONDS < age_seconds < SILENT_SECONDS + context.spec.tail.slice_seconds
+    age_seconds = (record.now() - parse_iso(at)).total_seconds()
+    return -_QUIET_SECONDS < age_seconds < SILENT_SECONDS + record.spec.tail.slice_seconds
 
 
-def _any_migrated(context: PhaseContext, troubles: Sequence[Mapping[str, Any]]) -> bool:
-    migrated = migrated_partitions(context)
+def _any_migrated(record: MigrationRecord, troubles: Sequence[Mapping[str, Any]]) -> bool:
+    migrated = record.partitions()
     return any((item["topic"], item["partition"]) in migrated for item in troubles)
 
 
-def check_none_failed(context: PhaseContext, health: TailHealth) -> None:
+def check_none_failed(record: MigrationRecord, health: TailHealth) -> None:
     """Raise for partitions that the tail does not copy until a person has acted.
 
     :raises CopyFailed: with the failed partitions that the tail has named.
@@ -203,23 +203,14 @@ def check_none_failed(context: PhaseContext, health: TailHealth) -> None:
     if not health.failed or not health.is_certain:
         return
     failed = [item for item in health.troubles if item["state"] == "failed"]
-    if len(failed) == health.failed and not _any_migrated(context, failed):
+    if len(failed) == health.failed and not _any_migrated(record, failed):
         # Dropped by policy a moment ago: the tail omits them once it reads its job again.
         return
     first = failed[0] if failed else {}
     raise CopyFailed(
         f"the tail does not copy all partitions: {health.text}",
-        where=context.where("drain_ready", topic=first.get("topic"), partition=first.get("partition")),
+        where=record.where("drain_ready", topic=first.get("topic"), partition=first.get("partition")),
         next_step=f"{first.get('next_step') or 'see progress/tail.json for the reasons'}; then clear tail and "
         "drain_ready (or kafka-migration resume FILE): the tail tries these partitions again",
         details={"partitions": failed},
     )
-
-
-TAIL_DONE = "tail_done"
-
-
-def has_ended(context: PhaseContext) -> bool:
-    """Whether the tail has journaled its end since the last freeze request. A lifted freeze makes that end void."""
-    done, asked = context.journal.find_step(TAIL_DONE), context.journal.find_step(freeze_attempt.REQUESTED)
-    return done is not None and (asked is None or done.seq > asked.seq)

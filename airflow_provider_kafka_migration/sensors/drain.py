@@ -10,13 +10,13 @@ from airflow.sdk import BaseSensorOperator
 
 from airflow_provider_kafka_migration.provider.progress import Callback, as_callbacks, call_all
 from airflow_provider_kafka_migration.provider.task import MigrationTask, SpecSource, migration_retry_policy, plain_spec
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.triggers.drain import TROUBLE_EVENT, DrainTrigger, event_error
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_kafka_migration.migration import Migration
-    from airflow_provider_kafka_migration.record.context import PhaseContext
     from airflow_provider_kafka_migration.spec import MigrationSpec
 
 
@@ -65,7 +65,7 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         """Finish immediately if the migration has moved on; else wait."""
         spec = self.migration_spec(context)
         with self.open_migration(context) as migration:
-            if not self.deferrable or _gone_on(migration.context):
+            if not self.deferrable or _gone_on(migration.context.record):
                 return self._finish(migration)
         return self._wait(spec)
 
@@ -107,10 +107,10 @@ class KafkaMigrationDrainSensor(MigrationTask, BaseSensorOperator):
         return self.pointers(migration, result)
 
 
-def _gone_on(core: PhaseContext) -> bool:
+def _gone_on(record: MigrationRecord) -> bool:
     """Return whether there is nothing left to wait for: the cutover has begun, or the migration has ended."""
     from airflow_provider_kafka_migration.state import State
 
-    core.journal.refresh()
-    state = core.journal.tip_state
-    return core.journal.is_past(State.DRAIN_READY) or (state is not None and state.is_terminal)
+    record.journal.refresh()
+    state = record.journal.tip_state
+    return record.journal.is_past(State.DRAIN_READY) or (state is not None and state.is_terminal)

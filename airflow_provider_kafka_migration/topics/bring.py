@@ -19,17 +19,16 @@ from typing import Any
 from airflow_provider_kafka_migration.documents.plan import Plan
 from airflow_provider_kafka_migration.documents.target import TopologyResult
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.record.producer_ids import take_producer_ids
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 from airflow_provider_kafka_migration.topics.copy_settings import apply_configs
 from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
 from airflow_provider_kafka_migration.topics.target_topics import Made
 
 PHASE = "topology_copy"
-DONE = "topology_copied"
 
 
 def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
@@ -38,30 +37,31 @@ def bring(context: PhaseContext, plan: Plan) -> PhaseResult:
     :raises TopologyRefused: the policy refuses differences, or some topics could not be created; the error lists all.
     :raises ForeignData: a target topic holds data that is not from this migration.
     """
+    record = context.record
     context.progress(Progress(PHASE, f"checking {len(plan.topics)} topics on the target", 0, len(plan.topics)))
-    present = target_topics.read_presence(context, plan)
-    target_topics.refuse(context, plan, present)
-    settings = copy_settings.save(context, plan, present)
+    present = target_topics.read_presence(record, context.target, plan)
+    target_topics.refuse(record, plan, present)
+    settings = copy_settings.save(record, plan, present)
     made = target_topics.make(context, plan, present, settings)
-    target_topics.check_permissions(context, plan)
-    changed = apply_configs(context, {name: item.copy_time for name, item in settings.topics.items()})
-    producers = take_producer_ids(context)
+    target_topics.check_permissions(record, context.target, plan)
+    changed = apply_configs(record, context.target, {name: item.copy_time for name, item in settings.topics.items()})
+    producers = take_producer_ids(record, context.target)
     filled = set_log_starts(context, plan, producers)
     did_something = made.anything or bool(changed) or filled["partitions"] > 0
-    former = context.journal.find_step(DONE)
+    former = context.journal.find_step(steps.TOPOLOGY_COPIED)
     if former is not None and not did_something:
         return PhaseResult(PHASE, str(former.details["summary"]), dict(former.details), already_done=True)
-    return _finish(context, plan, made, filled)
+    return _finish(record, plan, made, filled)
 
 
-def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int]) -> PhaseResult:
+def _finish(record: MigrationRecord, plan: Plan, made: Made, filled: dict[str, int]) -> PhaseResult:
     summary = (
         f"{len(plan.topics)} topics on the target: {len(made.created)} created, {len(made.adopted)} adopted, "
         f"{len(made.widened)} widened; {filled['partitions']} log starts set"
     )
-    entry = context.journal.find_step(copy_settings.STEP)
+    entry = record.journal.find_step(steps.COPY_SETTINGS)
     result = TopologyResult(
-        migration_id=context.migration_id,
+        migration_id=record.migration_id,
         summary=summary,
         topics=len(plan.topics),
         created=made.created,
@@ -76,7 +76,7 @@ def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int
         },
         copy_settings=dict(entry.details) if entry is not None else {},
     )
-    key = put_result(context, "topology", result)
+    key = record.put_result(keys.TOPOLOGY, result)
     details: dict[str, Any] = {
         "summary": summary,
         "result": key,
@@ -87,25 +87,26 @@ def _finish(context: PhaseContext, plan: Plan, made: Made, filled: dict[str, int
         "widened": len(made.widened),
         "log_starts_filled": filled,
     }
-    context.journal.step(DONE, details=details, reason=summary)
+    record.journal.step(steps.TOPOLOGY_COPIED, details=details, reason=summary)
     return PhaseResult(PHASE, summary, details)
 
 
 def make_new_partitions(context: PhaseContext, plan: Plan, missing: set[TopicPartition]) -> None:
     """Create topics, configs and log starts on the target for new partitions; idempotent, as topology_copy is."""
+    record = context.record
     names = {topic for topic, _ in missing}
     part = plan.model_copy(update={"topics": [topic for topic in plan.topics if topic.name in names]})
-    present = target_topics.read_presence(context, part)
-    target_topics.refuse(context, part, present)
-    settings = copy_settings.save(context, part, present)
+    present = target_topics.read_presence(record, context.target, part)
+    target_topics.refuse(record, part, present)
+    settings = copy_settings.save(record, part, present)
     target_topics.make(context, part, present, settings)
-    target_topics.check_permissions(context, part)
+    target_topics.check_permissions(record, context.target, part)
     wanted = {topic.target_name: settings.topics[topic.target_name].copy_time for topic in part.topics}
-    copy_settings.apply_configs(context, wanted)
+    copy_settings.apply_configs(record, context.target, wanted)
     only_new = [
         topic.model_copy(
             update={"partitions": [item for item in topic.partitions if (topic.name, item.partition) in missing]}
         )
         for topic in part.topics
     ]
-    set_log_starts(context, part.model_copy(update={"topics": only_new}), producer_ids.load_producer_ids(context))
+    set_log_starts(context, part.model_copy(update={"topics": only_new}), record.producer_ids())

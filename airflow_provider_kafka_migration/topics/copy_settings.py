@@ -9,9 +9,9 @@ from airflow_provider_kafka_migration.documents.target import CopySettings, Topi
 from airflow_provider_kafka_migration.errors import MigrationError, TopologyRefused, Transient
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import ConfigChange
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.passed_content import DELETING_RESTORED
-from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseResult
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics.configs import changes, copy_time_configs, producer_visible
 from airflow_provider_kafka_migration.topics.target_topics import Presence
 
@@ -19,26 +19,15 @@ PHASE = "topology_copy"
 
 #: Largest batch accepted during the copy: old source batches may be larger than the source's current limit.
 COPY_TIME_BATCH_BYTES = 16 * 1024 * 1024
-STEP = "copy_settings"
-KEY = "topology/copy-settings-{}.json"
 
 
-def load(context: PhaseContext) -> CopySettings | None:
-    """The settings that the journal points to, or ``None`` before the first topic was touched."""
-    entry = context.journal.find_step(STEP)
-    if entry is None:
-        return None
-    data = context.journal_store.get(context.key(str(entry.details["document"])))
-    return None if data is None else CopySettings.parse(data)
-
-
-def save(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
+def save(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> CopySettings:
     """Write and journal the settings of all topics of the plan.
 
     Settings that were saved before stay unchanged: a second read of an adopted topic returns the settings that the
     migration has set, not the original ones.
     """
-    former = load(context)
+    former = record.copy_settings()
     known = dict(former.topics) if former is not None else {}
     for topic in plan.topics:
         here = present[topic.target_name]
@@ -48,76 +37,79 @@ def save(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> 
             copy_time=copy_time_configs(topic, plan.target, max_batch_bytes=COPY_TIME_BATCH_BYTES),
             final=dict(topic.target_configs),
         )
-    settings = CopySettings(migration_id=context.migration_id, topics=dict(sorted(known.items())))
+    settings = CopySettings(migration_id=record.migration_id, topics=dict(sorted(known.items())))
     if former is not None and former.digest() == settings.digest():
         return settings
     digest = settings.digest()
-    name = KEY.format(digest[:16])
-    context.journal_store.put(context.key(name), settings.canonical())
-    context.journal.step(STEP, details={"document": name, "digest": digest, "topics": len(settings.topics)})
+    name = keys.copy_settings(digest)
+    record.journal_store.put(record.key(name), settings.canonical())
+    record.journal.step(
+        steps.COPY_SETTINGS, details={"document": name, "digest": digest, "topics": len(settings.topics)}
+    )
     return settings
 
 
-VISIBLE_RESTORED = "producer_visible_restored"
-
-
-def expected_configs(context: PhaseContext) -> dict[str, dict[str, str]]:
+def expected_configs(record: MigrationRecord) -> dict[str, dict[str, str]]:
     """The final configs of each target topic, for the parity check."""
-    return {topic.target_name: dict(topic.target_configs) for topic in context.load_plan().topics}
+    return {topic.target_name: dict(topic.target_configs) for topic in record.plan().topics}
 
 
-def restore_producer_visible(context: PhaseContext) -> PhaseResult:
+def restore_producer_visible(record: MigrationRecord, target: Cluster) -> PhaseResult:
     """Restore, before clients may switch, all configs that a producer can notice. Nothing is deleted yet.
 
     :raises TopologyRefused: the target refused some topics; the error lists all.
     """
-    if context.journal.find_step(DELETING_RESTORED) is not None:
+    if record.is_retention_restored():
         return PhaseResult(PHASE, "the final configs are in force", {"topics": 0}, already_done=True)
-    plan = context.load_plan()
+    plan = record.plan()
     wanted = {topic.target_name: producer_visible(topic) for topic in plan.topics}
-    return _restore(context, wanted, VISIBLE_RESTORED, "configs that producers notice are restored")
+    return _restore(
+        record, target, wanted, steps.PRODUCER_VISIBLE_RESTORED, "configs that producers notice are restored"
+    )
 
 
-def restore_deleting(context: PhaseContext) -> PhaseResult:
+def restore_deleting(record: MigrationRecord, target: Cluster) -> PhaseResult:
     """Restore retention and compaction as planned, after the content is proven: the second restore step.
 
     :raises TopologyRefused: the target refused some topics; the error lists all.
     """
-    return _restore(context, expected_configs(context), DELETING_RESTORED, "final configs are restored")
+    return _restore(record, target, expected_configs(record), steps.DELETING_RESTORED, "final configs are restored")
 
 
-def restore_for_rollback(context: PhaseContext) -> PhaseResult:
+def restore_for_rollback(record: MigrationRecord, target: Cluster) -> PhaseResult:
     """Give created topics their planned configs, and topics that existed before their former ones. Data stays."""
-    settings = copy_settings.load(context)
+    settings = record.copy_settings()
     if settings is None:
         return PhaseResult("rollback", "no topic was touched", {"topics": 0}, already_done=True)
-    facts = context.target.admin.describe_topics(sorted(settings.topics))
+    facts = target.admin.describe_topics(sorted(settings.topics))
     there = {name for name, item in facts.items() if item.error is None}
     wanted = {
         name: dict(item.final if item.before is None else item.before)
         for name, item in settings.topics.items()
         if name in there
     }
-    return _restore(context, wanted, "rollback_configs_restored", "topic configs are restored")
+    return _restore(record, target, wanted, steps.ROLLBACK_CONFIGS_RESTORED, "topic configs are restored")
 
 
-def _restore(context: PhaseContext, wanted: dict[str, dict[str, str]], step: str, text: str) -> PhaseResult:
-    context.journal.check_holds()
-    changed = apply_configs(context, wanted)
-    done = context.journal.find_step(step) is not None
+def _restore(
+    record: MigrationRecord, target: Cluster, wanted: dict[str, dict[str, str]], step: str, text: str
+) -> PhaseResult:
+    record.journal.check_holds()
+    changed = apply_configs(record, target, wanted)
+    done = record.journal.find_step(step) is not None
     details = {"topics": len(wanted), "changed": len(changed)}
     if changed or not done:
-        context.journal.step(step, details=details, reason=f"{text}: {len(wanted)} topics")
+        record.journal.step(step, details=details, reason=f"{text}: {len(wanted)} topics")
     return PhaseResult(PHASE, f"{text}: {len(wanted)} topics", details, already_done=done and not changed)
 
 
-def apply_configs(context: PhaseContext, wanted: dict[str, dict[str, str]]) -> list[str]:
+def apply_configs(record: MigrationRecord, target: Cluster, wanted: dict[str, dict[str, str]]) -> list[str]:
     """Set the overrides of topics to exactly these, and return the names of the topics that changed.
 
     :raises TopologyRefused: the target refused some for good; the error lists all. A retriable refusal raises
         ``Transient``.
     """
-    admin = context.target.admin
+    admin = target.admin
     present = admin.topic_configs(sorted(wanted))
     failures = {name: item.error for name, item in present.items() if item.error is not None}
     todo: dict[str, ConfigChange] = {}
@@ -128,17 +120,17 @@ def apply_configs(context: PhaseContext, wanted: dict[str, dict[str, str]]) -> l
     results = admin.alter_topic_configs(todo)
     failures.update({name: error for name, error in results.items() if error is not None})
     if failures:
-        raise config_failure(context, failures)
+        raise config_failure(record, failures)
     return sorted(todo)
 
 
-def config_failure(context: PhaseContext, failures: dict[str, ItemError]) -> MigrationError:
+def config_failure(record: MigrationRecord, failures: dict[str, ItemError]) -> MigrationError:
     """Build the error for topics whose configs could not be read or changed: no permission, broker busy or refused."""
     final = {name: error for name, error in sorted(failures.items()) if not error.retriable}
     name, error = next(iter((final or dict(sorted(failures.items()))).items()))
     what = f"configs of {len(failures)} target topics could not be set; {name}"
     kind = error.exception(
-        what, context.where(PHASE, cluster="target", topic=name), operation="DescribeConfigs and AlterConfigs on Topic"
+        what, record.where(PHASE, cluster="target", topic=name), operation="DescribeConfigs and AlterConfigs on Topic"
     )
     details = {"topics": {item: value.as_dict() for item, value in sorted(failures.items())}}
     if isinstance(kind, Transient) or error.unauthorized:

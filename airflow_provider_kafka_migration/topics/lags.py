@@ -10,10 +10,12 @@ from typing import Any
 
 from airflow_provider_kafka_migration.documents.copy import CopyPartition
 from airflow_provider_kafka_migration.errors import ForeignData
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress, iso
-from airflow_provider_kafka_migration.record.facts import migrated_partitions, target_key
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.offset_maps import SourcePositions
+from airflow_provider_kafka_migration.record.partition_names import target_key
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.record.tail_health import HealthWatch, TailHealth, check_none_failed
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.topics import topics_gone
 
 PHASE = "drain_ready"
@@ -129,7 +131,7 @@ def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.
     least: int | None = None
     longest = context.spec.tail.drain_ready_timeout.total_seconds()
     while True:
-        status = check(context, health=health)
+        status = check(context.record, context.source, context.target, health=health)
         now = time.monotonic()
         if least is None or status.total < least:
             least, shrunk_at = status.total, now
@@ -139,22 +141,22 @@ def small_again(context: PhaseContext, *, sleep: Callable[[float], None] = time.
         sleep(POLL_SECONDS)
 
 
-def measure(context: PhaseContext) -> list[PartitionLag]:
+def measure(record: MigrationRecord, source: Cluster, target: Cluster) -> list[PartitionLag]:
     """Return the lag of every partition, ascending, except for deleted topics that the policy drops.
 
     :raises TopicRecreated: a source topic was deleted or created again: its offsets no longer relate to the copy.
     :raises ForeignData: a target end is beyond the source's end: another client writes there.
     """
-    topics_gone.check_none_gone(context)
-    partitions = migrated_partitions(context)
-    gone = topics_gone.check_ids(context, partitions.values())
+    topics_gone.check_none_gone(record)
+    partitions = record.partitions()
+    gone = topics_gone.check_ids(record, source, partitions.values())
     partitions = {key: item for key, item in partitions.items() if key[0] not in gone}
     # Read the target first: the source's end only grows, so a race can never look like a target that is ahead.
-    target_ends = context.target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
-    positions = SourcePositions.load(context)
-    source_ends = context.source.wire.list_offsets(list(partitions), "stable")
+    target_ends = target.wire.list_offsets([target_key(item) for item in partitions.values()], "log_end")
+    positions = SourcePositions.load(record, target)
+    source_ends = source.wire.list_offsets(list(partitions), "stable")
     lags = [_lag(item, source_ends[key], target_ends[target_key(item)], positions) for key, item in partitions.items()]
-    _check_not_ahead(context, lags)
+    _check_not_ahead(record, lags)
     return lags
 
 
@@ -163,13 +165,13 @@ def _lag(item: CopyPartition, source_end: int, target_end: int, positions: Sourc
     return PartitionLag(item.topic, item.partition, source_end, position, target_end)
 
 
-def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
+def _check_not_ahead(record: MigrationRecord, lags: list[PartitionLag]) -> None:
     ahead = [item for item in lags if item.lag < 0]
     if ahead:
         first = ahead[0]
         raise ForeignData(
             f"{len(ahead)} target partitions end beyond the source's last stable offset; the first one by {-first.lag}",
-            where=context.where(PHASE, topic=first.topic, partition=first.partition, offset=first.target_end),
+            where=record.where(PHASE, topic=first.topic, partition=first.partition, offset=first.target_end),
             next_step="find out who else writes to the target (DescribeProducers), or whether the source lost records "
             "in an unclean leader election; the target's records from that offset on are not the source's",
             details={"partitions": [item.as_dict() for item in ahead]},
@@ -177,7 +179,12 @@ def _check_not_ahead(context: PhaseContext, lags: list[PartitionLag]) -> None:
 
 
 def check(
-    context: PhaseContext, stable_since: datetime | None = None, *, health: HealthWatch | None = None
+    record: MigrationRecord,
+    source: Cluster,
+    target: Cluster,
+    stable_since: datetime | None = None,
+    *,
+    health: HealthWatch | None = None,
 ) -> DrainStatus:
     """Measure the lags once. This function keeps no state, so any thread or process may continue the wait.
 
@@ -188,15 +195,15 @@ def check(
         nothing.
     :raises CopyFailed: the tail has stopped copying some partitions until an operator intervenes.
     """
-    lags = measure(context)
-    tail = (health or HealthWatch()).check(context)
-    check_none_failed(context, tail)
+    lags = measure(record, source, target)
+    tail = (health or HealthWatch()).check(record)
+    check_none_failed(record, tail)
     status = judge(
         lags,
-        at=context.now(),
+        at=record.now(),
         stable_since=stable_since,
-        max_lag=context.spec.tail.drain_max_partition_lag,
-        window_seconds=context.spec.tail.drain_stable_window.total_seconds(),
+        max_lag=record.spec.tail.drain_max_partition_lag,
+        window_seconds=record.spec.tail.drain_stable_window.total_seconds(),
     )
     if not tail.copies_all or tail.is_silent:
         return replace(status, tail=tail, stable_since=None, ready=False)

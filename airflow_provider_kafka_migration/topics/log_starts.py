@@ -13,7 +13,7 @@ from airflow_provider_kafka_migration.documents.copy import OffsetMapDocument, P
 from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import CopyFailed, ForeignData, MigrationError
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "topology_copy"
 WORKERS = 4
@@ -23,7 +23,7 @@ PROGRESS_SECONDS = 2.0
 Wanted = tuple[str, int, int]
 
 
-def restore_log_starts(context: PhaseContext, document: OffsetMapDocument) -> int:
+def restore_log_starts(record: MigrationRecord, target: Cluster, document: OffsetMapDocument) -> int:
     """Delete fillers that a crashed broker has brought back, and return the number of partitions.
 
     :raises MigrationError: the error of the first partition that could not be restored.
@@ -35,8 +35,8 @@ def restore_log_starts(context: PhaseContext, document: OffsetMapDocument) -> in
     }
     if not wanted:
         return 0
-    wire = context.target.wire
-    filler_producer_id = load_producer_ids(context).filler_producer_id
+    wire = target.wire
+    filler_producer_id = record.producer_ids().filler_producer_id
     done = delete_fillers_again(wire, wire.list_offsets(list(wanted), "earliest"), wanted, filler_producer_id)
     for found in done.values():
         if isinstance(found, MigrationError):

@@ -34,7 +34,9 @@ from airflow_provider_kafka_migration.kafka.wire import (
 )
 from airflow_provider_kafka_migration.offset_map.runs import OffsetRange
 from airflow_provider_kafka_migration.offset_map.transactional import Position, group_name, read_positions
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 # -- probe transactions -----------------------------------------------------------------------------------------------
 #
@@ -148,72 +150,68 @@ class ProbeResult:
         return self.outcomes.get(name) == ""
 
 
-#: Journal step with the outcomes of the last probe that found something new.
-PROBED = "probed"
-
-
-def record_outcomes(context: PhaseContext, result: ProbeResult) -> None:
+def record_outcomes(record: MigrationRecord, result: ProbeResult) -> None:
     """Journal what was tried and the outcome if it is new, because plan reads it."""
     details = {"outcomes": dict(sorted(result.outcomes.items())), "uses_transactions": result.uses_transactions}
-    former = context.journal.find_step(PROBED)
+    former = record.journal.find_step(steps.PROBED)
     if former is None or dict(former.details) != details:
-        context.journal.step(PROBED, details=details)
+        record.journal.step(steps.PROBED, details=details)
 
 
-def no_compare(context: PhaseContext) -> str:
+def no_compare(record: MigrationRecord) -> str:
     """Why the last probe could not append by sequence on the target; empty if it could, or if that is unknown.
 
     Only ``offsets.mode: auto`` then continues in transactions; with any other mode it is a blocker.
     """
-    entry = context.journal.find_step(PROBED)
-    if entry is None or context.spec.offsets.mode != "auto":
+    entry = record.journal.find_step(steps.PROBED)
+    if entry is None or record.spec.offsets.mode != "auto":
         return ""
     return str(entry.details["outcomes"].get("sequence", ""))
 
 
-def scratch_topic(context: PhaseContext) -> str:
+def scratch_topic(record: MigrationRecord, target: Cluster) -> str:
     """Name of the scratch topic: the same in each attempt, so that a killed probe's topic is found and removed."""
-    return f"{SCRATCH_PREFIX}{canonical_digest([context.migration_id, context.target.cluster_id])[:12]}"
+    return f"{SCRATCH_PREFIX}{canonical_digest([record.migration_id, target.cluster_id])[:12]}"
 
 
-def probe_target(context: PhaseContext, *, transactions: bool = False) -> ProbeResult:
+def probe_target(record: MigrationRecord, target: Cluster, *, transactions: bool = False) -> ProbeResult:
     """Try fillers and DeleteRecords, the sequence check, the log end by replica_id -2, and markers.
 
     :param transactions: try a whole transaction as well; it is always tried where sequences are not compared.
     :raises MigrationError: not even the scratch topic can be created.
     """
-    name = scratch_topic(context)
-    admin, wire = context.target.admin, context.target.wire
-    _remove(context, name)
+    name = scratch_topic(record, target)
+    admin, wire = target.admin, target.wire
+    _remove(target, name)
     created = admin.create_topics([NewTopic(name, 1, -1, {"retention.ms": "-1", "cleanup.policy": "delete"})])[name]
     if created.error is not None:
-        raise created.error.exception("the scratch topic of the probe cannot be created", context.where("precheck"))
+        raise created.error.exception("the scratch topic of the probe cannot be created", record.where("precheck"))
     result = ProbeResult()
     try:
-        _try_all(context, name, result)
+        _try_all(record, target, name, result)
         if transactions or result.outcomes.get("sequence"):
-            _try(result, "transactions", lambda: try_transaction(wire, (name, 0), context.migration_id))
+            _try(result, "transactions", lambda: try_transaction(wire, (name, 0), record.migration_id))
     finally:
-        _remove(context, name)
+        _remove(target, name)
         wire.forget_leaders([(name, 0)])
     return result
 
 
-def _remove(context: PhaseContext, name: str) -> None:
+def _remove(target: Cluster, name: str) -> None:
     """Delete the scratch topic and wait until it is gone: deletion takes a while, and the name is used again."""
-    error = context.target.admin.delete_topics([name])[name]
+    error = target.admin.delete_topics([name])[name]
     if error is not None and error.unauthorized:
         return  # never created, or no right to delete it: the creation will report that
     deadline = time.monotonic() + _REMOVAL_SECONDS
     while time.monotonic() < deadline:
-        facts = context.target.admin.describe_topics([name]).get(name)
+        facts = target.admin.describe_topics([name]).get(name)
         if facts is None or facts.error is not None:
             return
         time.sleep(0.1)
 
 
-def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
-    wire, key = context.target.wire, (name, 0)
+def _try_all(record: MigrationRecord, target: Cluster, name: str, result: ProbeResult) -> None:
+    wire, key = target.wire, (name, 0)
     data, filler = wire.init_producer_id(), wire.init_producer_id()
     ids = ProducerIds(
         data_producer_id=data[0],
@@ -233,14 +231,14 @@ def _try_all(context: PhaseContext, name: str, result: ProbeResult) -> None:
         return "" if end >= high_watermark else f"log end {end} below the high watermark {high_watermark}"
 
     def sequence() -> str:
-        first = _append(context, name, ids, 0)
+        first = _append(target, name, ids, 0)
         if first:
             return f"a first append was refused: {error_codes.name(first)}"
-        code = _append(context, name, ids, 7)
+        code = _append(target, name, ids, 7)
         return "" if code == error_codes.OUT_OF_ORDER_SEQUENCE_NUMBER else f"append out of order: code {code}"
 
     attempts = {"log_end": log_end, "fillers": fillers, "sequence": sequence}
-    attempts["markers"] = lambda: _markers(context, key, result)
+    attempts["markers"] = lambda: _markers(record, target, key, result)
     for tried, attempt in attempts.items():
         _try(result, tried, attempt)
 
@@ -254,16 +252,16 @@ def _try(result: ProbeResult, name: str, attempt: Callable[[], str]) -> None:
             result.missing[name] = str(error.details.get("operation") or error.what)
 
 
-def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -> str:
+def _markers(record: MigrationRecord, target: Cluster, key: tuple[str, int], result: ProbeResult) -> str:
     """Try control markers, or what fills holes instead of them."""
-    wire = context.target.wire
+    wire = target.wire
     result.may_mark = not markers_are_refused(wire)
     if not result.may_mark:
-        outcome = _empty_transactions(context, key)
+        outcome = _empty_transactions(record, target, key)
         result.uses_transactions = not outcome
         return outcome
     before = wire.list_offsets([key], "log_end")[key]
-    marker_id, epoch = wire.init_producer_id(f"kafka-migration.{context.migration_id}.probe")
+    marker_id, epoch = wire.init_producer_id(f"kafka-migration.{record.migration_id}.probe")
     connection = wire.connection(wire.leaders([key])[key])
     version, parts = connection_marker_parts(connection, {key: _MARKERS}, marker_id, epoch)
     answer: list[memoryview] = []
@@ -278,11 +276,11 @@ def _markers(context: PhaseContext, key: tuple[str, int], result: ProbeResult) -
     return "" if grown == _MARKERS else f"{grown} of {_MARKERS} markers were written"
 
 
-def _empty_transactions(context: PhaseContext, key: tuple[str, int]) -> str:
+def _empty_transactions(record: MigrationRecord, target: Cluster, key: tuple[str, int]) -> str:
     """Fill some offsets without the right to write markers."""
-    wire = context.target.wire
+    wire = target.wire
     before = wire.list_offsets([key], "log_end")[key]
-    transactional_id = f"kafka-migration.{context.migration_id}.probe"
+    transactional_id = f"kafka-migration.{record.migration_id}.probe"
     fills = {key: Fill(_MARKERS, before, None)}
     filled = fill_and_wait(wire.config, transactional_id, fills, seconds=_TRANSACTION_SECONDS).get(key)
     if filled is None or filled.error is not None:
@@ -292,9 +290,9 @@ def _empty_transactions(context: PhaseContext, key: tuple[str, int]) -> str:
     return "" if grown == _MARKERS else f"{grown} of {_MARKERS} empty transactions left a marker"
 
 
-def _append(context: PhaseContext, name: str, ids: ProducerIds, sequence: int) -> int:
+def _append(target: Cluster, name: str, ids: ProducerIds, sequence: int) -> int:
     """Append one record at a sequence and return the broker's error code."""
-    wire, key = context.target.wire, (name, 0)
+    wire, key = target.wire, (name, 0)
     record = Record(0, int(time.time() * 1000), b"probe", b"probe", [])
     batch = RawBatch(memoryview(encode_batch([record], 0)))
     header = patched_header(batch, ids.data_producer_id, ids.data_producer_epoch, sequence)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Set
-from typing import Any, Final
+from typing import Any
 
 from airflow_provider_kafka_migration.compare.proven import forget_proven
 from airflow_provider_kafka_migration.documents.copy import CopyJob
@@ -29,10 +29,11 @@ from airflow_provider_kafka_migration.errors import SourceTruncated, TombstonesO
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.kafka.wire import TopicPartition
-from airflow_provider_kafka_migration.record import freeze_attempt, jobs, overtaken
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.record.facts import partition_name
+from airflow_provider_kafka_migration.record import jobs, steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
 from airflow_provider_kafka_migration.record.overtaken import tombstone_settings
+from airflow_provider_kafka_migration.record.partition_names import partition_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import bring, target_topics
 
@@ -45,10 +46,6 @@ from airflow_provider_kafka_migration.topics import bring, target_topics
 
 
 log = logging.getLogger(__name__)
-
-MADE_AGAIN_DONE: Final = "topics_made_again_done"
-#: Topics deleted by policy, by name, with their ids at that time (:func:`recopy`).
-RECOPIED: Final = "topics_recopied"
 #: Before the seed, topology_copy creates topics; from the freeze on, a missing topic is a failure of the cutover.
 STATES = frozenset({State.SEED, State.TAIL, State.DRAIN_READY})
 
@@ -73,7 +70,7 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         for name, facts in described.items()
         if facts.error is not None and facts.error.code == error_codes.UNKNOWN_TOPIC_OR_PARTITION
     }
-    begun, recopied = _begun(context)
+    begun, recopied = _begun(context.record)
     replaced = {
         name
         for name, facts in described.items()
@@ -88,40 +85,39 @@ def make_missing(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     context.progress(Progress(phase, reason))
     context.journal.check_holds()
     if new:
-        context.journal.step(overtaken.MADE_AGAIN, key=phase, details={"topics": new}, reason=reason)
+        context.journal.step(steps.TOPICS_MADE_AGAIN, key=phase, details={"topics": new}, reason=reason)
     sources = {by_target[name] for name in todo}
     keys = {item.key for item in job.partitions if item.topic in sources}
     # The proofs apply to the topic that was deleted.
     for topic, partition in sorted(keys):
         forget_proven(context.journal_store, context.migration_id, topic, partition)
-    bring.make_new_partitions(context, context.load_plan(), keys)
+    bring.make_new_partitions(context, context.record.plan(), keys)
     context.journal.step(
-        MADE_AGAIN_DONE, key=phase, details={"topics": todo}, reason=f"{len(todo)} target topics were created again"
+        steps.TOPICS_MADE_AGAIN_DONE,
+        key=phase,
+        details={"topics": todo},
+        reason=f"{len(todo)} target topics were created again",
     )
     return todo
 
 
-def _begun(context: PhaseContext) -> tuple[set[str], dict[str, str]]:
+def _begun(record: MigrationRecord) -> tuple[set[str], dict[str, str]]:
     """Topics that the journal does not call complete: those to be created again, and those to be deleted by policy,
     the latter with their ids at that time."""
     begun: set[str] = set()
     recopied: dict[str, str] = {}
-    for entry in context.journal.steps():
-        if entry.step == overtaken.MADE_AGAIN:
+    for entry in record.journal.steps():
+        if entry.step == steps.TOPICS_MADE_AGAIN:
             begun.update(str(name) for name in entry.details["topics"])
-        elif entry.step == RECOPIED:
+        elif entry.step == steps.TOPICS_RECOPIED:
             recopied.update({str(name): str(value) for name, value in entry.details["topics"].items()})
-        elif entry.step == MADE_AGAIN_DONE:
+        elif entry.step == steps.TOPICS_MADE_AGAIN_DONE:
             begun.difference_update(str(name) for name in entry.details["topics"])
             for name in entry.details["topics"]:
                 recopied.pop(str(name), None)
     return begun, recopied
 
 
-# -- recopy -----------------------------------------------------------------------------------------------------------
-
-
-STEP: Final = RECOPIED
 #: Deletion takes a while, and the name is used again.
 REMOVAL_SECONDS = 60.0
 _POLL_SECONDS = 0.2
@@ -135,7 +131,7 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
     :raises Transient: a topic still exists after a while.
     :raises PermissionMissing: a topic may not be deleted.
     """
-    failed = _failed(context, phase, job)
+    failed = _failed(context.record, phase, job)
     if not failed or context.journal.working_state not in STATES:
         return []
     if not any(_chosen(context, phase, job, failed)):
@@ -148,7 +144,7 @@ def recopy(context: PhaseContext, phase: str, job: CopyJob) -> list[str]:
         ids = begun | new
         if ids:
             context.journal.check_holds()
-            _delete(context, phase, ids)
+            _delete(context.record, context.target, phase, ids)
         return sorted(ids)
 
 
@@ -157,14 +153,14 @@ def _chosen(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Topics to be deleted, with their ids: those that the journal already names, and the others."""
     context.journal.refresh()
-    if freeze_attempt.is_frozen(context):
+    if context.record.is_frozen():
         return {}, {}
-    run = str(jobs.progress_document(context, phase).get("run", ""))
+    run = str(context.record.job_progress(phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}
     wanted = sorted({targets[key] for key in failed})
     present = context.target.admin.describe_topics(wanted)
     ids = {name: present[name].topic_id for name in wanted if present[name].error is None}
-    named = _named(context, run)
+    named = _named(context.record, run)
     # A topic with another id was already copied again after that failure.
     begun = {name: ids[name] for name in ids if named.get(name) == ids[name]}
     codes = {name: {code for key, code in failed.items() if targets[key] == name} for name in wanted}
@@ -180,21 +176,23 @@ def _journal(
     context: PhaseContext, phase: str, job: CopyJob, new: Mapping[str, str], failed: Mapping[TopicPartition, str]
 ) -> None:
     """Journal the topics before they are deleted: a run after a kill in between deletes these very topics."""
-    run = str(jobs.progress_document(context, phase).get("run", ""))
+    run = str(context.record.job_progress(phase).get("run", ""))
     targets = {item.key: item.target_topic for item in job.partitions}
     partitions = {partition_name(key): code for key, code in sorted(failed.items()) if targets[key] in new}
     reason = f"{len(new)} target topics are deleted to be copied again; the first is {min(new)}"
     log.warning(reason)
     context.progress(Progress(phase, reason))
-    retention_ms = {name: value for name, value in _retention_ms(context, job).items() if name in new}
+    retention_ms = {
+        name: value for name, value in _retention_ms(context.record, context.source, job).items() if name in new
+    }
     details = {"run": run, "topics": dict(new), "partitions": partitions, "delete_retention_ms": retention_ms}
     context.journal.check_holds()
-    context.journal.step(STEP, key=f"{phase}/{run}", details=details, reason=reason)
+    context.journal.step(steps.TOPICS_RECOPIED, key=f"{phase}/{run}", details=details, reason=reason)
 
 
-def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartition, str]:
+def _failed(record: MigrationRecord, phase: str, job: CopyJob) -> dict[TopicPartition, str]:
     """Partitions that stopped for a reason that copying again heals, with the error code."""
-    offsets = context.spec.offsets
+    offsets = record.spec.offsets
     codes = set()
     if offsets.on_overtaken_tombstones == "recopy":
         codes.add(TombstonesOvertaken.code)
@@ -202,31 +200,31 @@ def _failed(context: PhaseContext, phase: str, job: CopyJob) -> dict[TopicPartit
         codes.add(SourceTruncated.code)
     known = {item.key for item in job.partitions}
     found = {}
-    for item in jobs.progress_document(context, phase).get("partitions", []) if codes else ():
+    for item in record.job_progress(phase).get("partitions", []) if codes else ():
         key, error = (str(item["topic"]), int(item["partition"])), item.get("error") or {}
         if key in known and item.get("failed") and error.get("code") in codes:
             found[key] = str(error["code"])
     return found
 
 
-def _named(context: PhaseContext, run: str) -> dict[str, str]:
+def _named(record: MigrationRecord, run: str) -> dict[str, str]:
     """Topics that the journal names as deleted after a run of the job, with their ids."""
     return {
         str(name): str(topic_id)
-        for entry in context.journal.steps(STEP)
+        for entry in record.journal.steps(steps.TOPICS_RECOPIED)
         if entry.details["run"] == run
         for name, topic_id in entry.details["topics"].items()
     }
 
 
-def _retention_ms(context: PhaseContext, job: CopyJob) -> dict[str, int]:
+def _retention_ms(record: MigrationRecord, source: Cluster, job: CopyJob) -> dict[str, int]:
     """``delete.retention.ms`` in force on the source, by target topic, for compacted topics."""
     targets = {item.topic: item.target_topic for item in job.partitions}
-    settings = tombstone_settings(context, context.load_plan(), job.tombstones)
+    settings = tombstone_settings(record.spec, source, record.plan(), job.tombstones)
     return {targets[topic]: value for topic, value in sorted(settings.retention_ms.items()) if topic in targets}
 
 
-def _why_not_again(context: PhaseContext, job: CopyJob, name: str) -> str:
+def _why_not_again(record: MigrationRecord, source: Cluster, job: CopyJob, name: str) -> str:
     """Why not again: a copy that takes longer than tombstones are kept stops at the same place each time.
 
     Entries of older releases do not record the setting of their time, and forbid nothing.
@@ -234,10 +232,10 @@ def _why_not_again(context: PhaseContext, job: CopyJob, name: str) -> str:
     names = {partition_name(item.key) for item in job.partitions if item.target_topic == name}
     before = [
         int(entry.details.get("delete_retention_ms", {}).get(name, -1))
-        for entry in context.journal.steps(STEP)
+        for entry in record.journal.steps(steps.TOPICS_RECOPIED)
         if any(entry.details["partitions"].get(key) == TombstonesOvertaken.code for key in names)
     ]
-    now = _retention_ms(context, job).get(name, -1) if before else -1
+    now = _retention_ms(record, source, job).get(name, -1) if before else -1
     if not before or before[-1] < 0 or now > before[-1]:
         return ""
     return (
@@ -254,7 +252,7 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, c
     """
     made: Mapping[str, Any] = {
         made_name: made_id
-        for entry in context.journal.steps(target_topics.CREATED)
+        for entry in context.journal.steps(steps.TOPIC_CREATED)
         for made_name, made_id in entry.details["topics"].items()
     }
     why = ""
@@ -262,41 +260,41 @@ def _why_not(context: PhaseContext, job: CopyJob, name: str, *, topic_id: str, c
         why = "its records are in the archive and would be read from there again; only the tail can copy it again"
     elif not topic_id or made.get(name) != topic_id:
         why = "the journal does not say that this migration created this very topic"
-    elif name in target_topics.journaled_shared(context):
+    elif name in target_topics.journaled_shared(context.record):
         why = "others write to it as well"
     elif any(item.verdict is Verdict.TRANSACTIONAL for item in job.partitions if item.target_topic == name):
         why = "it is copied in transactions, with positions next to the records"
     elif codes == {TombstonesOvertaken.code}:
-        why = _why_not_again(context, job, name)
+        why = _why_not_again(context.record, context.source, job, name)
     if why:
         log.warning("The target topic %s is not deleted and copied again: %s", name, why)
         context.progress(Progress(job.name, f"{name} is not copied again: {why}"))
     return why
 
 
-def _delete(context: PhaseContext, phase: str, ids: Mapping[str, str]) -> None:
+def _delete(record: MigrationRecord, target: Cluster, phase: str, ids: Mapping[str, str]) -> None:
     """Delete topics and wait until those with these ids are gone.
 
     Another client may have created topics with these names by then; the code that creates topics decides about them.
     """
     names = sorted(ids)
-    for name, error in context.target.admin.delete_topics(names).items():
+    for name, error in target.admin.delete_topics(names).items():
         if error is not None:
             raise error.exception(
                 "the target topic cannot be deleted in order to copy it again",
-                context.where(phase, cluster="target", topic=name),
+                record.where(phase, cluster="target", topic=name),
                 operation="Delete on Topic",
             )
     deadline = time.monotonic() + REMOVAL_SECONDS
     while True:
-        facts = context.target.admin.describe_topics(names)
+        facts = target.admin.describe_topics(names)
         left = [name for name in names if not _is_gone(facts[name], ids[name])]
         if not left:
             break
         if time.monotonic() >= deadline:
             raise Transient(
                 f"{len(left)} target topics still exist {REMOVAL_SECONDS:.0f} s after they were deleted",
-                where=context.where(phase, cluster="target", topic=left[0]),
+                where=record.where(phase, cluster="target", topic=left[0]),
                 next_step=f"check that all brokers of the target run; then clear {phase}: it continues the deletion",
             )
         time.sleep(_POLL_SECONDS)

@@ -13,15 +13,11 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.access import with_implied
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError, batches
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, CreatedTopic, NewTopic
-from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "topology_copy"
-#: Journal steps; their details hold ``{"topics": {target topic: topic id}}`` or a list of names.
-CREATING = "topic_creating"
-CREATED = "topic_created"
-ADOPTED = "topic_adopted"
-#: Topics that others write to as well, and that the user wants to copy into; they never become the migration's own.
-SHARED = "topic_shared"
 
 #: The journal gets an entry per batch of topics, before and after the batch is created.
 TOPICS_PER_ENTRY = 100
@@ -62,37 +58,37 @@ class Made:
     anything: bool
 
 
-def journaled_ids(context: PhaseContext) -> dict[str, str]:
+def journaled_ids(record: MigrationRecord) -> dict[str, str]:
     """Target topic -> topic id of all topics that the journal calls ours; the newest entry counts."""
     known: dict[str, str] = {}
-    for entry in context.journal.steps():
-        if entry.step in (CREATED, ADOPTED):
+    for entry in record.journal.steps():
+        if entry.step in (steps.TOPIC_CREATED, steps.TOPIC_ADOPTED):
             known.update({str(name): str(value) for name, value in entry.details["topics"].items()})
     return known
 
 
-def journaled_shared(context: PhaseContext) -> set[str]:
+def journaled_shared(record: MigrationRecord) -> set[str]:
     """Target topics that others write to as well and that the migration copies into."""
-    return {str(name) for entry in context.journal.steps(SHARED) for name in entry.details["topics"]}
+    return {str(name) for entry in record.journal.steps(steps.TOPIC_SHARED) for name in entry.details["topics"]}
 
 
-def _intended(context: PhaseContext) -> set[str]:
-    return {str(name) for entry in context.journal.steps(CREATING) for name in entry.details["topics"]}
+def _intended(record: MigrationRecord) -> set[str]:
+    return {str(name) for entry in record.journal.steps(steps.TOPIC_CREATING) for name in entry.details["topics"]}
 
 
-def read_presence(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
+def read_presence(record: MigrationRecord, target: Cluster, plan: Plan) -> dict[str, Presence]:
     """Return the current state of each target topic of the plan.
 
     :raises PermissionMissing: a topic may not be described, so it is unknown whether it exists.
     """
     names = sorted(topic.target_name for topic in plan.topics)
-    facts = context.target.admin.describe_topics(names)
-    _check_described(context, {name: item.error for name, item in facts.items() if item.error is not None})
+    facts = target.admin.describe_topics(names)
+    _check_described(record, {name: item.error for name, item in facts.items() if item.error is not None})
     there = [name for name in names if facts[name].error is None]
     keys = [(name, item.partition) for name in there for item in facts[name].partitions]
-    starts = context.target.wire.list_offsets(keys, "earliest") if keys else {}
-    ends = context.target.wire.list_offsets(keys, "log_end") if keys else {}
-    ids, intended = journaled_ids(context), _intended(context)
+    starts = target.wire.list_offsets(keys, "earliest") if keys else {}
+    ends = target.wire.list_offsets(keys, "log_end") if keys else {}
+    ids, intended = journaled_ids(record), _intended(record)
     found: dict[str, Presence] = {name: Presence(exists=False) for name in names}
     for name in there:
         item = facts[name]
@@ -108,23 +104,23 @@ def read_presence(context: PhaseContext, plan: Plan) -> dict[str, Presence]:
             end_offsets=end_offsets,
         )
     strangers = [name for name in there if not found[name].ours]
-    configs = context.target.admin.topic_configs(strangers)
+    configs = target.admin.topic_configs(strangers)
     for name in strangers:
         found[name] = Presence(**{**vars(found[name]), "before": dict(configs[name].overrides)})
     return found
 
 
-def _check_described(context: PhaseContext, errors: Mapping[str, ItemError]) -> None:
+def _check_described(record: MigrationRecord, errors: Mapping[str, ItemError]) -> None:
     for name, error in sorted(errors.items()):
         if error.code != error_codes.UNKNOWN_TOPIC_OR_PARTITION:
             raise error.exception(
                 "the target topic cannot be described",
-                context.where(PHASE, cluster="target", topic=name),
+                record.where(PHASE, cluster="target", topic=name),
                 operation="Describe on Topic",
             )
 
 
-def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+def refuse(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
     """Raise for topics that must not be touched, all of them in one error.
 
     :raises ForeignData: topics hold another party's data.
@@ -140,7 +136,7 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
         first = next(iter(foreign))
         raise ForeignData(
             f"{len(foreign)} target topics hold data that is not from this migration: {', '.join(list(foreign)[:10])}",
-            where=context.where(PHASE, cluster="target", topic=first),
+            where=record.where(PHASE, cluster="target", topic=first),
             next_step="delete these topics on the target, rename (topics.rename) or exclude them, or allow copying "
             "into them next to the data of others (offsets.on_foreign_writer: transactional)",
             details={"topics": {name: {str(k): v for k, v in ends.items()} for name, ends in foreign.items()}},
@@ -155,16 +151,16 @@ def refuse(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -
     if wider:
         raise TopologyRefused(
             f"{len(wider)} target topics have more partitions than the source: {', '.join(list(wider)[:10])}",
-            where=context.where(PHASE, cluster="target", topic=next(iter(wider))),
+            where=record.where(PHASE, cluster="target", topic=next(iter(wider))),
             next_step="partitions are never removed: delete these (empty) topics on the target, or add partitions on "
             "the source",
             details={"topics": wider},
         )
-    _refuse_narrow(context, plan, present)
-    _refuse_drift(context, plan, present)
+    _refuse_narrow(record, plan, present)
+    _refuse_drift(record, plan, present)
 
 
-def _refuse_narrow(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
+def _refuse_narrow(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
     """Refuse narrow shared topics: more partitions would move the keys of those who write to them."""
     narrow = {
         topic.target_name: [present[topic.target_name].partitions, len(topic.partitions)]
@@ -174,14 +170,14 @@ def _refuse_narrow(context: PhaseContext, plan: Plan, present: Mapping[str, Pres
     if narrow:
         raise TopologyRefused(
             f"{len(narrow)} shared target topics have fewer partitions than the source: {', '.join(list(narrow)[:10])}",
-            where=context.where(PHASE, cluster="target", topic=next(iter(narrow))),
+            where=record.where(PHASE, cluster="target", topic=next(iter(narrow))),
             next_step="add partitions together with those who write to these topics, or exclude the topics",
             details={"topics": narrow},
         )
 
 
-def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Presence]) -> None:
-    if context.spec.topology.on_config_drift != "refuse":
+def _refuse_drift(record: MigrationRecord, plan: Plan, present: Mapping[str, Presence]) -> None:
+    if record.spec.topology.on_config_drift != "refuse":
         return
     drifted = {
         topic.target_name: topic.drift for topic in plan.topics if topic.drift and not present[topic.target_name].ours
@@ -189,7 +185,7 @@ def _refuse_drift(context: PhaseContext, plan: Plan, present: Mapping[str, Prese
     if drifted:
         raise TopologyRefused(
             f"{len(drifted)} target topics have other configs than the source: {', '.join(list(drifted)[:10])}",
-            where=context.where(PHASE, cluster="target", topic=next(iter(drifted))),
+            where=record.where(PHASE, cluster="target", topic=next(iter(drifted))),
             next_step="make them equal, or set topology.on_config_drift to overwrite_with_source or keep_target",
             details={"topics": drifted},
         )
@@ -202,18 +198,20 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
     """
     topics = {topic.target_name: topic for topic in plan.topics}
     missing = [name for name in sorted(topics) if not present[name].exists]
-    ids = journaled_ids(context)
+    ids = journaled_ids(context.record)
     shared = {name: present[name].topic_id for name in sorted(topics) if topics[name].shared}
-    if shared.keys() - journaled_shared(context):
+    if shared.keys() - journaled_shared(context.record):
         reason = f"{len(shared)} topics that others write to are copied into, in transactions"
-        context.journal.step(SHARED, details={"topics": shared}, reason=reason)
+        context.journal.step(steps.TOPIC_SHARED, details={"topics": shared}, reason=reason)
     adopted = {
         name: present[name].topic_id
         for name in sorted(topics)
         if present[name].exists and ids.get(name) != present[name].topic_id and name not in shared
     }
     if adopted:
-        context.journal.step(ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted")
+        context.journal.step(
+            steps.TOPIC_ADOPTED, details={"topics": adopted}, reason=f"{len(adopted)} empty topics adopted"
+        )
     failures = _create(context, [topics[name] for name in missing], settings)
     widened = {
         name: len(topics[name].partitions)
@@ -223,7 +221,7 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
     errors = context.target.admin.create_partitions(widened) if widened else {}
     failures.update({name: error for name, error in errors.items() if error is not None})
     if failures:
-        raise _failure(context, failures)
+        raise _failure(context.record, failures)
     return Made(missing, sorted(adopted), widened, bool(missing or adopted or widened))
 
 
@@ -231,7 +229,7 @@ def make(context: PhaseContext, plan: Plan, present: Mapping[str, Presence], set
 NEEDED = frozenset({"ALTER_CONFIGS", "DESCRIBE_CONFIGS", "READ", "WRITE"})
 
 
-def check_permissions(context: PhaseContext, plan: Plan) -> None:
+def check_permissions(record: MigrationRecord, target: Cluster, plan: Plan) -> None:
     """Check before hours of copying that this principal may do on each topic what copying needs (KIP-430).
 
     Brokers cannot answer this for topics that do not exist yet, so precheck could not check it.
@@ -241,7 +239,7 @@ def check_permissions(context: PhaseContext, plan: Plan) -> None:
     cut = {topic.target_name for topic in plan.topics if any(item.target_start_offset for item in topic.partitions)}
     names = sorted(topic.target_name for topic in plan.topics)
     missing: dict[str, list[str]] = {}
-    for name, facts in context.target.admin.describe_topics(names, operations=True).items():
+    for name, facts in target.admin.describe_topics(names, operations=True).items():
         needed = NEEDED | {"DELETE"} if name in cut else NEEDED
         if facts.operations is None:
             continue
@@ -253,7 +251,7 @@ def check_permissions(context: PhaseContext, plan: Plan) -> None:
     listing = "; ".join(f"{item} on {len(found)} topics" for item, found in sorted(missing.items()))
     raise PermissionMissing(
         f"the migration's principal lacks rights on target topics: {listing}",
-        where=context.where(PHASE, cluster="target", topic=topics[0]),
+        where=record.where(PHASE, cluster="target", topic=topics[0]),
         next_step=f"grant {operation} and the others as described in permissions.md; then clear topology_copy to "
         "continue",
         details={"topics": missing},
@@ -266,7 +264,7 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
     for batch in batches(topics, TOPICS_PER_ENTRY):
         names = [topic.target_name for topic in batch]
         context.journal.check_holds()
-        context.journal.step(CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
+        context.journal.step(steps.TOPIC_CREATING, details={"topics": names}, reason=f"{len(names)} topics are created")
         wanted = [
             NewTopic(
                 topic.target_name,
@@ -278,14 +276,16 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
         ]
         answers = context.target.admin.create_topics(wanted)
         created = {name: item.topic_id for name, item in answers.items() if item.error is None}
-        created.update(_answers_lost(context, batch, answers))
+        created.update(_answers_lost(context.target, batch, answers))
         failures.update({name: item.error for name, item in answers.items() if item.error and name not in created})
         unknown = [name for name, topic_id in created.items() if not topic_id]
         facts = context.target.admin.describe_topics(unknown) if unknown else {}
         created.update({name: item.topic_id for name, item in facts.items() if item.error is None})
         if created:
             context.journal.step(
-                CREATED, details={"topics": dict(sorted(created.items()))}, reason=f"{len(created)} topics created"
+                steps.TOPIC_CREATED,
+                details={"topics": dict(sorted(created.items()))},
+                reason=f"{len(created)} topics created",
             )
             partitions = {topic.target_name: len(topic.partitions) for topic in batch}
             context.target.wire.leaders([(name, n) for name in sorted(created) for n in range(partitions[name])])
@@ -294,26 +294,24 @@ def _create(context: PhaseContext, topics: Sequence[TopicPlan], settings: CopySe
     return failures
 
 
-def _answers_lost(
-    context: PhaseContext, batch: Sequence[TopicPlan], answers: Mapping[str, CreatedTopic]
-) -> dict[str, str]:
+def _answers_lost(target: Cluster, batch: Sequence[TopicPlan], answers: Mapping[str, CreatedTopic]) -> dict[str, str]:
     """Topics that exist although they did not a moment ago, with their ids: a broker's answer was lost, and the second
     attempt met the topic of the first. Such a topic is empty and as wide as requested; any other is not ours."""
     met = [name for name, item in answers.items() if item.error and item.error.code == TOPIC_ALREADY_EXISTS]
     if not met:
         return {}
     width = {topic.target_name: len(topic.partitions) for topic in batch}
-    facts = context.target.admin.describe_topics(met)
+    facts = target.admin.describe_topics(met)
     same = [name for name in met if facts[name].error is None and len(facts[name].partitions) == width[name]]
-    ends = context.target.wire.list_offsets([(name, n) for name in same for n in range(width[name])], "log_end")
+    ends = target.wire.list_offsets([(name, n) for name in same for n in range(width[name])], "log_end")
     return {name: facts[name].topic_id for name in same if not any(ends[name, n] for n in range(width[name]))}
 
 
-def _failure(context: PhaseContext, failures: Mapping[str, ItemError]) -> MigrationError:
+def _failure(record: MigrationRecord, failures: Mapping[str, ItemError]) -> MigrationError:
     details: dict[str, Any] = {"topics": {name: error.as_dict() for name, error in sorted(failures.items())}}
     name, error = min(failures.items(), key=lambda item: (item[1].retriable, item[0]))
     what = f"{len(failures)} target topics could not be created or widened; {name}"
-    where = context.where(PHASE, cluster="target", topic=name)
+    where = record.where(PHASE, cluster="target", topic=name)
     if error.code == TOPIC_ALREADY_EXISTS:
         return ForeignData(
             f"{what} was created by someone else at the same moment",

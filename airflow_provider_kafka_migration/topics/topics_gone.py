@@ -22,7 +22,9 @@ from airflow_provider_kafka_migration.errors import (
 )
 from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts, TopicsAdmin
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 PHASE = "tail"
 
@@ -108,42 +110,39 @@ def _reason(planned_id: str, described: Iterable[TopicFacts]) -> str:
     return f"{_Says.ANOTHER.value} (id {', '.join(ids)}, planned {planned_id})" if ids else _Says.DELETED.value
 
 
-GONE = "source_topic_gone"
-
-
-def check_none_gone(context: PhaseContext) -> None:
+def check_none_gone(record: MigrationRecord) -> None:
     """Raise for a topic that the tail has found deleted or created again, unless the policy is to drop it.
 
     :raises TopicRecreated: its partitions can no longer be copied.
     """
-    context.journal.refresh()
-    gone = context.journal.steps(GONE)
-    planned = {topic.name for topic in context.load_plan().topics} if gone else set()
+    record.journal.refresh()
+    gone = record.journal.steps(steps.SOURCE_TOPIC_GONE)
+    planned = {topic.name for topic in record.plan().topics} if gone else set()
     for entry in gone:
         name = str(entry.details["topic"])
         if name in planned:
-            raise _gone_error(context, name, dict(entry.details))
+            raise _gone_error(record, name, dict(entry.details))
 
 
-def _gone_error(context: PhaseContext, name: str, details: dict[str, Any]) -> TopicRecreated:
+def _gone_error(record: MigrationRecord, name: str, details: dict[str, Any]) -> TopicRecreated:
     return TopicRecreated(
         f"source topic {name}: {details['why']}",
-        where=context.where(PHASE, cluster="source", topic=name),
+        where=record.where(PHASE, cluster="source", topic=name),
         next_step="to continue without it, set topology.on_topic_deleted: drop and clear tail (its copy on the "
         "target stays); or delete it on the target and start a new migration",
         details=details,
     )
 
 
-def check_ids(context: PhaseContext, partitions: Iterable[CopyPartition]) -> set[str]:
+def check_ids(record: MigrationRecord, source: Cluster, partitions: Iterable[CopyPartition]) -> set[str]:
     """Compare topic ids with the source's metadata now, independently of the tail's checks.
 
     :returns: topics that are gone and that the policy drops.
     :raises TopicRecreated: a topic is gone, or was created again (``on_topic_deleted: fail``).
     """
     planned = {item.topic: item.topic_id for item in partitions}
-    gone = find_gone(context.source.admin, planned)
-    if gone and context.spec.topology.on_topic_deleted != "drop":
+    gone = find_gone(source.admin, planned)
+    if gone and record.spec.topology.on_topic_deleted != "drop":
         name = min(gone)
-        raise _gone_error(context, name, {"topic": name, "why": gone[name], "policy": "fail"})
+        raise _gone_error(record, name, {"topic": name, "why": gone[name], "policy": "fail"})
     return set(gone)

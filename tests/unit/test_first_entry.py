@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration import split
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.planning import source_snapshot
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 
@@ -41,7 +41,7 @@ def _written_by_the_migration(spec: MigrationSpec, monkeypatch: pytest.MonkeyPat
 
 def _written_by_the_split_restore(spec: MigrationSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     backup = SimpleNamespace(source=SimpleNamespace(cluster_id="s"))
-    monkeypatch.setattr(source_snapshot, "load_source", lambda _: backup)
+    monkeypatch.setattr(MigrationRecord, "backup_source", lambda _: backup)
     monkeypatch.setattr(split.restore, "run", lambda *_, **__: None)
     job = split.SplitJob(spec, "target", Resolver(), SimpleNamespace(), owner=OWNER)  # type: ignore[arg-type]
     job.__dict__["_cluster"] = SimpleNamespace(cluster_id="t", close=lambda: None)

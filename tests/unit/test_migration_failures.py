@@ -78,7 +78,7 @@ def test_after_a_lifted_freeze_it_failed_in_the_tail(tmp_path: Path, monkeypatch
     context = make_context(tmp_path, state=State.CUTOVER)
 
     def run(context: PhaseContext) -> None:
-        frozen.back_to_tail(context, "the freeze was lifted")
+        frozen.back_to_tail(context.record, "the freeze was lifted")
         raise FreezeFailed("too long")
 
     migration = _migration(context, monkeypatch, "cutover.sentinels", run)

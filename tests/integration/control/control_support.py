@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Producer
 
@@ -15,12 +15,15 @@ from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, Progress
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import MigrationSpec, parse_spec
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.base import ObjectStore
 from airflow_provider_kafka_migration.storage.open import open_store
 from harness.brokers import KafkaCluster
+
+T = TypeVar("T")
 
 
 class Control:
@@ -98,13 +101,18 @@ class Control:
         self._opened.append(context)
         return context
 
+    def on_target(self, function: Callable[[MigrationRecord, Cluster], T]) -> T:
+        """Call a function with the record and the target of a new context."""
+        context = self.context()
+        return function(context.record, context.target)
+
     def planned(self, **sections: Any) -> tuple[PhaseContext, Plan]:
         """A context whose plan is made, standing in ``topology_copy``."""
         context = self.context(**sections)
         plan_phase.run(context)
         for state in (State.PRECHECK, State.TOPOLOGY_COPY):
             context.journal.transition(state, "test")
-        return context, context.load_plan()
+        return context, context.record.plan()
 
     def close(self) -> None:
         for context in self._opened:

@@ -23,7 +23,6 @@ from airflow_provider_kafka_migration.kafka.admin.topics import ConfigResource
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import result_data
 from harness.brokers import KafkaCluster
 from tests.integration.control.control_support import Control
 
@@ -95,7 +94,7 @@ def test_acls_of_all_kinds_are_copied_and_enforced(make_control: Callable[..., C
     assert mine == set(bindings)
     assert _may(target, topic) == {"READ", "WRITE", "DESCRIBE"}
     assert result.details["created"] == len(bindings)
-    left = {item["name"] for item in result_data(context, "acls")["left"]}
+    left = {item["name"] for item in context.record.stored_result("acls")["left"]}
     assert {str(acl) for acl in filtered} <= left
     assert apply.run(control.context()).already_done
 
@@ -118,7 +117,7 @@ def test_writing_is_held_back_until_the_cutover(make_control: Callable[..., Cont
     assert apply.run(context).details["deferred"] == 2
     assert _may(_user(control.target_cluster, writer), topic) == {"DESCRIBE"}
     assert _may(_user(control.target_cluster, owner), topic) == {"READ", "DESCRIBE"}
-    write_grants.grant(context)
+    write_grants.grant(context.record, context.source, context.target)
     assert "WRITE" in _may(_user(control.target_cluster, writer), topic)
     assert {"WRITE", "DELETE"} <= _may(_user(control.target_cluster, owner), topic)
 
@@ -213,7 +212,7 @@ def test_users_with_a_secret_are_created_once(
         assert admin.brokers()
     with pytest.raises(AuthenticationFailed), Admin(_user(control.target_cluster, app, "wrong")) as admin:
         admin.brokers()
-    assert other in {item["name"] for item in result_data(context, "acls")["users_left"]}
+    assert other in {item["name"] for item in context.record.stored_result("acls")["users_left"]}
     everything = b"".join(entry.model_dump_json().encode() for entry in context.journal.entries())
     assert PASSWORD.encode() not in everything
     assert apply.run(control.context()).already_done
@@ -296,7 +295,7 @@ def test_rights_follow_renamed_topics(make_control: Callable[..., Control], stem
     app = _user(control.target_cluster, user)
     assert _may(app, f"new.{orders}") == {"READ", "WRITE", "DESCRIBE"}
     assert _may(app, own) == {"WRITE", "DESCRIBE"}
-    assert {item["name"] for item in result_data(context, "acls")["renamed"]} == {str(acl) for acl in mine}
+    assert {item["name"] for item in context.record.stored_result("acls")["renamed"]} == {str(acl) for acl in mine}
     assert apply.run(control.context()).already_done
 
 
@@ -367,7 +366,7 @@ def test_clients_are_refused_before_and_work_after(make_control: Callable[..., C
     apply.run(context)
     assert _read(target, reader, topic, group) == ""
     assert _write(target, writer, topic, tx) == "TOPIC_AUTHORIZATION_FAILED"
-    write_grants.grant(context)
+    write_grants.grant(context.record, context.source, context.target)
     assert _write(target, writer, topic, tx) == ""
     assert _write(target, reader, topic, tx) == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
@@ -397,7 +396,7 @@ def test_group_configs_are_copied_and_drift_is_put_right(
         try:
             group = f"{stem}.readers"
             context = _configured_group(target_cluster, control, group)
-            (planned,) = context.load_plan().group_configs
+            (planned,) = context.record.plan().group_configs
             assert (planned.group, planned.configs, planned.action) == (group, GROUP_CONFIGS, "create")
             assert apply.run(context).details["group_configs_set"] == [group]
             assert context.target.admin.group_configs([group])[group].overrides == GROUP_CONFIGS
@@ -418,9 +417,9 @@ def test_group_configs_that_the_target_cannot_have_are_named(
     try:
         group = f"{stem}.readers"
         context = _configured_group(target_cluster, control, group)
-        assert [item.action for item in context.load_plan().group_configs] == ["unsupported"]
+        assert [item.action for item in context.record.plan().group_configs] == ["unsupported"]
         assert apply.run(context).details["group_configs_set"] == []
-        (left,) = result_data(context, "acls")["group_configs_left"]
+        (left,) = context.record.stored_result("acls")["group_configs_left"]
         assert left["name"] == group
     finally:
         control.close()

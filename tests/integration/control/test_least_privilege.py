@@ -89,8 +89,8 @@ def test_the_rights_of_permissions_md_are_enough(prepared: Control) -> None:
     # But for topics and groups of others, which brokers hide from it, it sees all that a super user sees.
     hidden: dict[str, object] = {"excluded_topics": {}, "excluded_groups": []}
     seen_by_admin = make_plan(control.context(user="admin")).model_copy(update=hidden)
-    seen = context.load_plan().model_copy(update=hidden)
-    assert all(item.unread for item in context.load_plan().excluded_groups), "never taken for groups without offsets"
+    seen = context.record.plan().model_copy(update=hidden)
+    assert all(item.unread for item in context.record.plan().excluded_groups), "never taken for groups without offsets"
     assert as_text(diff_plans(seen_by_admin, seen, moving=True)) == "the plans are equal"
     result = precheck.run(context)
     blockers = [item for item in result.details["findings"] if item["severity"] == Severity.BLOCKER]
@@ -104,7 +104,7 @@ def test_the_rights_of_permissions_md_are_enough(prepared: Control) -> None:
     assert len(done.details["acls"]["quotas_set"]) == 1
     assert done.details["topology"]["log_starts_filled"] == {"partitions": 1, "offsets": 5}
     assert topology_copy.run(control.context()).already_done
-    (group,) = context.load_plan().groups
+    (group,) = context.record.plan().groups
     offsets = {(control.spec.topics.target_name(group.topics_in_scope[0]), 0): GroupOffset(5)}
     assert set(context.target.admin.alter_group_offsets(group.group, offsets).values()) == {None}
 
@@ -136,7 +136,7 @@ def test_each_right_that_is_taken_away_is_missed(prepared: Control, side: str, r
         _grant(cluster, bindings)
     context = control.context()
     plan_phase.run(context)
-    findings = precheck.find_all(context, context.load_plan())
+    findings = precheck.find_all(context, context.record.plan())
     named = [item for item in findings if item.severity is Severity.BLOCKER and item.code in ("B005", "B007")]
     assert named, [str(item) for item in findings]
     words = operation.title().replace("_", "")

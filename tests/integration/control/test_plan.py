@@ -211,7 +211,7 @@ def test_what_is_left_out_is_listed_and_naming_an_internal_topic_takes_it(
     assert set(admin.create_acls(rights).values()) == {None}
     context = control.context()
     plan_phase.run(context)
-    plan = context.load_plan()
+    plan = context.record.plan()
     assert [topic.name for topic in plan.topics] == sorted([named, taken])
     assert "name it in topics.include" in plan.excluded_topics[internal]
     assert plan.excluded_topics["__consumer_offsets"].startswith("internal topic of the brokers")
@@ -297,7 +297,7 @@ def test_the_plan_is_journaled_with_its_documents(control: Control) -> None:
     control.produce(name, 5)
     context = control.context()
     result = plan_phase.run(context)
-    plan = context.load_plan()
+    plan = context.record.plan()
     assert result.details["digest"] == plan.digest()
     entries = len(context.journal.entries())
     plan_phase.run(control.context())
@@ -367,11 +367,11 @@ def test_a_measured_rate_is_used_by_the_precheck_and_stays_out_of_the_plan(
     assert data is not None
     measured = MeasuredRates.parse(data)
     assert measured.limited_by == "spec"
-    digest = context.load_plan().digest()
+    digest = context.record.plan().digest()
     plan_phase.run(control.context())
-    assert context.load_plan().digest() == digest
+    assert context.record.plan().digest() == digest
     assert any("measured" in str(line) for line in control.progress)
     slow = measured.model_copy(update={"copy_seconds": 7200.0})
     context.journal_store.put(context.key("plan/measured-rates.json"), slow.canonical())
-    seen = {item.code: item.seen for item in precheck.find_all(context, context.load_plan())}
+    seen = {item.code: item.seen for item in precheck.find_all(context, context.record.plan())}
     assert "7200 s" in seen["W063"]

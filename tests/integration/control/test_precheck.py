@@ -12,8 +12,8 @@ from airflow_provider_kafka_migration.errors import PrecheckBlocked
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import result_data
 from airflow_provider_kafka_migration.topics import configs, copy_settings
 from airflow_provider_kafka_migration.topics.probe import scratch_topic
 from harness.brokers import KafkaCluster
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 def _look(context: PhaseContext) -> list[Finding]:
     plan_phase.run(context)
-    return precheck.find_all(context, context.load_plan())
+    return precheck.find_all(context, context.record.plan())
 
 
 def _codes(findings: list[Finding]) -> set[str]:
@@ -41,8 +41,8 @@ def test_a_clean_migration_passes_and_the_probe_leaves_nothing(control: Control)
     result = precheck.run(context)
     assert result.details["counts"]["Blocker"] == 0
     assert "W033" in {item["code"] for item in result.details["findings"]}
-    assert result_data(context, "precheck")["plan_digest"] == context.load_plan().digest()
-    scratch = scratch_topic(context)
+    assert context.record.stored_result("precheck")["plan_digest"] == context.record.plan().digest()
+    scratch = scratch_topic(context.record, context.target)
     assert context.target.admin.describe_topics([scratch])[scratch].error is not None
     assert context.target.admin.describe_topics([name])[name].error is not None
 
@@ -76,7 +76,7 @@ def test_all_findings_come_at_once_and_block(control: Control) -> None:
     assert ("W017", "message.downconversion.enable") in found
     assert ("B040", "") in found
     assert ("B001", "waive") in found
-    waived = context.journal.find_step(precheck.WAIVED)
+    waived = context.journal.find_step(steps.FINDINGS_WAIVED)
     assert waived is not None
     assert "W015 (agreed with its owner)" in waived.reason
     assert waived.details["why"]["W015"] == "agreed with its owner"
@@ -142,7 +142,7 @@ def test_topics_that_the_target_refuses_are_found_before_anything_is_made(contro
     control.source_cluster.create_topic(name)
     context = control.context()
     plan_phase.run(context)
-    plan = context.load_plan()
+    plan = context.record.plan()
     bad = plan.topics[0].model_copy(update={"target_configs": {"retention.ms": "not-a-number"}})
     findings = precheck.find_all(context, plan.model_copy(update={"topics": [bad]}))
     (refused,) = [item for item in findings if item.code == "B019"]
@@ -173,7 +173,7 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         admin = control.context().target.admin
 
         def limited() -> bool:
-            found = admin.new_topic_configs(scratch_topic(control.context())).get("max.compaction.lag.ms")
+            found = admin.new_topic_configs(control.on_target(scratch_topic)).get("max.compaction.lag.ms")
             return found == "3600000"
 
         wait_for("the limit in force", limited, 60)
@@ -181,8 +181,8 @@ def test_every_set_of_configs_is_taken_where_brokers_limit_the_compaction_lag(co
         refused = [item for item in precheck.find_all(context, plan) if item.code == "B019"]
         assert refused == []
         topology_copy.copy_topics(context)
-        copy_settings.restore_producer_visible(context)
-        copy_settings.restore_deleting(context)
+        copy_settings.restore_producer_visible(context.record, context.target)
+        copy_settings.restore_deleting(context.record, context.target)
         assert control.overrides(name) == {"cleanup.policy": "compact"}
 
 
@@ -199,7 +199,7 @@ def test_configs_that_would_be_refused_at_the_cutover_are_found_by_the_precheck(
     plan_phase.run(context)
     held = {"min.compaction.lag.ms": "7200000", "max.compaction.lag.ms": "3600000"}
     monkeypatch.setattr(configs, "HELD_BACK", held)
-    (found,) = [item for item in precheck.find_all(context, context.load_plan()) if item.code == "B019"]
+    (found,) = [item for item in precheck.find_all(context, context.record.plan()) if item.code == "B019"]
     assert "producer-visible configs" in found.seen
     assert found.subject == name
 

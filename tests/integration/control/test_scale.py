@@ -16,7 +16,6 @@ from airflow_provider_kafka_migration.errors import TopologyRefused
 from airflow_provider_kafka_migration.kafka.admin.topics import NewTopic
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
 from airflow_provider_kafka_migration.planning.make import make_plan
-from airflow_provider_kafka_migration.record.facts import result_data
 from airflow_provider_kafka_migration.topics import copy_settings
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -104,7 +103,7 @@ def test_many_topics(many: Control, capsys: pytest.CaptureFixture[str]) -> None:
         ("second", copy_settings.restore_deleting),
     ):
         started = time.monotonic()
-        restore(context)
+        restore(context.record, context.target)
         seconds[name] = time.monotonic() - started
     assert apply.run(context).summary
     entries = len(context.journal.entries())
@@ -134,4 +133,4 @@ def test_one_bad_topic_does_not_stop_the_others(control: Control) -> None:
     # Corrected and run again, it goes on.
     context.journal_store.put(context.key("plan.json"), make_plan(control.context()).canonical())
     assert topology_copy.copy_topics(control.context()).details["created"] == 1
-    assert result_data(control.context(), "topology")["created"] == [names[1]]
+    assert control.context().record.stored_result("topology")["created"] == [names[1]]

@@ -14,7 +14,7 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, PermissionMiss
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, AclListing, NewScramCredential, QuotaEntity
 from airflow_provider_kafka_migration.phases import tail, topology_copy, validate
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import jobs, producer_ids
+from airflow_provider_kafka_migration.record import jobs, producer_ids, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
@@ -110,7 +110,7 @@ def test_acls_are_followed_and_only_what_the_migration_created_is_removed(
     lines = take_over.follow(context)
     assert len(lines) == 3, lines
     wait_for("the target's brokers to know", lambda: mine(context, stem) == {new, theirs, kept}, 60)
-    followed = context.journal.find_step(take_over.FOLLOWED)
+    followed = context.journal.find_step(steps.DRIFT_FOLLOWED)
     assert followed is not None
     assert sorted(followed.details["changes"]) == sorted(lines)
     assert take_over.follow(control.context()) == []
@@ -123,12 +123,12 @@ def test_topics_that_the_tail_takes_up_get_their_acls(
     late = f"{stem}.late"
     change_acls(context, add=(right(stem, late),))
     context = to_tail(control)
-    producer_ids.take_producer_ids(context)
-    plan = context.load_plan()
-    partitions = jobs.planned_partitions(context, plan)
-    job = jobs.build_job(context, "seed", jobs.lanes_of(context, plan, partitions))
-    context.journal_store.put(jobs.job_key(context, "seed"), job.canonical())
-    tail._write_job(context, None)
+    producer_ids.take_producer_ids(context.record, context.target)
+    plan = context.record.plan()
+    partitions = jobs.planned_partitions(context.spec, plan)
+    job = jobs.build_job(context.record, context.source, "seed", jobs.lanes_of(context.record, plan, partitions))
+    context.journal_store.put(jobs.job_key(context.record, "seed"), job.canonical())
+    tail._write_job(context.record, context.source, None)
     assert mine(context, stem) == set(), "the topic is not there yet"
     control.source_cluster.create_topic(late, 1)
     wait_for("the new topic", lambda: late in context.source.admin.describe_topics(), 60)
@@ -143,25 +143,27 @@ def test_changed_configs_become_part_of_the_plan_and_of_what_is_put_back(
     control, _ = begin()
     topic = f"{stem}.orders"
     context = to_tail(control)
-    before = context.load_plan().digest()
+    before = context.record.plan().digest()
     set_config(context, topic, retention_ms="172800000", max_message_bytes="20000000", cleanup_policy="compact")
     with pytest.raises(FreezeFailed, match=r"retention.ms 86400000 -> 172800000"):
         take_over.check_before_freeze(context)
-    assert any("not on the target yet" in row for row in take_over.facts(context))
+    assert any(
+        "not on the target yet" in row for row in take_over.facts(context.record, context.source, context.target)
+    )
     (line,) = take_over.follow(context)
     assert "max.message.bytes (default) -> 20000000" in line
     take_over.check_before_freeze(control.context())
-    plan = context.load_plan()
+    plan = context.record.plan()
     assert plan.digest() != before, "an approval that was given before has to be given again"
     wanted = {"cleanup.policy": "compact", "max.message.bytes": "20000000", "retention.ms": "172800000"}
     assert plan.topic(topic).source_configs == plan.topic(topic).target_configs == wanted
     assert control.overrides(topic)["max.message.bytes"] == "20000000", "larger batches have room while copying"
     assert control.overrides(topic)["retention.ms"] == "-1"
     assert take_over.follow(control.context()) == []
-    copy_settings.restore_producer_visible(context)
-    copy_settings.restore_deleting(context)
+    copy_settings.restore_producer_visible(context.record, context.target)
+    copy_settings.restore_deleting(context.record, context.target)
     assert control.overrides(topic) == wanted
-    assert validate.check(context).outcome is Outcome.PASSED
+    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
 
 
 def test_a_pass_that_was_killed_is_completed_by_the_next_one(
@@ -231,9 +233,9 @@ def test_quotas_and_users_are_followed(
         return app not in users and quotas.get(set_entity) == changed[set_entity] and gone_entity not in quotas
 
     wait_for("the target to have it", taken, 60)
-    named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(take_over.NAMED)}
+    named = {entry.details["what"]: entry.details["why"] for entry in context.journal.steps(steps.DRIFT_NAMED)}
     assert "its secret cannot be read" in named[f"user {other}"]
-    check = validate.check(context)
+    check = validate.check(context.record, context.source, context.target)
     assert check.outcome is Outcome.WARNING
     assert any(other in finding for finding in check.findings)
 
@@ -249,7 +251,7 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     context = to_tail(control)
     change_acls(context, remove=(copied,))
     set_config(context, topic, retention_ms="172800000")
-    digest = context.load_plan().digest()
+    digest = context.record.plan().digest()
     if policy == "refuse":
         assert take_over.follow(context) == []
         with pytest.raises(FreezeFailed, match="2 things have changed on the source") as caught:
@@ -258,9 +260,9 @@ def test_other_policies_change_nothing_and_stay_in_sight(
     else:
         take_over.check_before_freeze(context)
     assert copied in mine(context, stem)
-    assert context.load_plan().digest() == digest
-    assert len(context.journal.steps(take_over.NAMED)) == 2
-    check = validate.check(context)
+    assert context.record.plan().digest() == digest
+    assert len(context.journal.steps(steps.DRIFT_NAMED)) == 2
+    check = validate.check(context.record, context.source, context.target)
     assert check.outcome is (Outcome.FAILED if policy == "refuse" else Outcome.WARNING)
     assert len(check.findings) == 2
 
@@ -289,8 +291,8 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
     weak.target = context.target
     with pytest.raises(PermissionMissing):
         take_over.check_before_freeze(weak)
-    assert validate.check(weak).outcome is Outcome.FAILED
-    (row,) = [row for row in take_over.facts(weak) if row[0] == "could not be checked"]
+    assert validate.check(weak.record, weak.source, weak.target).outcome is Outcome.FAILED
+    (row,) = [row for row in take_over.facts(weak.record, weak.source, weak.target) if row[0] == "could not be checked"]
     assert row[1]
     # A broker that has just started may know no ACL yet; one with a half of them must not cost rights, either.
     half = control.context()
@@ -302,7 +304,7 @@ def test_what_cannot_be_read_is_never_taken_for_no_change(
 
     with monkeypatch.context() as patch:
         patch.setattr(half.source.admin, "describe_acls", one_broker_knows_less)
-        assert source_drift.read_drift(half, half.load_plan()).surplus_acls == ()
+        assert source_drift.read_drift(half.record, half.source, half.target, half.record.plan()).surplus_acls == ()
         patch.setattr(half.source.admin, "describe_acls", lambda **_: AclListing(True))
         with pytest.raises(TopologyRefused, match="no longer lists any ACLs"):
             take_over.follow(half)

@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.errors import ForeignData, Terminal, Topic
 from airflow_provider_kafka_migration.kafka.admin.topics import TOPIC_ALREADY_EXISTS, NewTopic
 from airflow_provider_kafka_migration.phases import topology_copy
 from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.topics import copy_settings, target_topics
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME, LONG_MAX
 from harness.processes import wait_for
@@ -45,19 +46,19 @@ def test_a_topic_is_copied_with_copy_time_settings_and_put_back_in_two_steps(con
     assert again.already_done
     assert again.details["summary"] == result.details["summary"]
 
-    copy_settings.restore_producer_visible(control.context())
+    control.on_target(copy_settings.restore_producer_visible)
     visible = control.overrides(name)
     assert visible["cleanup.policy"] == "compact"
     assert visible["max.message.bytes"] == "2000000"
     assert visible["retention.ms"] == "-1"
     assert visible["min.compaction.lag.ms"] == LONG_MAX
     assert "message.timestamp.after.max.ms" not in visible
-    assert copy_settings.restore_producer_visible(control.context()).already_done
+    assert control.on_target(copy_settings.restore_producer_visible).already_done
 
-    copy_settings.restore_deleting(control.context())
-    assert control.overrides(name) == SOURCE_CONFIGS == copy_settings.expected_configs(context)[name]
+    control.on_target(copy_settings.restore_deleting)
+    assert control.overrides(name) == SOURCE_CONFIGS == copy_settings.expected_configs(context.record)[name]
     # A cleared floor guard must not hold the cleaner back again.
-    assert copy_settings.restore_producer_visible(control.context()).already_done
+    assert control.on_target(copy_settings.restore_producer_visible).already_done
     assert control.overrides(name) == SOURCE_CONFIGS
 
 
@@ -104,13 +105,13 @@ def test_an_empty_topic_is_adopted_widened_and_restored_by_a_rollback(control: C
     assert result.details["adopted"] == 1
     assert result.details["widened"] == 1
     assert len(context.target.admin.describe_topics([name])[name].partitions) == 4
-    settings = copy_settings.load(control.context())
+    settings = control.context().record.copy_settings()
     assert settings is not None
     assert settings.topics[name].before == {"segment.ms": "3600000", "retention.ms": "1000000"}
     # What is written down at the second run must not be our own settings.
     topology_copy.copy_topics(control.context())
-    assert copy_settings.load(control.context()) == settings
-    copy_settings.restore_for_rollback(control.context())
+    assert control.context().record.copy_settings() == settings
+    control.on_target(copy_settings.restore_for_rollback)
     assert control.overrides(name) == {"segment.ms": "3600000", "retention.ms": "1000000"}
 
 
@@ -155,7 +156,7 @@ def test_a_crash_between_creation_and_journal_is_healed(control: Control, monkey
     assert result.details["adopted"] == 2
     assert topology_copy.copy_topics(control.context()).already_done
     # They were ours by intention, so a rollback puts the plan's configs on them, not what was found.
-    settings = copy_settings.load(other)
+    settings = other.record.copy_settings()
     assert settings is not None
     assert {item.before is None for item in settings.topics.values()} == {True}
 
@@ -179,7 +180,7 @@ def test_a_lost_answer_to_a_creation_is_no_foreign_topic(control: Control, monke
     with pytest.raises(ForeignData) as caught:
         topology_copy.copy_topics(context)
     assert list(caught.value.details["topics"]) == [names[2]], "only what really is somebody else's"
-    journaled = target_topics.journaled_ids(control.context())
+    journaled = target_topics.journaled_ids(control.context().record)
     facts = admin.describe_topics(names)
     assert journaled == {name: facts[name].topic_id for name in names[:2]}
 
@@ -197,7 +198,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     admin.wire.delete_records({(names[0], 3): 7})
     result = topology_copy.copy_topics(context)
     assert result.details["log_starts_filled"] == {"partitions": 1, "offsets": 7}
-    amended = context.load_plan()
+    amended = context.record.plan()
     assert [item.partition for item in amended.topic(names[0]).partitions] == [0, 1, 2, 3]
     assert amended.topic(names[0]).partitions[3].target_start_offset == 7
     assert amended.topic(names[1]) == plan.topic(names[1])
@@ -205,7 +206,7 @@ def test_partitions_that_appeared_since_the_plan_are_taken_up(control: Control) 
     after = {key for lane in amended.lanes for key in lane.partitions}
     assert after - before == {(names[0], 2), (names[0], 3)}
     assert all(set(lane.partitions) <= set(amended.lanes[lane.lane].partitions) for lane in plan.lanes)
-    (followed,) = context.journal.steps(growth.STEP)
+    (followed,) = context.journal.steps(steps.PARTITIONS_FOLLOWED)
     assert followed.details["topics"] == {names[0]: [2, 4]}
     assert followed.details["former_digest"] == plan.digest()
     assert followed.details["digest"] == amended.digest()
@@ -227,7 +228,7 @@ def test_growth_is_refused_where_the_spec_does_not_want_to_follow(make_control: 
     with pytest.raises(TopologyRefused, match="more partitions than the plan") as caught:
         topology_copy.copy_topics(context)
     assert caught.value.details["topics"] == {name: [1, 2]}
-    assert context.load_plan().digest() == plan.digest()
+    assert context.record.plan().digest() == plan.digest()
     assert context.target.admin.describe_topics([name])[name].error is not None
 
 
@@ -248,7 +249,7 @@ def test_a_topic_that_was_created_again_since_the_plan_is_another_one(control: C
     assert context.target.admin.describe_topics(names)[names[0]].error is not None
     other = control.context()
     control.source_cluster.delete_topics([names[1]])
-    plan = other.load_plan()
+    plan = other.record.plan()
     kept = plan.model_copy(update={"topics": [plan.topic(names[1])]})
     with pytest.raises(Terminal, match="no longer on the source"):
         growth.follow(other, kept)
@@ -268,8 +269,8 @@ def test_excluded_configs_keep_the_target_s_and_the_others_follow_the_source(
     control.target_cluster.create_topic(name, 1, target)
     context, _ = control.planned()
     topology_copy.copy_topics(context)
-    copy_settings.restore_producer_visible(control.context())
-    copy_settings.restore_deleting(control.context())
+    control.on_target(copy_settings.restore_producer_visible)
+    control.on_target(copy_settings.restore_deleting)
     assert control.overrides(name) == {"delete.retention.ms": "7000", "retention.bytes": "1000000"}
 
 
@@ -284,6 +285,6 @@ def test_defaults_come_from_the_side_that_is_asked_for(
     context, plan = control.planned()
     assert {item["config"] for item in plan.defaults_drift} >= {"message.timestamp.after.max.ms"}
     topology_copy.copy_topics(context)
-    copy_settings.restore_producer_visible(control.context())
-    copy_settings.restore_deleting(control.context())
+    control.on_target(copy_settings.restore_producer_visible)
+    control.on_target(copy_settings.restore_deleting)
     assert control.overrides(name).get("message.timestamp.after.max.ms") == expected

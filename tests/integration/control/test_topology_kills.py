@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.access import apply
 from airflow_provider_kafka_migration.documents.copy import ProducerIds
 from airflow_provider_kafka_migration.kafka.admin.access import Acl, NewScramCredential
 from airflow_provider_kafka_migration.phases import topology_copy
-from airflow_provider_kafka_migration.record import producer_ids
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, log_starts
 from airflow_provider_kafka_migration.topics.configs import COPY_TIME
@@ -100,14 +100,14 @@ def _check(control: Control, names: dict[str, str]) -> None:
         assert control.overrides(name).items() >= COPY_TIME.items()
         wanted = 3 if stem == "new" else 2
         assert len(context.target.admin.describe_topics([name])[name].partitions) == wanted
-        assert len(context.load_plan().topic(name).partitions) == wanted
+        assert len(context.record.plan().topic(name).partitions) == wanted
     assert context.target.wire.list_offsets([(names["cut"], 0)], "earliest") == {(names["cut"], 0): 20}
     assert context.target.wire.list_offsets([(names["cut"], 0)], "log_end") == {(names["cut"], 0): 20}
-    settings = copy_settings.load(context)
+    settings = context.record.copy_settings()
     assert settings is not None
     assert settings.topics[names["there"]].before == {"segment.ms": "3600000"}
     assert settings.topics[names["new"]].before is None
-    (taken,) = context.journal.steps(producer_ids.PRODUCER_IDS)
+    (taken,) = context.journal.steps(steps.PRODUCER_IDS)
     assert ProducerIds.model_validate(dict(taken.details)).data_producer_id >= 0
     assert topology_copy.copy_topics(control.context()).already_done
 
@@ -171,8 +171,8 @@ def test_killed_in_the_middle_of_a_rollback_it_is_put_back_by_the_next(control: 
     topology_copy.copy_topics(control.context())
     dying, killer = control.context(), Killer(1, after=True)
     with pytest.raises(KilledError), killer.watching(dying):
-        copy_settings.restore_for_rollback(dying)
-    copy_settings.restore_for_rollback(control.context())
+        copy_settings.restore_for_rollback(dying.record, dying.target)
+    control.on_target(copy_settings.restore_for_rollback)
     assert control.overrides(names["new"]) == FINAL
     assert control.overrides(names["cut"]) == {}
     assert control.overrides(names["there"]) == {"segment.ms": "3600000"}

@@ -10,6 +10,7 @@ from airflow_provider_kafka_migration.documents.plan import Plan, Verdict
 from airflow_provider_kafka_migration.errors import ForeignData, TopologyRefused
 from airflow_provider_kafka_migration.phases import plan as plan_phase
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.topics import copy_settings, probe, target_topics
 from tests.integration.control.control_support import Control
@@ -39,7 +40,7 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
     context, plan = plain.planned()
     assert _verdicts(plan) == {shared: {Verdict.EQUAL}, own: {Verdict.EQUAL}}
     with pytest.raises(ForeignData, match="on_foreign_writer"):
-        target_topics.refuse(context, plan, target_topics.read_presence(context, plan))
+        target_topics.refuse(context.record, plan, target_topics.read_presence(context.record, context.target, plan))
 
     context, plan = control.planned()
     assert _verdicts(plan) == {shared: {Verdict.TRANSACTIONAL}, own: {Verdict.EQUAL}}
@@ -51,14 +52,14 @@ def test_a_topic_of_others_is_copied_into_only_if_the_spec_says_so(make_control:
 
     topology_copy.copy_topics(context)
     assert [entry.details["topics"].keys() for entry in context.journal.steps("topic_shared")] == [{shared}]
-    assert shared not in target_topics.journaled_ids(context)
+    assert shared not in target_topics.journaled_ids(context.record)
     assert _configs(context, shared)["cleanup.policy"] == "delete"
     # A plan that is made again says the same: the copy-time settings are not taken for the topic's own.
     plan_phase.run(context)
-    assert context.load_plan().topic(shared) == plan.topic(shared)
+    assert context.record.plan().topic(shared) == plan.topic(shared)
     assert topology_copy.copy_topics(context).already_done
-    copy_settings.restore_producer_visible(context)
-    copy_settings.restore_deleting(context)
+    copy_settings.restore_producer_visible(context.record, context.target)
+    copy_settings.restore_deleting(context.record, context.target)
     assert _configs(context, shared) == before
 
 
@@ -81,12 +82,12 @@ def test_the_spec_may_ask_for_transactions_everywhere(make_control: Callable[...
     control.produce(name, 5)
     context = control.context()
     plan_phase.run(context)
-    plan = context.load_plan()
+    plan = context.record.plan()
     assert _verdicts(plan) == {name: {Verdict.TRANSACTIONAL}}
     assert {item.target_start_offset for item in plan.topic(name).partitions} == {0}
     findings = {item.code for item in precheck.find_all(context, plan)}
     assert not [code for code in findings if code.startswith("B")]
-    outcomes = context.journal.find_step(probe.PROBED)
+    outcomes = context.journal.find_step(steps.PROBED)
     assert outcomes is not None
     assert outcomes.details["outcomes"]["transactions"] == ""
 
@@ -101,16 +102,16 @@ def test_a_target_that_does_not_compare_is_copied_to_in_transactions(
     control.produce(name, 5)
     context = control.context()
     plan_phase.run(context)
-    assert _verdicts(context.load_plan()) == {name: {Verdict.EQUAL}}
+    assert _verdicts(context.record.plan()) == {name: {Verdict.EQUAL}}
     monkeypatch.setattr(probe, "_append", lambda *_: 0)
     result = precheck.run(context)
     assert {"W027", "W024"} <= {item["code"] for item in result.details["findings"]}
-    plan = context.load_plan()
+    plan = context.record.plan()
     assert _verdicts(plan) == {name: {Verdict.TRANSACTIONAL}}
     assert "does not compare sequences" in plan.topic(name).partitions[0].reason
 
     strict = make_control(control.prefix, offsets={"mode": "mapped"})
     context = strict.context()
     plan_phase.run(context)
-    findings = {item.code for item in precheck.find_all(context, context.load_plan())}
+    findings = {item.code for item in precheck.find_all(context, context.record.plan())}
     assert "B020" in findings

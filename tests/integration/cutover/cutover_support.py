@@ -26,7 +26,6 @@ from airflow_provider_kafka_migration.documents.plan import (
     Verdict,
 )
 from airflow_provider_kafka_migration.errors import MigrationError
-from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.config import ClientConfig
@@ -40,9 +39,10 @@ from airflow_provider_kafka_migration.phases import (
     tail,
     validate,
 )
-from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
+from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.content_jobs import SubmittedVerifier
-from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record.context import Cluster, PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
@@ -170,7 +170,7 @@ class Lab:
             resolver=Resolver(),
             runner=self.runner,
         )
-        context.verifier = SubmittedVerifier(context, LocalContentRunner(self.clients))
+        context.verifier = SubmittedVerifier(context.record, context.source, LocalContentRunner(self.clients))
         self._opened.append(context)
         return context
 
@@ -247,7 +247,7 @@ class Lab:
         )
         for state in (State.PRECHECK, State.TOPOLOGY_COPY):
             context.journal.transition(state, "lab")
-        producer_ids.take_producer_ids(context)
+        producer_ids.take_producer_ids(context.record, context.target)
         context.journal.transition(State.SEED, "lab")
         seed.run(context)
         context.journal.transition(State.TAIL, "lab")
@@ -340,8 +340,9 @@ class Lab:
 
     def check_equal(self, *, shifts: Mapping[TopicPartition, int] | None = None) -> None:
         """Both clusters hold the same records, told by a reader that knows nothing of the product."""
-        attempt = freeze_attempt.current_attempt(context := self.context())
-        fenced = attempt is not None and freeze_attempt.step_done(context, attempt, fence.FENCE_STEP) is not None
+        record = self.context().record
+        attempt = record.freeze()
+        fenced = attempt is not None and record.cutover_step(attempt, steps.FENCE) is not None
         compare.compare(
             self.source_cluster.client_config(),
             self.target_cluster.client_config(),

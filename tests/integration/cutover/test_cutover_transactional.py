@@ -18,7 +18,6 @@ from airflow_provider_kafka_migration.phases import (
     sentinels,
     validate,
 )
-from airflow_provider_kafka_migration.record import offset_maps
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.compare import read_records
@@ -67,7 +66,7 @@ def test_cutover_beside_a_foreign_writer_ends_with_evidence(
         ), result.details
         assert evidence.run(context).details["public_key"]
 
-    document = offset_maps.load_document(context)
+    document = context.record.offset_map()
     assert document is not None
     assert {item.verdict for item in document.partitions} == {"transactional"}
     group = f"{lab.migration_id}.middle"

@@ -12,7 +12,6 @@ from faults import Effects, Killed, counting
 from airflow_provider_kafka_migration.copy.partition import advance_sequence
 from airflow_provider_kafka_migration.errors import PermissionMissing, Where
 from airflow_provider_kafka_migration.evidence import bundle
-from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.freeze import fence as replication_fence
 from airflow_provider_kafka_migration.freeze.fence import fence_producer
 from airflow_provider_kafka_migration.kafka.batches.api import RawBatch, encode_batch
@@ -21,9 +20,8 @@ from airflow_provider_kafka_migration.kafka.fetch import READ_UNCOMMITTED
 from airflow_provider_kafka_migration.kafka.logs import read_span
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.phases import floor_guard, groups
-from airflow_provider_kafka_migration.record import freeze_attempt, producer_ids
+from airflow_provider_kafka_migration.record import producer_ids, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.producer_ids import load_producer_ids
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
 from harness.raw_writer import RawWriter, plain
@@ -53,7 +51,7 @@ def control_batches(context: PhaseContext, topic: str, partition: int) -> list[R
     """The markers of the migration's data id in a target partition."""
     wire, key = context.target.wire, (topic, partition)
     end = wire.list_offsets([key], "log_end")[key]
-    own = load_producer_ids(context).data_producer_id
+    own = context.record.producer_ids().data_producer_id
     return [
         batch
         for batch in read_span(wire, key, 0, end, isolation=READ_UNCOMMITTED)
@@ -63,7 +61,7 @@ def control_batches(context: PhaseContext, topic: str, partition: int) -> list[R
 
 def zombie(lab: Lab, context: PhaseContext, topic: str, partition: int) -> int:
     """A copier with the right next sequence appends one more record; the broker's error code."""
-    wire, key, ids = context.target.wire, (topic, partition), load_producer_ids(context)
+    wire, key, ids = context.target.wire, (topic, partition), context.record.producer_ids()
     end = wire.list_offsets([key], "log_end")[key]
     last = max(
         (
@@ -112,7 +110,7 @@ def test_a_copier_that_wakes_up_after_the_switch_is_refused(make_lab: MakeLab, f
     context.journal.transition(State.AWAITING_CLIENT_SWITCH, "lab")
     lab.advance(context)
     assert context.journal.tip_state is State.FINALIZED
-    assert bundle._cutover(context)["fence"]["markers"] == ready.details["fence"]["markers"]
+    assert bundle._cutover(context.record)["fence"]["markers"] == ready.details["fence"]["markers"]
 
 
 def test_without_the_fence_it_is_accepted(make_lab: MakeLab, fill: Fill, unique_name: Name) -> None:
@@ -140,10 +138,10 @@ def test_the_fence_of_a_principal_that_may_not_write_markers(
     fill({topic: 2}, 50)
     lab = make_lab([topic])
     context = to_guard(lab)
-    name = producer_ids.transactional_id(context)
+    name = producer_ids.transactional_id(context.record)
     assert name.startswith(f"kafka-migration.{context.migration_id}.data.")
     # Seed and tail have renewed the id meanwhile, and have copied under the epoch that was taken.
-    assert load_producer_ids(context).data_producer_epoch == 0
+    assert context.record.producer_ids().data_producer_epoch == 0
     ready = floor_guard.run(context)
     assert ready.details["fence"]["unfenced"] == []
     assert len(ready.details["fence"]["markers"]) == 2
@@ -169,12 +167,10 @@ def test_killed_around_the_fence(
     with counting(effects), pytest.raises(Killed):
         floor_guard.run(lab.context())
     again = lab.context()
-    attempt = freeze_attempt.current_attempt(again)
+    attempt = again.record.freeze()
     assert attempt is not None
     assert attempt.ready
-    assert (freeze_attempt.step_done(again, attempt, fence.FENCE_STEP) is not None) == (
-        name == "fence" and when == "after"
-    )
+    assert (again.record.cutover_step(attempt, steps.FENCE) is not None) == (name == "fence" and when == "after")
     ready = floor_guard.run(again)
     assert ready.already_done
     assert ready.details["fence"]["markers"] == {f"{topic}-0": end}

@@ -15,7 +15,6 @@ from airflow_provider_kafka_migration.errors import FloorViolated, ForeignData, 
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.phases import floor_guard, groups, validate
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import load_result
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.brokers import KafkaCluster
@@ -102,7 +101,7 @@ def test_a_foreign_record_on_the_target_stops_the_final_drain(lab: Lab) -> None:
 
 
 def outcomes(context: PhaseContext) -> dict[str, str]:
-    result = load_result(context)
+    result = context.record.validation()
     assert result is not None
     return {check.name: check.outcome.value for check in result.checks}
 

@@ -15,10 +15,10 @@ from cutover_support import Lab
 from airflow_provider_kafka_migration.errors import FreezeFailed, TopicRecreated, ValidationFailed
 from airflow_provider_kafka_migration.phases import freeze, tail
 from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import load_result, migrated_partitions
 from airflow_provider_kafka_migration.state import State
-from airflow_provider_kafka_migration.topics import bring, lags, topics_gone
+from airflow_provider_kafka_migration.topics import bring, lags
 from harness import clients
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -76,7 +76,7 @@ def create(cluster: KafkaCluster, topic: str) -> bool:
 
 def copied(context: PhaseContext, topic: str, partition: int, count: int) -> bool:
     key = (topic, partition)
-    if key not in migrated_partitions(context):
+    if key not in context.record.partitions():
         return False
     return context.target.wire.list_offsets([key], "log_end")[key] >= count
 
@@ -131,7 +131,7 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
 ) -> None:
     lab = following({"old": 1})
     context = begin(lab)
-    tail._write_job(context, None)
+    tail._write_job(context.record, context.source, None)
     new = lab.topics[0].removesuffix("old") + "new"
     fill({new: 2}, 10)
 
@@ -146,13 +146,13 @@ def test_a_pass_that_was_killed_is_completed_by_the_next_one(
             patch.setattr(module, place, killed)
             with pytest.raises(Killed):
                 follow.follow(lab.context())
-        assert (new, 0) not in migrated_partitions(context)
+        assert (new, 0) not in context.record.partitions()
     assert follow.follow(lab.context()) == [(new, 0), (new, 1)]
     assert follow.follow(lab.context()) == []
     context.journal.refresh()
     assert len(context.journal.steps("plan_supplemented")) == 1
     assert sum(new in entry.details["topics"] for entry in context.journal.steps("topic_created")) == 1
-    assert {(new, 0), (new, 1)} < migrated_partitions(context).keys()
+    assert {(new, 0), (new, 1)} < context.record.partitions().keys()
 
 
 @pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
@@ -170,11 +170,11 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
 
     def named() -> bool:
         context.journal.refresh()
-        return bool(context.journal.steps(topics_gone.GONE))
+        return bool(context.journal.steps(steps.SOURCE_TOPIC_GONE))
 
     wait_for("the journal to name it", named, 30)
     with pytest.raises(TopicRecreated, match="deleted") as caught:
-        lags.check(context)
+        lags.check(context.record, context.source, context.target)
     assert caught.value.where.topic == lost
     # By policy it is left behind, and everything else goes on.
     lab.kill_tail()
@@ -186,7 +186,7 @@ def test_a_topic_that_goes_away_stops_the_cutover_by_name(
 
     def dropped() -> bool:
         context.journal.refresh()
-        return (lost, 0) not in migrated_partitions(context)
+        return (lost, 0) not in context.record.partitions()
 
     wait_for("it to be dropped", dropped, 30)
     write(lab.source_cluster, keep, 0, 15)
@@ -223,9 +223,9 @@ def test_nothing_is_followed_while_producers_are_frozen(
     freeze.run(context)
     fill({late: 1}, 5)
     assert follow.follow(lab.context()) == []
-    assert follow.name_born_late(context, "2") == [f"{late}-0"]
+    assert follow.name_born_late(context.record, context.source, "2") == [f"{late}-0"]
     context.journal.refresh()
-    assert context.journal.steps(follow.BORN_LATE)[-1].details["partitions"] == [f"{late}-0"]
+    assert context.journal.steps(steps.BORN_AFTER_FREEZE)[-1].details["partitions"] == [f"{late}-0"]
 
 
 def grow(lab: Lab, context: PhaseContext, topic: str, partitions: int) -> None:
@@ -275,12 +275,12 @@ def test_partitions_born_in_the_freeze_are_never_passed_over(following: Callable
     lab.enter_cutover(context)
     freeze.run(context)
     grow(lab, context, old, 3)
-    assert follow.name_born_late(context, "1") == [f"{old}-1", f"{old}-2"]
+    assert follow.name_born_late(context.record, context.source, "1") == [f"{old}-1", f"{old}-2"]
     write(lab.source_cluster, old, 2, 5)
     late = pytest.raises(ValidationFailed, match="topic_parity") if on_bypass == "fail" else nullcontext()
     with late:
         lab.advance(context)
-    result = load_result(context)
+    result = context.record.validation()
     assert result is not None
     parity = result.check("topic_parity")
     assert parity.outcome.value == ("FAILED" if on_bypass == "fail" else "WARNING")
@@ -292,8 +292,8 @@ def test_a_partition_that_was_late_once_and_then_taken_up_counts(following: Call
     lab = following({"old": 1})
     (old,) = lab.topics
     context = begin(lab)
-    context.journal.step(follow.BORN_LATE, key="1", details={"partitions": [f"{old}-0", f"{old}-1"]})
-    assert follow.born_late(context) == {f"{old}-1"}
+    context.journal.step(steps.BORN_AFTER_FREEZE, key="1", details={"partitions": [f"{old}-0", f"{old}-1"]})
+    assert follow.born_late(context.record) == {f"{old}-1"}
 
 
 def test_a_config_that_changes_after_the_plan_is_cut_over_and_proved(following: Callable[..., Lab]) -> None:
@@ -306,7 +306,7 @@ def test_a_config_that_changes_after_the_plan_is_cut_over_and_proved(following: 
 
     def followed() -> bool:
         context.journal.refresh()
-        return context.load_plan().topic(old).source_configs.get("retention.ms") == "864000000"
+        return context.record.plan().topic(old).source_configs.get("retention.ms") == "864000000"
 
     wait_for("the tail to take it over", followed, 60)
     lab.enter_cutover(context)
@@ -314,7 +314,7 @@ def test_a_config_that_changes_after_the_plan_is_cut_over_and_proved(following: 
     assert shown is not None
     assert "864000000" in shown.details["body_shown"]
     lab.advance(context)
-    result = load_result(context)
+    result = context.record.validation()
     assert result is not None
     assert result.check("source_drift").outcome.value == "PASSED"
     target = context.target.admin.topic_configs([old])[old]

@@ -25,10 +25,9 @@ from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import ApprovalRefused, ClaimLost, DrainTimeout, FreezeFailed
 from airflow_provider_kafka_migration.evidence import bundle as evidence_bundle
 from airflow_provider_kafka_migration.freeze import frozen
-from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.phases import final_drain, freeze, freeze_limit, sentinels, validate
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from harness import clients
@@ -48,7 +47,7 @@ def actions(webhook: FreezeWebhook) -> list[str]:
 
 
 def stop_offsets(context: PhaseContext) -> dict[str, int] | None:
-    stop = StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP)))
+    stop = StopAt.in_force(context.journal_store.get(context.key(keys.TAIL_STOP)))
     return None if stop is None else stop.offsets
 
 
@@ -85,7 +84,7 @@ def test_a_producer_that_goes_on_is_named_and_everything_is_lifted(
         assert producer.count() > 0
         lab.check_equal()
         lifted = evidence_bundle.build(
-            context,
+            context.record,
             "PASSED",
             signed_at=context.now(),
             object_lock={},
@@ -103,13 +102,13 @@ def test_on_bypass_continue_names_what_is_not_copied(make_lab: MakeLab, fill: Fi
     with LiveProducer(lab.source_cluster.client_config(), {topic: [0]}, records_per_second=200):
         lab.enter_cutover(context)
         lab.advance(context)
-    acknowledged = context.journal.find_step(commit.ACKNOWLEDGED)
+    acknowledged = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
     assert acknowledged is not None
     behind = acknowledged.details["behind_boundary"]
     assert list(behind["late"]) == [f"{topic}-0"]
     assert behind["records"] > 0
     assert behind["unchecked"] == {}
-    bundle = evidence_bundle.build(context, "WARNING", signed_at=context.now(), object_lock={}, warnings=[])  # type: ignore[arg-type]
+    bundle = evidence_bundle.build(context.record, "WARNING", signed_at=context.now(), object_lock={}, warnings=[])  # type: ignore[arg-type]
     assert bundle.validation["outcome"] == "WARNING"
     assert {item["name"] for item in bundle.not_copied if item["kind"] == "bypass"} == {f"{topic}-0"}
     counts = {check["name"]: check for check in bundle.validation["checks"]}["counts_and_offsets"]
@@ -317,7 +316,7 @@ def test_acl_freeze_stops_who_may_write_and_only_them(acl_lab: Lab) -> None:
     assert not may_write(lab.source_cluster, "alice", topic)
     assert denials(lab.source_cluster, context, topic) == ["User:alice"]
     sentinels.run(context)  # our own principal may write
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []
@@ -336,7 +335,7 @@ def test_acls_put_by_a_killed_task_are_removed(acl_lab: Lab, when: Any) -> None:
         freeze.run(context)
     assert denials(lab.source_cluster, context, topic) == (["User:alice"] if when == "after" else [])
     context = lab.context()
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     assert denials(lab.source_cluster, context, topic) == []
@@ -448,5 +447,7 @@ def test_write_is_granted_when_clients_may_switch_and_our_denials_stay_on_the_so
     assert denials(lab.source_cluster, again, topic) == ["User:alice"]
     on_target = [acl for acl in again.target.admin.describe_acls().acls if acl.resource_name == topic]
     assert {acl.permission for acl in on_target} == {"ALLOW"}
-    assert [finding for finding in validate.check(again).findings if "ACL" in finding] == []
+    assert [
+        finding for finding in validate.check(again.record, again.source, again.target).findings if "ACL" in finding
+    ] == []
     assert CUTOVER_STEPS[5](lab.context()).already_done

@@ -11,7 +11,6 @@ from cutover_support import CUTOVER_STEPS, Lab
 
 from airflow_provider_kafka_migration.kafka.admin.groups import GroupOffset
 from airflow_provider_kafka_migration.phases import groups
-from airflow_provider_kafka_migration.record.facts import result_data
 
 pytestmark = pytest.mark.integration
 
@@ -47,7 +46,7 @@ def test_frozen_time(
         if step is groups.commit_groups:
             lab.join_tail(120)
         step(context)
-    frozen = result_data(context, "frozen-time")
+    frozen = context.record.stored_result("frozen-time")
     size = f"{topics * partitions}-partitions-{group_count}-groups"
     BUILD.mkdir(parents=True, exist_ok=True)
     (BUILD / f"{size}.json").write_text(json.dumps(frozen, indent=2, sort_keys=True) + "\n")

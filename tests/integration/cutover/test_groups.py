@@ -43,7 +43,7 @@ def to_commit(lab: Lab, context: PhaseContext) -> None:
 
 
 def results(context: PhaseContext) -> dict[str, GroupResult]:
-    found = commit.load_result(context)
+    found = context.record.groups()
     assert found is not None
     return {item.group: item for item in found.groups}
 
@@ -183,7 +183,7 @@ def test_each_committed_offset_of_a_mapped_partition(make_lab: MakeLab, unique_n
     end = compare.bounds(config, [topic])[topic][0].end
     records = compare.read_records(config, topic)[0]
     copied = compare.read_records(lab.target_cluster.client_config(), topic)[0]
-    translator = commit.Translator.final(context)
+    translator = commit.Translator.final(context.record, context.target)
     from airflow_provider_kafka_migration.documents.cutover import CommittedOffset, GroupSnapshot
 
     for offset in range(end + 1):
@@ -244,7 +244,7 @@ def test_one_bad_group_never_blocks_the_others(make_lab: MakeLab, fill: Fill, un
         assert clients.committed_offsets(target, mixed, [topic]) == {(topic, 0): 3, (topic, 1): 3}
         assert clients.committed_offsets(target, half, [topic]) == {(topic, 1): 20}
         assert "set back" in found[ahead].offsets[0].reason
-        snapshot = {item.group: item for item in groups.load_snapshot(context).groups}
+        snapshot = {item.group: item for item in context.record.groups_snapshot().groups}
         assert snapshot[mixed].other_topics == [other]
         assert found[elsewhere].skipped_reason
         assert set(found) == {good, busy, ahead, mixed, elsewhere, half}

@@ -11,7 +11,7 @@ from cutover_support import Lab
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import CUTOVER
-from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
@@ -61,11 +61,11 @@ def test_cutover_in_one_task_goes_on_after_a_kill_and_others_find_it_done(
     lab.join_tail()
 
     journal = again.context.journal
-    ended, ready = journal.find_step(tail_health.TAIL_DONE), journal.find_step(freeze_attempt.READY)
-    commits = [entry for entry in journal.steps(freeze_attempt.STEP) if "commit" in (entry.step_key or "")]
+    ended, ready = journal.find_step(steps.TAIL_DONE), journal.find_step(steps.READY)
+    commits = [entry for entry in journal.steps(steps.CUTOVER_STEP) if "commit" in (entry.step_key or "")]
     assert ended is not None
     assert ready is not None
-    assert commits, [entry.step_key for entry in journal.steps(freeze_attempt.STEP)]
+    assert commits, [entry.step_key for entry in journal.steps(steps.CUTOVER_STEP)]
     assert ended.seq < commits[0].seq < ready.seq, "groups are committed when the tail has verified its end"
 
     other = _migration(lab, lab.context(actor="another task"))

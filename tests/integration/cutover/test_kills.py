@@ -10,7 +10,6 @@ from cutover_support import Lab
 from faults import Effects, Killed, counting
 
 from airflow_provider_kafka_migration.evidence.verify import verify_evidence
-from airflow_provider_kafka_migration.record.facts import result_data
 from airflow_provider_kafka_migration.state import State
 from harness import clients
 from harness.webhook import FreezeWebhook
@@ -36,7 +35,7 @@ def check_end(lab: Lab, webhook: FreezeWebhook) -> None:
     assert data is not None
     assert verify_evidence(data).bundle.outcome == "PASSED"
     assert [call.action for call in webhook.calls if call.action == "unfreeze"] == []
-    assert result_data(context, "frozen-time")["frozen_seconds"] > 0
+    assert context.record.stored_result("frozen-time")["frozen_seconds"] > 0
 
 
 def prepared(make_lab: Callable[..., Lab], fill: Fill, topics: Mapping[str, int], url: str) -> Lab:

@@ -102,7 +102,7 @@ def commit_groups(lab: Lab, context: PhaseContext) -> dict[str, GroupResult]:
     lab.join_tail()
     groups.commit_groups(context)
     floor_guard.run(context)
-    found = commit.load_result(context)
+    found = context.record.groups()
     assert found is not None
     return {item.group: item for item in found.groups}
 
@@ -133,7 +133,7 @@ def test_share_groups_go_on_with_what_they_had_not_finished(
         }
         assert share_read(new_source, lab.group, topic, 30) == [f"value-{n}" for n in range(30)]
         assert start_of(context, "source", lab.group, topic) == 37
-        planned = plan_groups.plan_groups(context, [topic], {(topic, 0): 107}, {})
+        planned = plan_groups.plan_groups(context.spec, context.source, [topic], {(topic, 0): 107}, {})
         assert [(item.type, item.lag) for item in planned] == [("share", 70)]
 
         result = commit_groups(lab, context)[lab.group]
@@ -162,7 +162,7 @@ def test_share_groups_are_reported_where_the_target_has_none(
         lab.start_tail()
         context.source.admin.alter_share_group_offsets(lab.group, {(topic, 0): GroupOffset(4)})
         plan = lab.plan(context).model_copy(
-            update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 10}, {})}
+            update={"groups": plan_groups.plan_groups(context.spec, context.source, [topic], {(topic, 0): 10}, {})}
         )
         found = [item for item in access.check_groups(context, plan) if item.code == "W071"]
         assert [item.subject for item in found] == [lab.group]
@@ -246,7 +246,7 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
             lab.group, {(topic, 0): GroupOffset(42, metadata="AgAAAY")}
         ) == {(topic, 0): None}
         plan = lab.plan(context).model_copy(
-            update={"groups": plan_groups.plan_groups(context, [topic], {(topic, 0): 100}, {})}
+            update={"groups": plan_groups.plan_groups(context.spec, context.source, [topic], {(topic, 0): 100}, {})}
         )
         told = [item for item in access.check_groups(context, plan) if item.code == "W071"]
         assert [item.subject for item in told] == [lab.group]
@@ -262,7 +262,7 @@ def test_streams_groups_get_their_offsets_once_the_application_has_joined_on_the
         done = commit.sync_groups(context).groups[0]
         assert (done.committed, done.failures, done.skipped_reason) == (1, [], "")
         with StreamsMember(context, "target", lab.group, topic):
-            state = group_offsets.target_states(context, {lab.group: "streams"})[lab.group]
+            state = group_offsets.target_states(context.target, {lab.group: "streams"})[lab.group]
             assert state.offsets == {(topic, 0): GroupOffset(42, -1, "AgAAAY")}
             assert not state.is_empty
             assert context.target.admin.list_groups()[lab.group].type == "streams"

@@ -9,9 +9,7 @@ from cutover_support import Lab
 
 from airflow_provider_kafka_migration.errors import CopyFailed
 from airflow_provider_kafka_migration.phases import seed
-from airflow_provider_kafka_migration.record import overtaken
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones
-from airflow_provider_kafka_migration.topics import recopy, target_topics
+from airflow_provider_kafka_migration.record import steps
 from harness.brokers import KafkaCluster
 from harness.load import wait_cleaned
 from tests.integration.copy.test_overtaken_tombstones import CLEANED, Segments
@@ -43,13 +41,13 @@ def test_a_seed_that_was_overtaken_copies_the_topic_again(
     with pytest.raises(CopyFailed, match=r"\[TOMBSTONES_OVERTAKEN\]"):
         seed.run(context)
     assert target_id() == before
-    context.journal.step(target_topics.CREATED, details={"topics": {topic: before}})
+    context.journal.step(steps.TOPIC_CREATED, details={"topics": {topic: before}})
     source_cluster.alter_topic_configs({topic: {"delete.retention.ms": "86400000"}})
     seed.run(context)
     assert target_id() not in ("", before)
     lab.check_equal()
-    assert [entry.details["topics"] for entry in context.journal.steps(recopy.STEP)] == [{topic: before}]
-    assert [entry.details["topics"] for entry in context.journal.steps(overtaken.MADE_AGAIN)] == [[topic]]
-    assert all("copied again" in item["what"] for item in overtaken_tombstones(context))
+    assert [entry.details["topics"] for entry in context.journal.steps(steps.TOPICS_RECOPIED)] == [{topic: before}]
+    assert [entry.details["topics"] for entry in context.journal.steps(steps.TOPICS_MADE_AGAIN)] == [[topic]]
+    assert all("copied again" in item["what"] for item in context.record.overtaken())
     assert seed.run(context).already_done
-    assert len(context.journal.steps(recopy.STEP)) == 1
+    assert len(context.journal.steps(steps.TOPICS_RECOPIED)) == 1

@@ -13,7 +13,6 @@ from faults import Effects, Killed, counting
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, IllegalTransition
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.phases import freeze, rollback
-from airflow_provider_kafka_migration.record import freeze_attempt
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import FORWARD, ROLLBACK_FROM, State
 from airflow_provider_kafka_migration.topics import copy_settings
@@ -104,7 +103,7 @@ def test_after_a_lifted_freeze_nothing_of_it_is_left(make_lab: MakeLab, fill: Fi
         lab.start_tail()
         lab.enter_cutover(context)
         freeze.run(context)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = context.record.freeze()
         assert attempt is not None
         frozen.lift(context, attempt, reason="test")
         rollback.run(context)
@@ -120,7 +119,7 @@ def test_a_part_that_cannot_be_undone_is_reported_and_stops_nothing(
     lab = make_lab([topic])
     context = lab.begin()
 
-    def unreachable(_: PhaseContext) -> None:
+    def unreachable(*_: object) -> None:
         raise BrokerUnreachable("the target is gone", next_step="look for it")
 
     monkeypatch.setattr(copy_settings, "restore_for_rollback", unreachable)

@@ -21,9 +21,9 @@ from airflow_provider_kafka_migration.errors import CopyFailed, DrainTimeout, To
 from airflow_provider_kafka_migration.kafka.wire import Wire
 from airflow_provider_kafka_migration.lanes import job_progress
 from airflow_provider_kafka_migration.phases import drain, seed
-from airflow_provider_kafka_migration.record import overtaken, tail_health
+from airflow_provider_kafka_migration.record import steps, tail_health
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.topics import bring, recopy
+from airflow_provider_kafka_migration.topics import bring
 from airflow_provider_kafka_migration.topics.log_starts import set_log_starts
 from harness.brokers import KafkaCluster
 from harness.processes import wait_for
@@ -228,7 +228,7 @@ def test_a_target_topic_that_was_deleted_is_named_and_made_again(
     context = lab.context()
     seed.run(context)
     lab.check_equal()
-    assert [entry.details["topics"] for entry in context.journal.steps(overtaken.MADE_AGAIN)] == [[deleted]]
+    assert [entry.details["topics"] for entry in context.journal.steps(steps.TOPICS_MADE_AGAIN)] == [[deleted]]
     entries = len(context.journal.entries())
     assert seed.run(context).already_done
     assert len(context.journal.entries()) == entries
@@ -262,7 +262,11 @@ def test_a_topic_that_is_made_again_by_halves_is_completed(
     context = lab.context()
     seed.run(context)
     assert done == [topic]
-    assert len(context.journal.steps(overtaken.MADE_AGAIN)) == len(context.journal.steps(recopy.MADE_AGAIN_DONE)) == 1
+    assert (
+        len(context.journal.steps(steps.TOPICS_MADE_AGAIN))
+        == len(context.journal.steps(steps.TOPICS_MADE_AGAIN_DONE))
+        == 1
+    )
     lab.check_equal()
 
 

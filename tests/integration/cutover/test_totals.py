@@ -106,7 +106,7 @@ def _tail_in_two_runs(lab: Lab, topic: str) -> None:
         wait_for("the copy", lambda: look.target.wire.list_offsets([(topic, 0)], "log_end")[topic, 0] == end, 90)
 
     def shown() -> str:
-        progress = jobs.read_progress(look, "tail")
+        progress = jobs.read_progress(look.record, "tail")
         return "" if progress is None else progress.message
 
     lab.start_tail()

@@ -15,7 +15,6 @@ from airflow_provider_kafka_migration.errors import ApprovalRefused, ValidationF
 from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.phases import groups, validate
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import load_result
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 from harness.brokers import KafkaCluster
@@ -49,7 +48,7 @@ def switched(lab: Lab) -> PhaseContext:
 
 
 def check(context: PhaseContext, name: str) -> Any:
-    result = load_result(context)
+    result = context.record.validation()
     assert result is not None
     return result.check(name)
 
@@ -85,7 +84,7 @@ def test_records_written_to_the_source_after_the_boundary_fail(
     fill({topic: 2}, 20)
     lab = make_lab([topic])
     context = switched(lab)
-    assert late_writes.read(context).problem == ""
+    assert late_writes.read(context.record, context.source).problem == ""
     producer = Producer(lab.source_cluster.client_config())
     for number in range(3):
         producer.produce(topic, b"late %d" % number, partition=1)

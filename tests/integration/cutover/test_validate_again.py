@@ -13,7 +13,8 @@ from test_uncompared import check, delete_records, switched
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.errors import MigrationError, Transient, ValidationFailed
 from airflow_provider_kafka_migration.phases import validate
-from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.context import Cluster
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.topics import copy_settings
 from harness import clients
 
@@ -71,8 +72,8 @@ def test_a_run_that_dies_while_retention_is_put_back_is_completed(lab: Lab, monk
     context = switched(lab)
     put_back = copy_settings.restore_deleting
 
-    def die(of: PhaseContext) -> Any:
-        put_back(of)
+    def die(record: MigrationRecord, target: Cluster) -> Any:
+        put_back(record, target)
         raise Transient("the worker is gone", next_step="-")
 
     monkeypatch.setattr(copy_settings, "restore_deleting", die)

@@ -204,20 +204,20 @@ def test_restore_takes_over_what_it_cannot_read_at_first(scene: Scene) -> None:
 def test_offset_map(scene: Scene, fault: Fault) -> None:
     """Whether only holes are left decides that a mapped partition is drained."""
     context = cast(PhaseContext, SimpleNamespace(source=SimpleNamespace(wire=scene.wire("source"))))
-    assert only_holes(context, scene.key, HALF, AFTER_HOLE)
+    assert only_holes(context.source, scene.key, HALF, AFTER_HOLE)
     faults = scene.faults("source", fault, times=4)
-    assert not only_holes(context, scene.key, 300, HALF)
+    assert not only_holes(context.source, scene.key, 300, HALF)
     assert faults.changed > 0
     scene.lift()
     # More than there is: an end is no proof, either.
-    assert not only_holes(context, scene.key, END, END + 1)
+    assert not only_holes(context.source, scene.key, END, END + 1)
     if fault is torn:
         return
     scene.hurry()
     context.source.wire.patience_seconds = 0.5
     scene.faults("source", fault)
     with pytest.raises(RecordsWithheld):
-        only_holes(context, scene.key, 300, HALF)
+        only_holes(context.source, scene.key, 300, HALF)
     context.source.wire.close()
 
 

@@ -12,11 +12,10 @@ from phase_support import Clock, FakeGroup, approval, make_plan, ready
 from airflow_provider_kafka_migration.approvals import answers, check, request
 from airflow_provider_kafka_migration.documents.plan import Finding, PrecheckResult, Severity
 from airflow_provider_kafka_migration.errors import ApprovalRefused
-from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.pages.rendering import escape_markdown
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import put_result
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags
 
@@ -24,8 +23,7 @@ from airflow_provider_kafka_migration.topics import lags
 def test_the_text_shows_what_a_person_needs(tmp_path: Path) -> None:
     context = ready(tmp_path, waive=["W104"])
     context.source.wire.offsets["latest"][("orders", 0)] = 103  # type: ignore[attr-defined]
-    put_result(
-        context,
+    context.record.put_result(
         "precheck",
         PrecheckResult(
             migration_id="m1",
@@ -200,9 +198,9 @@ def after_the_cutover(folder: Path, step: dict[str, Any] | None) -> PhaseContext
     """A migration whose clients may switch; ``step`` is what the journal has of the fence, None: nothing."""
     context = ready(folder)
     requested = {"method": "manual", "requested_at": iso(context.now()), "deadline": iso(context.now())}
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=requested)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=requested)
     if step is not None:
-        context.journal.step(freeze_attempt.STEP, key=f"1/{fence.FENCE_STEP}", details=step)
+        context.journal.step(steps.CUTOVER_STEP, key=f"1/{steps.FENCE}", details=step)
     return context
 
 

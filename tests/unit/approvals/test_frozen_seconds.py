@@ -13,14 +13,15 @@ from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.documents.cutover import FreezeResult, FrozenTime
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.phases import floor_guard, freeze
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 
 
 def verify(context: PhaseContext, clock: Clock, seconds: float) -> None:
     """The freeze that was requested is verified so much later."""
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     clock.sleep(seconds)
     result = FreezeResult(
@@ -32,23 +33,23 @@ def verify(context: PhaseContext, clock: Clock, seconds: float) -> None:
         deadline=iso(attempt.deadline),
         ends={},
     )
-    context.journal.step(freeze_attempt.VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
+    context.journal.step(steps.FREEZE_VERIFIED, key=attempt.key, details={"result": result.model_dump(mode="json")})
 
 
 def ready(context: PhaseContext, clock: Clock, seconds: float) -> FrozenTime:
     """A step of 20 s, and READY so much after the verification."""
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
-    timer = frozen.StepTimer.start(context, attempt, "final_drain")
+    timer = frozen.StepTimer.start(context.record, attempt, "final_drain")
     clock.sleep(20)
     timer.done({})
     clock.sleep(seconds - 20)
-    return floor_guard._frozen_time(context, attempt)
+    return floor_guard._frozen_time(context.record, attempt)
 
 
 def begin(context: PhaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """The freeze is requested as the task does it; the lag is small."""
-    monkeypatch.setattr(freeze.follow, "check_all_followed", lambda _: None)
+    monkeypatch.setattr(freeze.follow, "check_all_followed", lambda *_: None)
     context.source.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 100, ("orders", 1): 100}  # type: ignore[attr-defined]
     code = request.make_facts(context, "cutover").code
@@ -76,7 +77,7 @@ def test_it_counts_from_the_request(
     time = ready(context, clock, 25)
     assert time.frozen_seconds == felt
     assert time.steps == {"freeze": 12.0, "final_drain": 20.0}
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.deadline - attempt.requested_at == timedelta(seconds=60), "the limit counts from the request, too"
     if section["freeze"] == "manual":
@@ -100,7 +101,7 @@ def test_what_an_older_release_has_written_is_read(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
     now = clock.now()
     details = {"method": "manual", "requested_at": iso(now), "deadline": iso(now + timedelta(seconds=60))}
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
-    attempt = freeze_attempt.current_attempt(context)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.stopped_at == attempt.requested_at

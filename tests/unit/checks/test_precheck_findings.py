@@ -57,6 +57,7 @@ from airflow_provider_kafka_migration.phases import precheck
 from airflow_provider_kafka_migration.record import producer_ids
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.finding_codes import CODES
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
@@ -308,7 +309,7 @@ def test_a_fence_that_lacks_a_right_is_named_before_the_cutover(
     """Also where no hole is filled, so that nothing else needs markers."""
     monkeypatch.setattr(precheck_target, "record_outcomes", lambda *_: None)
     monkeypatch.setattr(precheck_target, "probe_target", lambda *_, **__: result)
-    monkeypatch.setattr(precheck_target, "has_producer_ids", lambda _: taken)
+    monkeypatch.setattr(MigrationRecord, "has_producer_ids", lambda _: taken)
     monkeypatch.setattr(producer_ids, "transactional_id", lambda _: name)
     if is_mapped:
         partitions = [item.model_copy(update={"verdict": Verdict.MAPPED}) for item in plan.topics[0].partitions]

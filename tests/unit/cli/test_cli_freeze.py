@@ -24,8 +24,10 @@ from airflow_provider_kafka_migration.errors import (
     StorageUnavailable,
 )
 from airflow_provider_kafka_migration.journal.journal import Journal
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseResult, iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import FORWARD, State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -39,7 +41,7 @@ def freeze(journal: Journal, method: str = "webhook", *, limit_seconds: float = 
         journal.transition(state, "test")
     now = datetime.now(UTC)
     details = {"method": method, "requested_at": iso(now), "deadline": iso(now + timedelta(seconds=limit_seconds))}
-    journal.step(freeze_attempt.REQUESTED, "1", details)
+    journal.step(steps.FREEZE_REQUESTED, "1", details)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -65,9 +67,9 @@ def test_status_shows_an_overdue_freeze_one_without_end_and_ready(
     assert found["overdue"]
     assert "lift it: `kafka-migration resume" in " ".join(found["text"])
     assert "may free them by itself at the limit" in " ".join(found["text"])
-    journal.step(freeze_attempt.HELD, "1", {})
+    journal.step(steps.FREEZE_HELD, "1", {})
     assert "without a deadline: it frees them only when it gets" in invoke("status", spec_file).stdout
-    journal.step(freeze_attempt.READY, "1", {})
+    journal.step(steps.READY, "1", {})
     found = json.loads(invoke("status", spec_file, "--json").stdout)["freeze"]
     assert (found["standing"], found["lift"]) == ("ready", None), "nobody frees them any more"
     journal.transition(State.AWAITING_CLIENT_SWITCH, "test")
@@ -78,7 +80,7 @@ def test_a_freeze_whose_lift_is_not_journaled_is_shown(invoke: Invoke, spec_file
     freeze(journal)
     journal.transition(State.TAIL, "given up", from_states={State.CUTOVER})
     assert "does not say that producers are free again" in invoke("status", spec_file).stdout
-    journal.step(freeze_attempt.LIFTED, "1", {})
+    journal.step(steps.FREEZE_LIFTED, "1", {})
     assert json.loads(invoke("status", spec_file, "--json").stdout)["freeze"] is None
 
 
@@ -163,7 +165,7 @@ def test_a_freeze_that_was_lifted_meanwhile_is_told_by_its_method(
 
     def lifted() -> Outcome:
         journal.transition(State.TAIL, "lifted", from_states={State.CUTOVER})
-        journal.step(freeze_attempt.LIFTED, "1", {})
+        journal.step(steps.FREEZE_LIFTED, "1", {})
         raise CopyFailed("two partitions")
 
     ends_by(monkeypatch, lifted)
@@ -252,6 +254,8 @@ class Frozen:
         self._journal = journal
         self._tail = tail
         self.context = self
+        nothing: Any = None
+        self.record = MigrationRecord(nothing, journal, journal.store, nothing, nothing, now=self.now)
 
     @property
     def journal(self) -> Journal:

@@ -12,7 +12,7 @@ from airflow_provider_kafka_migration.documents.copy import CopyJob, ProducerIds
 from airflow_provider_kafka_migration.documents.proof import TopicRules
 from airflow_provider_kafka_migration.drift import take_over
 from airflow_provider_kafka_migration.record import jobs
-from airflow_provider_kafka_migration.record.facts import load_job
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 
 NEW = ProofSettings(topics={"orders": TopicRules(compacted=True, delete_retention_ms=5)})
 
@@ -35,14 +35,14 @@ def test_the_tails_job_gets_the_rules_of_the_new_configs(
         lanes=[],
         proof=ProofSettings(),
     )
-    context.journal_store.put(jobs.job_key(context, "tail"), job.canonical())
-    plan = context.load_plan()
+    context.journal_store.put(jobs.job_key(context.record, "tail"), job.canonical())
+    plan = context.record.plan()
     changes = [SimpleNamespace(configs={"orders": {}})] if has_changed else []
-    monkeypatch.setattr(context, "supplements", lambda: changes, raising=False)
+    monkeypatch.setattr(MigrationRecord, "supplements", lambda _: changes)
     monkeypatch.setattr(jobs, "proof_settings", lambda *_: NEW)
     monkeypatch.setattr(take_over, "_may_change", lambda _: may_change)
-    take_over._refresh_proof(context, plan)
-    found = load_job(context, "tail")
+    take_over._refresh_proof(context.record, context.source, plan)
+    found = context.record.job("tail")
     assert found is not None
     assert found.proof == (expected or ProofSettings())
     assert found.model_copy(update={"proof": job.proof}) == job, "nothing else has changed"

@@ -13,7 +13,7 @@ from phase_support import FakeAdmin, make_context
 from airflow_provider_kafka_migration.access import created_access, mapping, write_grants
 from airflow_provider_kafka_migration.documents.proof import Outcome
 from airflow_provider_kafka_migration.drift import take_over
-from airflow_provider_kafka_migration.drift.source_drift import ACCESS_COPIED, SourceDrift, split, without_open_doors
+from airflow_provider_kafka_migration.drift.source_drift import SourceDrift, split, without_open_doors
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, FreezeFailed
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.kafka.admin.access import (
@@ -25,6 +25,7 @@ from airflow_provider_kafka_migration.kafka.admin.access import (
     ScramUser,
 )
 from airflow_provider_kafka_migration.phases import validate
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -93,20 +94,20 @@ def copied(tmp_path: Path, freeze: str, *, state: State = State.TAIL, **topology
     context = make_context(tmp_path, state=state, cutover={"freeze": freeze, **webhook}, topology=topology)
     context.source.admin = AccessAdmin([READ, WRITE, right("READ", who="bob")])  # type: ignore[assignment]
     context.target.admin = AccessAdmin()  # type: ignore[assignment]
-    created_access.create_acls(context, source(context).acls)
+    created_access.create_acls(context.record, context.target, source(context).acls)
     target(context).values = {}
-    created_access.set_quotas(context, source(context).values, {})
+    created_access.set_quotas(context.record, context.target, source(context).values, {})
     for name in sorted(source(context).users):
-        context.journal.step(created_access.USER_CREATED, key=name, details={"mechanisms": ["SCRAM-SHA-512"]})
+        context.journal.step(steps.USER_CREATED, key=name, details={"mechanisms": ["SCRAM-SHA-512"]})
     users = [
         {"name": name, "credentials": [["SCRAM-SHA-512", 4096]], "action": "create", "reason": ""}
         for name in sorted(source(context).users)
     ]
-    plan = context.load_plan().model_copy(update={"users": []})
+    plan = context.record.plan().model_copy(update={"users": []})
     plan = type(plan).model_validate({**plan.model_dump(mode="json"), "users": users})
     context.journal_store.put(context.key("plan.json"), plan.canonical())
-    context.journal.step(ACCESS_COPIED, details={"summary": "copied"})
-    assert validate.check(context).outcome is Outcome.PASSED
+    context.journal.step(steps.ACLS_COPIED, details={"summary": "copied"})
+    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
     return context
 
 
@@ -132,7 +133,7 @@ def access(admin: AccessAdmin) -> Any:
 
 
 def named(context: PhaseContext) -> list[str]:
-    return sorted(entry.details["what"] for entry in context.journal.steps(take_over.NAMED))
+    return sorted(entry.details["what"] for entry in context.journal.steps(steps.DRIFT_NAMED))
 
 
 def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) -> None:
@@ -141,9 +142,9 @@ def test_bindings_of_our_own_freeze_are_no_change_of_the_source(tmp_path: Path) 
     details = frozen.freeze(context, "acl", "1", context.now())
     assert details["deny_acls"] == 1
     assert DENY in source(context).acls
-    check = validate.check(context)
+    check = validate.check(context.record, context.source, context.target)
     assert (check.outcome, check.findings) == (Outcome.PASSED, [])
-    assert take_over.facts(context) == []
+    assert take_over.facts(context.record, context.source, context.target) == []
 
 
 def test_a_binding_of_an_earlier_freeze_that_is_still_there_is_not_taken_over(tmp_path: Path) -> None:
@@ -198,27 +199,30 @@ def test_the_tail_takes_over_what_gives_access_and_holds_back_what_a_person_may_
         "quota of client-id orders-app",
         "user no longer on the source",
     ]
-    rows = take_over.facts(context)
+    rows = take_over.facts(context.record, context.source, context.target)
     assert sorted(row[0] for row in rows) == ["held back"] * 4 + ["taken over"] * 3, rows
     # Given back, there is nothing left to say at this moment; that it was there stays in the text.
     source(context).acls = (source(context).acls | {WRITE}) - {DENY}
     source(context).users |= {"alice"}
     source(context).values[CLIENT] = {"producer_byte_rate": 1000.0}
     assert take_over.follow(context) == []
-    assert {row[0] for row in take_over.facts(context)} == {"taken over", "named"}
-    assert validate.check(context).outcome is Outcome.PASSED
+    assert {row[0] for row in take_over.facts(context.record, context.source, context.target)} == {
+        "taken over",
+        "named",
+    }
+    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize("freeze", ["manual", "webhook", "acl"])
 def test_what_keeps_producers_from_the_source_after_the_switch_is_a_warning(tmp_path: Path, freeze: str) -> None:
     context = copied(tmp_path, freeze, state=State.VALIDATING)
     withdraw(source(context))
-    check = validate.check(context)
+    check = validate.check(context.record, context.source, context.target)
     assert check.outcome is Outcome.WARNING
     assert len(check.findings) == 4
     # All other changes of rights still fail.
     source(context).acls |= {right("READ", "DENY", who="bob")}
-    assert validate.check(context).outcome is Outcome.FAILED
+    assert validate.check(context.record, context.source, context.target).outcome is Outcome.FAILED
 
 
 def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Path) -> None:
@@ -229,13 +233,13 @@ def test_reading_that_was_given_until_all_is_granted_is_no_surplus(tmp_path: Pat
     source(context).acls |= {right("ALL", who="owner")}
     assert len(take_over.follow(context)) == 1
     assert right("READ", who="owner") in target(context).acls
-    assert validate.check(context).outcome is Outcome.PASSED
-    write_grants.grant(context)
+    assert validate.check(context.record, context.source, context.target).outcome is Outcome.PASSED
+    write_grants.grant(context.record, context.source, context.target)
     assert right("ALL", who="owner") in target(context).acls
-    check = validate.check(context)
+    check = validate.check(context.record, context.source, context.target)
     assert (check.outcome, check.findings) == (Outcome.PASSED, [])
     source(context).acls -= {right("ALL", who="owner")}
-    check = validate.check(context)
+    check = validate.check(context.record, context.source, context.target)
     assert len(check.findings) == 2, "neither is there for good"
 
 
@@ -247,14 +251,16 @@ def test_a_receiver_that_takes_rights_away_does_not_take_the_grants_of_the_switc
     held, by_hand = right("WRITE", who="carol"), right("WRITE", who="dora")
     source(context).acls |= {held, by_hand}
     assert take_over.follow(context) == []
-    write_grants.remember(context)
+    write_grants.remember(context.record, context.source, context.target)
     source(context).acls -= {held, by_hand}
     target(context).acls |= {by_hand}
-    write_grants.grant(context)
+    write_grants.grant(context.record, context.source, context.target)
     # Nobody but the migration stops producers with ``acl``: then a right that is gone is gone.
     assert (held in target(context).acls) == (freeze == "webhook")
-    assert by_hand not in created_access.created_acls(context), "a person has created it, so it is not ours"
-    assert validate.check(context).outcome is (Outcome.WARNING if freeze == "webhook" else Outcome.PASSED)
+    assert by_hand not in created_access.created_acls(context.record), "a person has created it, so it is not ours"
+    assert validate.check(context.record, context.source, context.target).outcome is (
+        Outcome.WARNING if freeze == "webhook" else Outcome.PASSED
+    )
 
 
 def held_back(tmp_path: Path, freeze: str, *planned: Acl) -> PhaseContext:
@@ -263,7 +269,9 @@ def held_back(tmp_path: Path, freeze: str, *planned: Acl) -> PhaseContext:
     section = context.spec.acls.model_copy(update={"write_grants": "at_cutover"})
     context.spec = context.spec.model_copy(update={"acls": section})
     source(context).acls |= set(planned)
-    plan = context.load_plan().model_copy(update={"acls": mapping.plan_acls(context, {"orders"})})
+    plan = context.record.plan().model_copy(
+        update={"acls": mapping.plan_acls(context.record, context.source, context.target, {"orders"})}
+    )
     context.journal_store.put(context.key("plan.json"), plan.canonical())
     return context
 
@@ -274,16 +282,24 @@ def test_grants_that_a_person_took_away_to_stop_producers_are_given_at_the_switc
     context = held_back(tmp_path, "manual", planned)
     source(context).acls |= {later}
     assert take_over.follow(context) == []
-    assert [row for row in take_over.facts(context) if row[0] == "given at the switch"] == []
+    assert [
+        row
+        for row in take_over.facts(context.record, context.source, context.target)
+        if row[0] == "given at the switch"
+    ] == []
     source(context).acls -= {planned, later}
     assert take_over.follow(context) == []
-    rows = [row[1] for row in take_over.facts(context) if row[0] == "given at the switch"]
+    rows = [
+        row[1]
+        for row in take_over.facts(context.record, context.source, context.target)
+        if row[0] == "given at the switch"
+    ]
     assert len(rows) == 2
     assert all("no longer on the source" in row and "exclude_principals" in row for row in rows), rows
-    write_grants.remember(context)
-    write_grants.grant(context)
+    write_grants.remember(context.record, context.source, context.target)
+    write_grants.grant(context.record, context.source, context.target)
     assert {planned, later} <= target(context).acls
-    assert validate.check(context).outcome is Outcome.WARNING
+    assert validate.check(context.record, context.source, context.target).outcome is Outcome.WARNING
 
 
 @pytest.mark.parametrize("freeze", ["webhook", "acl"])
@@ -294,9 +310,13 @@ def test_where_no_person_stops_producers_a_right_that_is_gone_before_the_freeze_
     context = held_back(tmp_path, freeze, planned)
     source(context).acls -= {planned}
     assert take_over.follow(context) == []
-    assert [row for row in take_over.facts(context) if row[0] == "given at the switch"] == []
-    write_grants.remember(context)
-    write_grants.grant(context)
+    assert [
+        row
+        for row in take_over.facts(context.record, context.source, context.target)
+        if row[0] == "given at the switch"
+    ] == []
+    write_grants.remember(context.record, context.source, context.target)
+    write_grants.grant(context.record, context.source, context.target)
     assert planned not in target(context).acls
 
 
@@ -306,9 +326,13 @@ def test_a_right_that_was_taken_away_for_good_is_kept_out_by_the_spec(tmp_path: 
     source(context).acls -= {planned}
     section = context.spec.acls.model_copy(update={"exclude_principals": ["User:carol"]})
     context.spec = context.spec.model_copy(update={"acls": section})
-    assert [row for row in take_over.facts(context) if row[0] == "given at the switch"] == []
-    write_grants.remember(context)
-    write_grants.grant(context)
+    assert [
+        row
+        for row in take_over.facts(context.record, context.source, context.target)
+        if row[0] == "given at the switch"
+    ] == []
+    write_grants.remember(context.record, context.source, context.target)
+    write_grants.grant(context.record, context.source, context.target)
     assert planned not in target(context).acls
 
 
@@ -319,9 +343,11 @@ def test_rights_that_cannot_be_read_are_no_rights_that_are_gone(tmp_path: Path) 
         raise BrokerUnreachable("the source is away")
 
     source(context).describe_acls = away  # type: ignore[method-assign]
-    assert ["could not be checked", "the source is away"] in take_over.facts(context)
+    assert ["could not be checked", "the source is away"] in take_over.facts(
+        context.record, context.source, context.target
+    )
     with pytest.raises(BrokerUnreachable):
-        write_grants.remember(context)
+        write_grants.remember(context.record, context.source, context.target)
 
 
 def test_a_policy_that_refuses_changes_refuses_these_too(tmp_path: Path) -> None:

@@ -34,7 +34,6 @@ from airflow_provider_kafka_migration.evidence.verify import verify_evidence
 from airflow_provider_kafka_migration.journal.spec_guard import flatten
 from airflow_provider_kafka_migration.phases import evidence
 from airflow_provider_kafka_migration.record.context import PhaseContext
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.s3 import S3Store
 
@@ -52,7 +51,7 @@ def validated(folder: Path, outcome: Outcome = Outcome.PASSED, **options: Any) -
         context.journal.transition(state, "test")
     check = CheckResult(name="content", outcome=outcome, summary="100 records equal", partitions=[])
     result = ValidationResult(migration_id="m1", outcome=outcome, checks=[check], started_at="a", finished_at="b")
-    put_result(context, "validation", result)
+    context.record.put_result("validation", result)
     context.journal.step("validated", details={"outcome": outcome.value, "digest": result.digest()})
     return context
 
@@ -328,8 +327,7 @@ def test_the_report_is_self_contained_and_escaped(tmp_path: Path) -> None:
     context = validated(tmp_path)
     evil = "<script>alert('x')</script>&\""
     context.journal.step("note", details={}, reason=evil)
-    put_result(
-        context,
+    context.record.put_result(
         "validation",
         ValidationResult(
             migration_id="m1",
@@ -358,7 +356,9 @@ def test_no_secret_is_in_the_evidence(tmp_path: Path) -> None:
 def test_the_bundle_is_the_same_for_the_same_state(tmp_path: Path) -> None:
     context = validated(tmp_path)
     made = [
-        evidence_bundle.build(context, Outcome.PASSED, signed_at=context.now(), object_lock={}, warnings=[]).canonical()
+        evidence_bundle.build(
+            context.record, Outcome.PASSED, signed_at=context.now(), object_lock={}, warnings=[]
+        ).canonical()
         for _ in range(2)
     ]
     assert made[0] == made[1]

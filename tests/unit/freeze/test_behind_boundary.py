@@ -15,9 +15,10 @@ from airflow_provider_kafka_migration.freeze import late_writes
 from airflow_provider_kafka_migration.freeze.late_writes import LateWrites
 from airflow_provider_kafka_migration.groups import commit
 from airflow_provider_kafka_migration.phases import client_switch
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.partition_names import by_name
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 
 ENDS = {("orders", 0): 100, ("orders", 1): 50}
@@ -29,9 +30,11 @@ def switching(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str = "f
         folder, state=State.AWAITING_CLIENT_SWITCH, cutover={"freeze": "manual", "on_bypass": on_bypass}
     )
     now = iso(context.now())
-    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
-    context.journal.step(freeze_attempt.READY, "1", {})
-    put_result(context, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS)))
+    context.journal.step(steps.FREEZE_REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
+    context.journal.step(steps.READY, "1", {})
+    context.record.put_result(
+        "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS))
+    )
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     context.source.admin.groups["billing"] = FakeGroup({("orders", 0): (40, "")})  # type: ignore[attr-defined]
@@ -52,7 +55,7 @@ def lose_source(context: PhaseContext) -> None:
 
 
 def approve(context: PhaseContext) -> Any:
-    code = request.code_of(request.make_binding(context, "client_switch"))
+    code = request.code_of(request.make_binding(context.record, context.source, "client_switch"))
     return answers.answer(context, approval(context, "client_switch", code))
 
 
@@ -84,12 +87,12 @@ def test_records_that_came_after_the_answer_are_in_the_way_of_the_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = switching(tmp_path, monkeypatch)
-    code = request.code_of(request.make_binding(context, "client_switch"))
+    code = request.code_of(request.make_binding(context.record, context.source, "client_switch"))
     check.check_approval(context, approval(context, "client_switch", code))
     write_late(context)
     with pytest.raises(WaitsForOperator, match=r"orders-1: 3 records"):
         client_switch.run(context)
-    assert context.journal.find_step(commit.ACKNOWLEDGED) is None
+    assert context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED) is None
 
 
 def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +100,7 @@ def test_continue_shows_and_journals_them(tmp_path: Path, monkeypatch: pytest.Mo
     write_late(context)
     assert "this is only shown" in request.make_facts(context, "client_switch").body
     approve(context)
-    entry = context.journal.find_step(commit.ACKNOWLEDGED)
+    entry = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
     assert entry is not None
     assert list(entry.details["behind_boundary"]["late"]) == ["orders-1"]
     assert "orders-1" in entry.details["summary"]
@@ -109,7 +112,7 @@ def test_a_source_that_cannot_be_asked_is_never_nothing(
 ) -> None:
     context = switching(tmp_path, monkeypatch, on_bypass)
     lose_source(context)
-    found = late_writes.read(context)
+    found = late_writes.read(context.record, context.source)
     assert found.unchecked == {"source": "no broker of the source answers"}
     body = request.make_facts(context, "client_switch").body
     assert "It could not be checked" in body
@@ -117,7 +120,7 @@ def test_a_source_that_cannot_be_asked_is_never_nothing(
     assert "Nothing: all" not in body
     if on_bypass == "continue":
         approve(context)
-        entry = context.journal.find_step(commit.ACKNOWLEDGED)
+        entry = context.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
         assert entry is not None
         assert entry.details["behind_boundary"]["unchecked"] == found.unchecked
         return
@@ -136,7 +139,7 @@ def test_a_log_that_was_cut_and_records_that_cannot_be_read_are_unchecked(
         raise BrokerUnreachable("the leader is away")
 
     monkeypatch.setattr(late_writes, "_read", unreadable)
-    found = late_writes.read(context)
+    found = late_writes.read(context.record, context.source)
     assert found.late == {}
     assert found.unchecked["orders-0"].startswith("the source ends at offset 7, before the boundary 100")
     assert found.unchecked["orders-1"] == "offsets 50 to 52 could not be read: the leader is away"
@@ -145,4 +148,6 @@ def test_a_log_that_was_cut_and_records_that_cannot_be_read_are_unchecked(
 
 def test_no_boundary_is_no_proof(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.AWAITING_CLIENT_SWITCH)
-    assert late_writes.read(context).unchecked == {"source": "no boundary of the cutover is known"}
+    assert late_writes.read(context.record, context.source).unchecked == {
+        "source": "no boundary of the cutover is known"
+    }

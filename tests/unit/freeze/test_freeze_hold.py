@@ -14,9 +14,11 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, FreezeUnconfir
 from airflow_provider_kafka_migration.freeze import by_hand, fence, frozen
 from airflow_provider_kafka_migration.freeze.frozen import FreezeWebhook
 from airflow_provider_kafka_migration.phases import floor_guard
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
-from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.partition_names import by_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings, log_starts
 from harness.webhook import Call
@@ -54,7 +56,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
     now = clock.now()
     deadline = iso(now + timedelta(seconds=60))
     context.journal.step(
-        freeze_attempt.REQUESTED, "1", {"method": "webhook", "requested_at": iso(now), "deadline": deadline}
+        steps.FREEZE_REQUESTED, "1", {"method": "webhook", "requested_at": iso(now), "deadline": deadline}
     )
     result = FreezeResult(
         migration_id="m1",
@@ -65,14 +67,16 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
         deadline=deadline,
         ends=by_name(ENDS),
     )
-    context.journal.step(freeze_attempt.VERIFIED, "1", {"result": result.model_dump(mode="json")})
-    context.journal.step(freeze_attempt.STEP, "1/commit_groups", {"seconds": 1.0})
-    put_result(context, "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS)))
+    context.journal.step(steps.FREEZE_VERIFIED, "1", {"result": result.model_dump(mode="json")})
+    context.journal.step(steps.CUTOVER_STEP, "1/commit_groups", {"seconds": 1.0})
+    context.record.put_result(
+        "boundary", Boundary(migration_id="m1", attempt=1, mode="end_offsets", ends=by_name(ENDS))
+    )
     document = equal_offset_map(ENDS)
-    monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
+    monkeypatch.setattr(MigrationRecord, "offset_map", lambda _: document)
     monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
     monkeypatch.setattr(log_starts, "restore_log_starts", lambda *_: None)
-    monkeypatch.setattr(copy_settings, "restore_producer_visible", lambda _: PhaseResult("topology", "restored"))
+    monkeypatch.setattr(copy_settings, "restore_producer_visible", lambda *_: PhaseResult("topology", "restored"))
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
     clock.sleep(40)
@@ -80,7 +84,7 @@ def last_step(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch, clock: Cl
 
 
 def freeze_first(context: PhaseContext) -> None:
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.freeze(context, "webhook", attempt.key, attempt.deadline)
 
@@ -98,16 +102,14 @@ def test_a_receiver_that_lifts_by_itself_does_not_do_it_after_ready(
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
         freeze_first(context)
         floor_guard.run(context)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.ready
     clock.sleep(30)
     assert producers.is_frozen, "they would write to the source again, behind the boundary"
     assert [call.body["deadline"] for call in receiver.calls] == [iso(attempt.deadline), None]
     names = [entry.step for entry in context.journal.steps()]
-    assert names.index(freeze_attempt.HELD) < names.index(freeze_attempt.READY), (
-        "journaled before it is asked, and before READY"
-    )
+    assert names.index(steps.FREEZE_HELD) < names.index(steps.READY), "journaled before it is asked, and before READY"
 
 
 def test_what_was_written_until_the_receiver_held_them_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +125,7 @@ def test_what_was_written_until_the_receiver_held_them_is_seen(tmp_path: Path, m
         receiver.answer = answer
         with pytest.raises(FreezeFailed, match="orders-1 got offsets 50 to 52"):
             floor_guard.run(context)
-    assert context.journal.find_step(freeze_attempt.READY) is None
+    assert context.journal.find_step(steps.READY) is None
     assert [call.action for call in receiver.calls] == ["freeze", "unfreeze"]
     assert context.journal.tip_state is State.TAIL
 
@@ -150,7 +152,7 @@ def test_without_a_yes_there_is_no_ready(
         with pytest.raises(error, match="webhook"):
             floor_guard.run(context)
         asked = [call.action for call in receiver.calls]
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = context.record.freeze()
         assert attempt is not None
         assert not attempt.ready
         if error is FreezeFailed:
@@ -161,8 +163,8 @@ def test_without_a_yes_there_is_no_ready(
         assert not attempt.lifted
         receiver.answer = None
         floor_guard.run(context)
-    assert context.journal.find_step(freeze_attempt.READY) is not None
-    assert len(context.journal.steps(freeze_attempt.HELD)) == 1
+    assert context.journal.find_step(steps.READY) is not None
+    assert len(context.journal.steps(steps.FREEZE_HELD)) == 1
 
 
 def test_nobody_is_held_for_a_freeze_that_was_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,10 +172,10 @@ def test_nobody_is_held_for_a_freeze_that_was_given_up(tmp_path: Path, monkeypat
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = context.record.freeze()
         assert attempt is not None
-        context.journal.step(freeze_attempt.HELD, "1", {})
-        frozen.back_to_tail(context, "given up by the watch")
+        context.journal.step(steps.FREEZE_HELD, "1", {})
+        frozen.back_to_tail(context.record, "given up by the watch")
         with pytest.raises(PhaseOver):
             frozen.hold(context, attempt)
     assert receiver.calls == []
@@ -184,7 +186,7 @@ def test_floor_guard_that_died_behind_ready_holds_them_again(tmp_path: Path, mon
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        context.journal.step(freeze_attempt.READY, "1", {})
+        context.journal.step(steps.READY, "1", {})
         assert floor_guard.run(context).already_done
     assert [call.body["deadline"] for call in receiver.calls] == [None]
     assert [call.action for call in receiver.calls] == ["freeze"]
@@ -197,12 +199,12 @@ def test_producers_that_were_freed_while_they_were_asked_to_stay_are_freed_again
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = context.record.freeze()
         assert attempt is not None
 
         def answer(call: Call) -> None:
             if call.action == "freeze":
-                frozen.back_to_tail(context, "the limit was over")
+                frozen.back_to_tail(context.record, "the limit was over")
 
         receiver.answer = answer
         with pytest.raises(PhaseOver):
@@ -215,7 +217,7 @@ def test_nobody_is_held_behind_the_limit(tmp_path: Path, monkeypatch: pytest.Mon
     clock = Clock()
     with Receiver() as receiver:
         context = last_step(tmp_path, receiver.url, monkeypatch, clock)
-        attempt = freeze_attempt.current_attempt(context)
+        attempt = context.record.freeze()
         assert attempt is not None
         resolve = frozen.webhook_address
 
@@ -239,8 +241,8 @@ def test_behind_ready_only_who_was_never_held_is_asked(
         quick = {**FreezeWebhook.__init__.__kwdefaults__, "sleep": lambda _: None}
         monkeypatch.setattr(FreezeWebhook.__init__, "__kwdefaults__", quick)
         details = {"seconds": 1.0, "held": {"webhook": {"status": 200}} if held else {}}
-        context.journal.step(freeze_attempt.STEP, "1/floor_guard", details)
-        context.journal.step(freeze_attempt.READY, "1", {})
+        context.journal.step(steps.CUTOVER_STEP, "1/floor_guard", details)
+        context.journal.step(steps.READY, "1", {})
         clock.sleep(3600)
         if held:
             assert floor_guard.run(context).already_done

@@ -22,8 +22,9 @@ from airflow_provider_kafka_migration.errors import (
 from airflow_provider_kafka_migration.freeze import by_hand, frozen
 from airflow_provider_kafka_migration.freeze.watchdog import PAUSES, FreezePatience
 from airflow_provider_kafka_migration.phases import freeze
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress, iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, Progress
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import State
 
@@ -39,7 +40,7 @@ class Lab:
         if is_frozen:
             now = self.context.now()
             details = {"method": method, "requested_at": iso(now), "deadline": iso(now + timedelta(seconds=60))}
-            self.context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+            self.context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -75,7 +76,7 @@ def test_it_is_tried_again_with_pauses_and_told(tmp_path: Path) -> None:
     assert lab.patience().run(failing(*[gone] * 6, None)).summary == "done"
     assert lab.pauses == [*PAUSES, PAUSES[-1], PAUSES[-1]]
     assert all("the target is away" in item.message for item in lab.told)
-    attempt = freeze_attempt.current_attempt(lab.context)
+    attempt = lab.context.record.freeze()
     assert attempt is not None
     assert attempt.is_open
 
@@ -86,7 +87,7 @@ def test_at_the_limit_the_freeze_is_lifted(tmp_path: Path) -> None:
         lab.patience().run(failing(BrokerUnreachable("the target is away", next_step="start it")))
     assert sum(lab.pauses) == 60, "neither sooner nor later"
     assert "start it" in caught.value.next_step
-    attempt = freeze_attempt.current_attempt(lab.context)
+    attempt = lab.context.record.freeze()
     assert attempt is not None
     assert attempt.lifted
     assert lab.context.journal.tip_state is State.TAIL
@@ -122,7 +123,7 @@ def test_a_lift_that_failed_is_tried_again_and_the_step_is_not(tmp_path: Path, m
 
     def step() -> PhaseResult:
         tries.append(1)
-        attempt = freeze_attempt.current_attempt(lab.context)
+        attempt = lab.context.record.freeze()
         assert attempt is not None
         with frozen.lifting(lab.context, attempt):
             raise FreezeFailed("somebody goes on writing")
@@ -146,14 +147,14 @@ def test_a_lift_that_fails_to_the_end_says_what_a_person_must_do(
     with pytest.raises(StillFrozen, match="the source is away") as caught:
         lab.patience().run(failing(BrokerUnreachable("the source is away")))
     assert "tell the producers' owners" in caught.value.next_step
-    attempt = freeze_attempt.current_attempt(lab.context)
+    attempt = lab.context.record.freeze()
     assert attempt is not None
     assert attempt.is_open, "what is still frozen stays known as frozen"
 
 
 def test_a_freeze_that_the_watch_has_lifted_is_not_called_frozen(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    attempt = freeze_attempt.current_attempt(lab.context)
+    attempt = lab.context.record.freeze()
     assert attempt is not None
     frozen.lift(lab.context, attempt, reason="the watch")
     with pytest.raises(FreezeFailed, match="is lifted now"):
@@ -173,9 +174,9 @@ def test_an_unreadable_journal_is_waited_for_no_longer_than_a_freeze_may_last(tm
 
 def test_who_is_ready_is_never_lifted(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
-    attempt = freeze_attempt.current_attempt(lab.context)
+    attempt = lab.context.record.freeze()
     assert attempt is not None
-    lab.context.journal.step(freeze_attempt.READY, key="1")
+    lab.context.journal.step(steps.READY, key="1")
     with pytest.raises(Exception, match="too late to free"):
         frozen.lift(lab.context, attempt, reason="a process that woke up late")
     with pytest.raises(BrokerUnreachable):
@@ -225,7 +226,7 @@ def test_a_lift_that_cannot_be_journaled_never_lets_the_step_run_again(
         tries.append(1)
         if len(tries) > 1:
             return PhaseResult("cutover", "done")
-        attempt = freeze_attempt.current_attempt(lab.context)
+        attempt = lab.context.record.freeze()
         assert attempt is not None
         with frozen.lifting(lab.context, attempt):
             raise DrainTimeout("the target is not there yet")
@@ -243,7 +244,7 @@ def test_killed_between_unfreeze_and_journal_the_migration_is_out_of_the_cutover
 ) -> None:
     lab = Lab(tmp_path)
     journal = lab.context.journal
-    attempt = freeze_attempt.current_attempt(lab.context)
+    attempt = lab.context.record.freeze()
     assert attempt is not None
     result = FreezeResult(
         migration_id="m1",
@@ -254,7 +255,7 @@ def test_killed_between_unfreeze_and_journal_the_migration_is_out_of_the_cutover
         deadline=iso(attempt.deadline),
         ends={},
     )
-    journal.step(freeze_attempt.VERIFIED, key="1", details={"result": result.model_dump(mode="json")})
+    journal.step(steps.FREEZE_VERIFIED, key="1", details={"result": result.model_dump(mode="json")})
     _loses_the_lift(lab, monkeypatch, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         frozen.lift(lab.context, attempt, reason="too slow")
@@ -263,10 +264,10 @@ def test_killed_between_unfreeze_and_journal_the_migration_is_out_of_the_cutover
     journal.transition(State.DRAIN_READY, "test")
     journal.transition(State.CUTOVER, "test")
     with pytest.raises(FreezeFailed, match="was lifted"):
-        frozen.verified_attempt(lab.context, "cutover.sentinels")
+        frozen.verified_attempt(lab.context.record, "cutover.sentinels")
     with pytest.raises(FreezeFailed, match="is lifted now"):
         freeze.run(lab.context)
-    ended = freeze_attempt.current_attempt(lab.context)
+    ended = lab.context.record.freeze()
     assert ended is not None
     assert ended.lifted
     assert journal.tip_state is State.TAIL

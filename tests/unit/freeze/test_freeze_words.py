@@ -29,10 +29,12 @@ from airflow_provider_kafka_migration.freeze import frozen, words
 from airflow_provider_kafka_migration.freeze.watchdog import FreezePatience
 from airflow_provider_kafka_migration.phases import freeze, freeze_limit, rollback
 from airflow_provider_kafka_migration.planning import follow
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
+from airflow_provider_kafka_migration.topics.lags import DrainStatus, PartitionLag
 
 METHODS = ["webhook", "manual", "acl"]
 STILL_STOPPED = "still stopped"
@@ -44,7 +46,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
     context = make_context(folder, state=State.CUTOVER, clock=clock, cutover=section)
     now = iso(context.now())
     deadline = iso(context.now() + timedelta(seconds=60))
-    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": method, "requested_at": now, "deadline": deadline})
+    context.journal.step(steps.FREEZE_REQUESTED, "1", {"method": method, "requested_at": now, "deadline": deadline})
     result = FreezeResult.model_validate(
         {
             "migration_id": "m1",
@@ -56,7 +58,7 @@ def in_freeze(folder: Path, clock: Clock, method: str, monkeypatch: pytest.Monke
             "ends": {},
         }
     )
-    context.journal.step(freeze_attempt.VERIFIED, "1", {"result": result.model_dump(mode="json")})
+    context.journal.step(steps.FREEZE_VERIFIED, "1", {"result": result.model_dump(mode="json")})
     if method != "manual":
         monkeypatch.setattr(frozen, "unfreeze", lambda *_: {})
     return context
@@ -87,7 +89,7 @@ def lift_in_two_tries(context: PhaseContext, clock: Clock) -> None:
     step, left = context.journal.step, [1]
 
     def journal(name: str, *args: Any, **more: Any) -> Any:
-        if name == freeze_attempt.LIFTED and left:
+        if name == steps.FREEZE_LIFTED and left:
             left.pop()
             raise StorageUnavailable("503")
         return step(name, *args, **more)
@@ -117,7 +119,7 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
     context = in_freeze(tmp_path, clock, method, monkeypatch)
     with pytest.raises(MigrationError) as caught:
         end(context, clock)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.lifted
     told = str(caught.value)
@@ -128,11 +130,11 @@ def test_an_error_behind_a_lifted_freeze_says_what_is_true_of_the_producers(
 
 def test_a_step_behind_a_lifted_freeze_says_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context = in_freeze(tmp_path, Clock(), "manual", monkeypatch)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     frozen.lift(context, attempt, reason="test")
     with pytest.raises(FreezeFailed, match=words.TELL_OWNERS):
-        frozen.verified_attempt(context, "cutover.sentinels")
+        frozen.verified_attempt(context.record, "cutover.sentinels")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -152,6 +154,7 @@ def test_a_cutover_that_did_not_begin_says_who_is_still_stopped(
     if why != "approval":
         monkeypatch.setattr(check, "require", lambda *_, **__: [])
         monkeypatch.setattr(follow, "check_all_followed", refuse if why == "new partitions" else lambda *_: None)
+        monkeypatch.setattr(freeze.lags, "small_again", lambda _: DrainStatus(context.now(), (), 0, None, ready=True))
         monkeypatch.setattr(take_over, "check_before_freeze", refuse)
     with pytest.raises(MigrationError) as caught:
         freeze.run(context)
@@ -159,6 +162,22 @@ def test_a_cutover_that_did_not_begin_says_who_is_still_stopped(
     assert told.count(words.not_begun(method)) == 1, told
     assert ("nothing was frozen" in told) is (method != "manual")
     assert (STILL_STOPPED in told) is (method == "manual")
+
+
+def test_a_cutover_that_is_refused_changes_no_access_on_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = make_context(tmp_path, state=State.CUTOVER, cutover={"freeze": "manual"})
+    changed: list[str] = []
+    lag = PartitionLag("orders", 0, 1000, 10, 10)
+    monkeypatch.setattr(check, "require", lambda *_, **__: [])
+    monkeypatch.setattr(follow, "check_all_followed", lambda *_: None)
+    monkeypatch.setattr(freeze.lags, "small_again", lambda _: DrainStatus(context.now(), (lag,), 5, None, ready=False))
+    monkeypatch.setattr(take_over, "check_before_freeze", lambda _: changed.append("access"))
+    with pytest.raises(FreezeFailed, match="990"):
+        freeze.run(context)
+    assert changed == []
+    assert context.record.freeze() is None
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -173,7 +192,7 @@ def test_a_refused_approval_says_it_to_whoever_has_stopped_the_producers(tmp_pat
 @pytest.mark.parametrize("method", METHODS)
 def test_a_rollback_in_a_freeze_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     context = in_freeze(tmp_path, Clock(), method, monkeypatch)
-    monkeypatch.setattr(copy_settings, "restore_for_rollback", lambda _: PhaseResult("rollback", "put back"))
+    monkeypatch.setattr(copy_settings, "restore_for_rollback", lambda *_: PhaseResult("rollback", "put back"))
     assert words.lifted(method) in rollback.run(context).summary
 
 

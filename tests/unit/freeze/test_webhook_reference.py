@@ -15,7 +15,7 @@ from airflow_provider_kafka_migration.errors import ConnectionInvalid
 from airflow_provider_kafka_migration.freeze import words
 from airflow_provider_kafka_migration.phases import freeze as cutover_freeze
 from airflow_provider_kafka_migration.phases import precheck
-from airflow_provider_kafka_migration.record import freeze_attempt
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 
@@ -44,7 +44,7 @@ def _context(folder: Path, section: dict[str, str], *, freeze: str = "webhook") 
 
 
 def _findings(context: PhaseContext) -> list[Finding]:
-    return list(precheck.CHECKS["freeze webhook"](context, context.load_plan()))
+    return list(precheck.CHECKS["freeze webhook"](context, context.record.plan()))
 
 
 @pytest.mark.usefixtures("_environment")
@@ -53,8 +53,8 @@ def test_the_freeze_does_not_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, section: dict[str, str], place: str
 ) -> None:
     context = _context(tmp_path, section)
-    monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda _: None)
-    monkeypatch.setattr(take_over, "check_before_freeze", lambda _: None)
+    monkeypatch.setattr(cutover_freeze.follow, "check_all_followed", lambda *_: None)
+    monkeypatch.setattr(take_over, "check_before_freeze", lambda *_: None)
     offsets: dict[Any, int] = {("orders", 0): 100, ("orders", 1): 100}
     for cluster in (context.source, context.target):
         cluster.wire.offsets["latest"] = offsets  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def test_the_freeze_does_not_begin(
         cutover_freeze.run(context)
     assert place in str(caught.value)
     assert "hunter2" not in str(caught.value)
-    assert context.journal.find_step(freeze_attempt.REQUESTED) is None, "nothing is to be lifted"
+    assert context.journal.find_step(steps.FREEZE_REQUESTED) is None, "nothing is to be lifted"
     assert context.journal.tip_state is State.TAIL
 
 

@@ -484,7 +484,7 @@ def _migration(**spec: Any) -> Any:
 
     return SimpleNamespace(
         spec=parse_spec({**base, **spec}),
-        context=SimpleNamespace(load_plan=lambda: SimpleNamespace(topics=topics)),
+        context=SimpleNamespace(record=SimpleNamespace(plan=lambda: SimpleNamespace(topics=topics))),
         source=SimpleNamespace(config=SimpleNamespace(bootstrap_servers="s2:9092,s1:9092")),
         target=SimpleNamespace(config=SimpleNamespace(bootstrap_servers="t1:9093")),
     )

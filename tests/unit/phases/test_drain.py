@@ -16,6 +16,7 @@ from airflow_provider_kafka_migration.journal.entries import Fingerprint, Owner
 from airflow_provider_kafka_migration.journal.journal import Journal
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.phases import drain
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import lags, topics_gone
@@ -61,7 +62,7 @@ def test_lag_of_shifted_partitions_takes_off_the_shift(tmp_path: Path) -> None:
     context = make_context(tmp_path, plan=make_plan({"orders": 1}, verdict=Verdict.SHIFTED, shift=1000))
     context.source.wire.offsets["stable"] = {("orders", 0): 1100}  # type: ignore[attr-defined]
     context.target.wire.offsets["log_end"] = {("orders", 0): 93}  # type: ignore[attr-defined]
-    assert [item.lag for item in lags.measure(context)] == [7]
+    assert [item.lag for item in lags.measure(context.record, context.source, context.target)] == [7]
 
 
 def test_the_target_is_asked_before_the_source(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_the_target_is_asked_before_the_source(tmp_path: Path) -> None:
         target.offsets["latest"] = {("orders", 0): 20, ("orders", 1): 20}  # type: ignore[attr-defined]
 
     target.on_look = source.on_look = grow  # type: ignore[attr-defined]
-    assert all(item.lag >= 0 for item in lags.measure(context))
+    assert all(item.lag >= 0 for item in lags.measure(context.record, context.source, context.target))
 
 
 def test_a_target_that_is_ahead_is_named(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_target_that_is_ahead_is_named(tmp_path: Path) -> None:
     context.source.wire.offsets["latest"] = {("orders", 0): 10, ("orders", 1): 10}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 10, ("orders", 1): 12}  # type: ignore[attr-defined]
     with pytest.raises(ForeignData) as caught:
-        lags.measure(context)
+        lags.measure(context.record, context.source, context.target)
     assert (caught.value.where.topic, caught.value.where.partition) == ("orders", 1)
 
 
@@ -118,7 +119,7 @@ def test_an_event_that_is_old_is_looked_at_again(tmp_path: Path) -> None:
     context = make_context(tmp_path, clock=clock)
     context.source.wire.offsets["latest"] = {("orders", 0): 100}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 100}  # type: ignore[attr-defined]
-    event = lags.check(context).as_event()
+    event = lags.check(context.record, context.source, context.target).as_event()
     clock.sleep(11)
     context.target.wire.offsets["latest"] = {("orders", 0): 20}  # type: ignore[attr-defined]
 
@@ -238,10 +239,10 @@ def test_another_topic_is_named_before_its_offsets_are_looked_at(tmp_path: Path)
     context.source.wire.offsets["latest"] = {("orders", 0): 10, ("users", 0): 1}  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("orders", 0): 10, ("users", 0): 50}  # type: ignore[attr-defined]
     with pytest.raises(ForeignData):
-        lags.measure(context)
+        lags.measure(context.record, context.source, context.target)
     context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
     with pytest.raises(TopicRecreated, match="another-id") as caught:
-        lags.measure(context)
+        lags.measure(context.record, context.source, context.target)
     assert caught.value.where.topic == "users"
     assert "on_topic_deleted: drop" in caught.value.next_step
 
@@ -259,12 +260,14 @@ def test_a_deleted_topic_is_named_when_it_is_said_again_and_again(
 
     known["users"] = UNKNOWN_TOPIC
     monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=comes_back))
-    assert len(lags.measure(context)) == 2, "a broker that has just started does not know all topics"
+    assert len(lags.measure(context.record, context.source, context.target)) == 2, (
+        "a broker that has just started does not know all topics"
+    )
     assert len(pauses) == 1
     known["users"] = UNKNOWN_TOPIC
     monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=pauses.append))
     with pytest.raises(TopicRecreated, match="users: it was deleted on the source"):
-        lags.measure(context)
+        lags.measure(context.record, context.source, context.target)
 
 
 UNKNOWN_TOPIC = ItemError(3, "UNKNOWN_TOPIC_OR_PARTITION", retriable=True)
@@ -285,39 +288,39 @@ FORBIDDEN_TOPIC = ItemError(29, "TOPIC_AUTHORIZATION_FAILED")
 def test_a_topic_is_not_gone_as_long_as_one_broker_does_not_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, other: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda *_: None))
     context = planned_with_ids(tmp_path)
     context.source.admin.topics["users"] = answer  # type: ignore[attr-defined]
     context.source.admin.other_brokers[2] = other  # type: ignore[attr-defined]
-    assert len(lags.measure(context)) == 2
+    assert len(lags.measure(context.record, context.source, context.target)) == 2
     assert "broker 2" in caplog.text
     context.source.admin.other_brokers[2] = {"users": UNKNOWN_TOPIC}  # type: ignore[attr-defined]
     with pytest.raises(TopicRecreated):
-        lags.measure(context)
+        lags.measure(context.record, context.source, context.target)
 
 
 def test_a_topic_that_no_broker_describes_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(topics_gone, "time", SimpleNamespace(sleep=lambda *_: None))
     context = planned_with_ids(tmp_path)
     context.source.admin.topics["users"] = UNKNOWN_TOPIC  # type: ignore[attr-defined]
     admin = context.source.admin
     monkeypatch.setattr(admin, "describe_topics_by_broker", lambda _names: {1: {}})
-    assert len(lags.measure(context)) == 2
+    assert len(lags.measure(context.record, context.source, context.target)) == 2
     monkeypatch.setattr(admin, "describe_topics_by_broker", lambda _names: {})
-    assert len(lags.measure(context)) == 2
+    assert len(lags.measure(context.record, context.source, context.target)) == 2
 
 
 def test_a_topic_that_is_dropped_by_policy_holds_nothing_up(tmp_path: Path) -> None:
     context = planned_with_ids(tmp_path, topology={"on_topic_deleted": "drop"})
     context.source.admin.topics["users"] = "another-id"  # type: ignore[attr-defined]
     context.target.wire.offsets["latest"] = {("users", 0): 50}  # type: ignore[attr-defined]
-    assert [item.topic for item in lags.measure(context)] == ["orders"]
+    assert [item.topic for item in lags.measure(context.record, context.source, context.target)] == ["orders"]
 
 
 def test_what_another_process_has_journaled_is_seen(tmp_path: Path) -> None:
     """The tail's follower names a topic that is gone; who waits in the meantime has an older view of the journal."""
     context = planned_with_ids(tmp_path)
-    assert lags.measure(context)
+    assert lags.measure(context.record, context.source, context.target)
     other = Journal.create_or_open(
         context.journal_store,
         "m1",
@@ -325,7 +328,9 @@ def test_what_another_process_has_journaled_is_seen(tmp_path: Path) -> None:
         owner=Owner("cli", "tester", "tester"),
     )
     other.step(
-        topics_gone.GONE, key="users: gone", details={"topic": "users", "why": "it was deleted", "policy": "fail"}
+        steps.SOURCE_TOPIC_GONE,
+        key="users: gone",
+        details={"topic": "users", "why": "it was deleted", "policy": "fail"},
     )
     with pytest.raises(TopicRecreated, match="users: it was deleted"):
-        lags.measure(context)
+        lags.measure(context.record, context.source, context.target)

@@ -10,10 +10,12 @@ from phase_support import equal_offset_map, make_context
 from airflow_provider_kafka_migration.errors import FloorViolated, FreezeFailed
 from airflow_provider_kafka_migration.freeze import fence
 from airflow_provider_kafka_migration.phases import floor_guard, sentinels
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
-from airflow_provider_kafka_migration.record.facts import by_name, put_result
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.partition_names import by_name
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 
 ENDS = {("orders", 0): 100, ("orders", 1): 50}
@@ -23,16 +25,16 @@ def ready_context(folder: Path, monkeypatch: pytest.MonkeyPatch, on_bypass: str)
     """READY is journaled, and the migration still in ``cutover``; both sides end at the boundary."""
     context = make_context(folder, state=State.CUTOVER, cutover={"freeze": "manual", "on_bypass": on_bypass})
     now = iso(context.now())
-    context.journal.step(freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
-    context.journal.step(freeze_attempt.READY, "1", {})
+    context.journal.step(steps.FREEZE_REQUESTED, "1", {"method": "manual", "requested_at": now, "deadline": now})
+    context.journal.step(steps.READY, "1", {})
     boundary = sentinels.Boundary(migration_id="m1", attempt=1, mode="end_offsets", sentinels=[], ends=by_name(ENDS))
-    put_result(context, "boundary", boundary)
+    context.record.put_result("boundary", boundary)
     document = equal_offset_map(ENDS)
-    monkeypatch.setattr(floor_guard, "load_document", lambda _: document)
+    monkeypatch.setattr(MigrationRecord, "offset_map", lambda _: document)
     monkeypatch.setattr(fence, "fence_copiers", lambda *_: {"summary": "fenced"})
     for side in (context.source, context.target):
         side.wire.offsets["latest"] = dict(ENDS)  # type: ignore[attr-defined]
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     return context, attempt
 
@@ -50,7 +52,7 @@ def test_a_source_that_was_written_to_is_not_ready(tmp_path: Path, monkeypatch: 
     assert "approve the cutover again" not in caught.value.next_step, "there is no way back from READY"
     assert "on_bypass: continue" in caught.value.next_step
     assert "start a new run with the changed ones and takeover" in caught.value.next_step, "Params cannot change"
-    assert context.journal.find_step(freeze_attempt.LIFTED) is None
+    assert context.journal.find_step(steps.FREEZE_LIFTED) is None
 
 
 def test_a_person_may_go_on_with_what_was_written_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ from airflow_provider_kafka_migration.errors import FreezeFailed, PhaseOver, Sto
 from airflow_provider_kafka_migration.freeze import frozen
 from airflow_provider_kafka_migration.migration import FreezeWatch, Migration
 from airflow_provider_kafka_migration.phases import freeze_limit
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.triggers import drain as drain_trigger
@@ -28,7 +29,7 @@ def frozen_context(folder: Path, clock: Clock) -> PhaseContext:
     context = make_context(folder, state=State.CUTOVER, clock=clock, cutover={"freeze": "manual"})
     frozen_now(context)
     context.journal_store.put(
-        context.key(freeze_attempt.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
+        context.key(keys.TAIL_STOP), StopAt(migration_id="m1", offsets={"orders-0": 1}).canonical()
     )
     return context
 
@@ -40,7 +41,7 @@ def frozen_now(context: PhaseContext) -> None:
         "requested_at": iso(now),
         "deadline": iso(now + context.spec.cutover.max_producer_freeze),
     }
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
 
 
 def pass_deadline(context: PhaseContext, clock: Clock, more: float = freeze_limit.LATE_SECONDS + 1) -> None:
@@ -50,10 +51,10 @@ def pass_deadline(context: PhaseContext, clock: Clock, more: float = freeze_limi
 def test_it_waits_while_there_is_time_and_leaves_the_steps_theirs(tmp_path: Path) -> None:
     clock = Clock()
     context = frozen_context(tmp_path, clock)
-    assert not freeze_limit.check_limit(context)["ready"]
-    assert "left" in freeze_limit.check_limit(context)["summary"]
+    assert not freeze_limit.check_limit(context.record)["ready"]
+    assert "left" in freeze_limit.check_limit(context.record)["summary"]
     pass_deadline(context, clock, more=1)
-    assert not freeze_limit.check_limit(context)["ready"], "the step that runs lifts at the deadline itself"
+    assert not freeze_limit.check_limit(context.record)["ready"], "the step that runs lifts at the deadline itself"
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": False}
     assert context.journal.tip_state is State.CUTOVER
 
@@ -65,15 +66,15 @@ def test_an_overdue_freeze_is_lifted_and_somebody_is_told(tmp_path: Path, failed
     if failed:  # a group that could not be committed: the step failed for good, with time left
         context.journal.fail(ValueError("a step"))
     pass_deadline(context, clock)
-    assert freeze_limit.check_limit(context)["ready"]
+    assert freeze_limit.check_limit(context.record)["ready"]
     with pytest.raises(FreezeFailed, match="was lifted") as caught:
         freeze_limit.run(context)
     assert "drain_ready" in caught.value.next_step
     assert context.journal.tip_state is State.TAIL, "from where it can be rolled back, or cut over again"
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.lifted
-    assert StopAt.in_force(context.journal_store.get(context.key(freeze_attempt.TAIL_STOP))) is None
+    assert StopAt.in_force(context.journal_store.get(context.key(keys.TAIL_STOP))) is None
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}, (
         "cleared, it watches the next attempt"
     )
@@ -93,7 +94,7 @@ def test_a_lift_that_was_interrupted_is_ended(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(KeyboardInterrupt):
             freeze_limit.run(context)
     assert context.journal.tip_state is State.TAIL
-    assert freeze_limit.check_limit(context)["ready"]
+    assert freeze_limit.check_limit(context.record)["ready"]
     with pytest.raises(FreezeFailed, match="was lifted"):
         freeze_limit.run(context)
 
@@ -101,16 +102,16 @@ def test_a_lift_that_was_interrupted_is_ended(tmp_path: Path, monkeypatch: pytes
 def test_ready_for_the_switch_wins_when_it_came_first(tmp_path: Path) -> None:
     clock = Clock()
     context = frozen_context(tmp_path, clock)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     pass_deadline(context, clock)
-    context.journal.step(freeze_attempt.READY, key="1", only_in={State.CUTOVER})
+    context.journal.step(steps.READY, key="1", only_in={State.CUTOVER})
     with pytest.raises(PhaseOver):
-        frozen.back_to_tail(context, "late", unless_ready=attempt)
+        frozen.back_to_tail(context.record, "late", unless_ready=attempt)
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
     assert context.journal.tip_state is State.CUTOVER
-    assert "nothing is frozen" not in freeze_limit.check_limit(context)["summary"]
-    for summary in (freeze_limit.check_limit(context)["summary"], freeze_limit.run(context).summary):
+    assert "nothing is frozen" not in freeze_limit.check_limit(context.record)["summary"]
+    for summary in (freeze_limit.check_limit(context.record)["summary"], freeze_limit.run(context).summary):
         assert "producers stay stopped" in summary
         assert "clear it" in summary, "floor_guard died behind READY: only it goes on from there"
 
@@ -122,7 +123,7 @@ def test_ready_is_refused_when_the_freeze_was_given_up_first(tmp_path: Path) -> 
     with pytest.raises(FreezeFailed):
         freeze_limit.run(context)
     with pytest.raises(PhaseOver):
-        context.journal.step(freeze_attempt.READY, key="1", only_in={State.CUTOVER})
+        context.journal.step(steps.READY, key="1", only_in={State.CUTOVER})
 
 
 @pytest.mark.parametrize("state", [State.AWAITING_CLIENT_SWITCH, State.FINALIZED, State.ROLLED_BACK])
@@ -132,14 +133,14 @@ def test_it_ends_when_nothing_can_be_frozen_any_more(tmp_path: Path, state: Stat
         context.journal.transition(State.ROLLED_BACK, "test")
     else:
         context = make_context(tmp_path, state=state)
-    assert freeze_limit.check_limit(context)["ready"]
+    assert freeze_limit.check_limit(context.record)["ready"]
     assert freeze_limit.run(context).details["watch"] is False
 
 
 @pytest.mark.parametrize("state", [State.TAIL, State.DRAIN_READY, State.CUTOVER])
 def test_it_stands_by_before_the_freeze(tmp_path: Path, state: State) -> None:
     context = make_context(tmp_path, state=state)
-    assert freeze_limit.check_limit(context) == {"ready": False, "summary": "nothing is frozen"}
+    assert freeze_limit.check_limit(context.record) == {"ready": False, "summary": "nothing is frozen"}
     assert freeze_limit.run(context).details == {"watch": True, "nothing_to_lift": True}
 
 

@@ -16,9 +16,8 @@ from airflow_provider_kafka_migration.errors import IllegalTransition
 from airflow_provider_kafka_migration.migration import done_before
 from airflow_provider_kafka_migration.phase_table import PHASES
 from airflow_provider_kafka_migration.phases import precheck, topology_copy
-from airflow_provider_kafka_migration.planning import growth
+from airflow_provider_kafka_migration.record import keys, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
-from airflow_provider_kafka_migration.record.facts import put_result
 from airflow_provider_kafka_migration.state import FORWARD, State
 
 
@@ -63,12 +62,12 @@ def test_a_precheck_never_looks_at_the_plan_of_another_spec(
 def test_a_plan_that_was_not_checked_is_not_carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
     monkeypatch.setattr(topology_copy, "copy_topics", lambda _: done.append(1) or PhaseResult("t", "", {}))
-    monkeypatch.setattr(apply, "run", lambda _: PhaseResult("a", "", {}))
+    monkeypatch.setattr(apply, "run", lambda *_: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     with pytest.raises(IllegalTransition, match="newer than its precheck"):
         topology_copy.run(context)
-    checked = plan.PrecheckResult(migration_id="m1", plan_digest=context.load_plan().digest())
-    put_result(context, growth.PRECHECK_RESULT, checked)
+    checked = plan.PrecheckResult(migration_id="m1", plan_digest=context.record.plan().digest())
+    context.record.put_result(keys.PRECHECK, checked)
     topology_copy.run(context)
     assert done == [1]
     context.journal_store.put(context.key("plan.json"), make_plan({"invoices": 1}).canonical())
@@ -81,17 +80,17 @@ def test_a_plan_that_topology_copy_itself_has_amended_is_a_checked_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed after it took up new partitions: the journal leads from the present plan back to the checked one."""
-    monkeypatch.setattr(topology_copy, "copy_topics", lambda _: PhaseResult("t", "", {}))
-    monkeypatch.setattr(apply, "run", lambda _: PhaseResult("a", "", {}))
+    monkeypatch.setattr(topology_copy, "copy_topics", lambda *_: PhaseResult("t", "", {}))
+    monkeypatch.setattr(apply, "run", lambda *_: PhaseResult("a", "", {}))
     context = make_context(tmp_path, state=State.TOPOLOGY_COPY)
     plans = [make_plan({"orders": count}) for count in (1, 2, 3)]
     checked = plan.PrecheckResult(migration_id="m1", plan_digest=plans[0].digest())
-    put_result(context, growth.PRECHECK_RESULT, checked)
+    context.record.put_result(keys.PRECHECK, checked)
     for former, amended in itertools.pairwise(plans):
         details = {"former_digest": former.digest(), "digest": amended.digest()}
-        context.journal.step(growth.STEP, details=details)
+        context.journal.step(steps.PARTITIONS_FOLLOWED, details=details)
         # Killed before the amended plan was written: the former one is amended again.
-        context.journal.step(growth.STEP, details=details)
+        context.journal.step(steps.PARTITIONS_FOLLOWED, details=details)
     for plan_now in plans:
         context.journal_store.put(context.key("plan.json"), plan_now.canonical())
         topology_copy.run(context)

@@ -11,14 +11,15 @@ from phase_support import make_context
 from airflow_provider_kafka_migration.documents.copy import StopAt
 from airflow_provider_kafka_migration.errors import BrokerUnreachable, StillFrozen
 from airflow_provider_kafka_migration.phases import rollback
-from airflow_provider_kafka_migration.record import freeze_attempt
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso
+from airflow_provider_kafka_migration.record import keys, steps
+from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.topics import copy_settings
 
 
 def _topics(restored: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def restore(_: PhaseContext) -> PhaseResult:
+    def restore(*_: object) -> PhaseResult:
         restored.append("topics")
         return PhaseResult("rollback", "put back")
 
@@ -31,7 +32,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
     context = make_context(tmp_path, state=State.CUTOVER, cutover={"freeze": "manual"})
     now = context.now()
     details = {"method": "acl", "requested_at": iso(now), "deadline": iso(now)}
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
     answers: list[Exception | None] = [BrokerUnreachable("the source is away"), None]
     restored: list[str] = []
     _topics(restored, monkeypatch)
@@ -47,7 +48,7 @@ def test_while_producers_are_frozen_nothing_of_the_copy_is_undone(
         rollback.run(context)
     assert context.journal.tip_state is State.TAIL
     assert restored == [], "a tail that goes on needs its copy-time settings"
-    stop_key = context.key(freeze_attempt.TAIL_STOP)
+    stop_key = context.key(keys.TAIL_STOP)
     assert StopAt.in_force(context.journal_store.get(stop_key)) is None, "and is not stopped"
 
     rollback.run(context)

@@ -10,8 +10,9 @@ from phase_support import Clock, make_context
 from airflow_provider_kafka_migration.errors import CopyFailed, StorageUnavailable
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
-from airflow_provider_kafka_migration.record import freeze_attempt, tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record import steps
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
@@ -21,7 +22,7 @@ def opened(folder: Path, clock: Clock) -> tuple[PhaseContext, Migration]:
     now = context.now()
     deadline = iso(now + context.spec.cutover.max_producer_freeze)
     context.journal.step(
-        freeze_attempt.REQUESTED, "1", {"method": "manual", "requested_at": iso(now), "deadline": deadline}
+        steps.FREEZE_REQUESTED, "1", {"method": "manual", "requested_at": iso(now), "deadline": deadline}
     )
     migration = Migration(context.spec, Owner("cli", "tester", "tester"), Resolver())
     migration.__dict__["context"] = context
@@ -38,7 +39,7 @@ def test_a_tail_that_failed_for_good_lifts_the_freeze(tmp_path: Path) -> None:
 
     with pytest.raises(CopyFailed):
         migration.wait_for_tail(sleep=sleep)
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.lifted
 
@@ -52,10 +53,10 @@ def test_what_may_pass_is_waited_on(tmp_path: Path) -> None:
         sleeps.append(seconds)
         if len(sleeps) < 4:
             raise StorageUnavailable("SlowDown")
-        context.journal.step(tail_health.TAIL_DONE, details={})
+        context.journal.step(steps.TAIL_DONE, details={})
 
     assert migration.wait_for_tail(sleep=sleep).details == {"ended": True}
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.is_open
 
@@ -71,6 +72,6 @@ def test_at_the_limit_the_freeze_is_lifted(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable):
         migration.wait_for_tail(sleep=sleep)
     assert clock.now() - began == context.spec.cutover.max_producer_freeze
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.lifted

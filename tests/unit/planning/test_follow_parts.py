@@ -17,6 +17,7 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts, TopicFacts
 from airflow_provider_kafka_migration.planning import follow
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -103,17 +104,19 @@ def test_what_is_new_grown_and_gone() -> None:
         facts("a-broken", 0, error=ItemError(5, "LEADER_NOT_AVAILABLE", "")),
     ]
     known = plan(("a-same", 2), ("a-grown", 2), ("a-again", 1), ("a-deleted", 1))
-    news = follow.compare(context(*seen), known)
+    news = follow.compare(context(*seen).spec, context(*seen).source, known)
     assert list(news.new) == ["a-new"]
     assert news.partitions == [("a-grown", 2), ("a-grown", 3), ("a-new", 0), ("a-new", 1)]
     assert set(news.gone) == {"a-again", "a-deleted"}
     assert "created again" in news.gone["a-again"]
-    assert follow.compare(context(facts("a-same", 2)), plan(("a-same", 2))) == follow.News({}, {}, {})
+    assert follow.compare(
+        context(facts("a-same", 2)).spec, context(facts("a-same", 2)).source, plan(("a-same", 2))
+    ) == follow.News({}, {}, {})
 
 
 def test_a_topic_that_may_not_be_described_any_more_is_not_gone() -> None:
     hidden = facts("a-same", 0, error=ItemError(29, "TOPIC_AUTHORIZATION_FAILED", ""))
-    assert follow.compare(context(hidden), plan(("a-same", 1))).gone == {}
+    assert follow.compare(context(hidden).spec, context(hidden).source, plan(("a-same", 1))).gone == {}
 
 
 def test_a_pass_journals_a_deletion_only_when_all_brokers_tell_it(
@@ -127,10 +130,10 @@ def test_a_pass_journals_a_deletion_only_when_all_brokers_tell_it(
     admin.topics = {"orders": "id-of-orders", "users": UNKNOWN}
     admin.other_brokers[2] = {"users": "id-of-users"}
     assert follow.follow(one) == []
-    assert one.journal.steps(topics_gone.GONE) == []
+    assert one.journal.steps(steps.SOURCE_TOPIC_GONE) == []
     admin.other_brokers[2] = {"users": UNKNOWN}
     follow.follow(one)
-    assert [entry.details["topic"] for entry in one.journal.steps(topics_gone.GONE)] == ["users"]
+    assert [entry.details["topic"] for entry in one.journal.steps(steps.SOURCE_TOPIC_GONE)] == ["users"]
 
 
 def partition(topic: str, number: int, size_bytes: int = 100) -> CopyPartition:

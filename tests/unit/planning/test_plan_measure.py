@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,7 +14,9 @@ from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.kafka.batches.header import HEAD
 from airflow_provider_kafka_migration.kafka.fetch import FetchedPartition, FetchRange
 from airflow_provider_kafka_migration.planning import source_snapshot
+from airflow_provider_kafka_migration.record import keys
 from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.storage.local import LocalStore
 
@@ -55,12 +58,15 @@ def _context(folder: Path, rate: str = "100MB", broken: frozenset[str] = frozens
     )
     cluster = SimpleNamespace(wire=_Wire(set(broken)), close=lambda: None)
     cluster.clone = lambda: cluster
+    store = LocalStore(str(folder))
+    record = MigrationRecord(spec, cast(Any, None), store, store, store, now=lambda: datetime.now(UTC))
     context = SimpleNamespace(
         spec=spec,
+        record=record,
         source=cluster,
-        journal_store=LocalStore(str(folder)),
+        journal_store=store,
         progress=lambda _: None,
-        key=lambda name: f"m/{name}",
+        key=record.key,
     )
     return cast(PhaseContext, context)
 
@@ -141,12 +147,12 @@ def test_headers_that_an_answer_leaves_out_are_unknown_and_not_absent(tmp_path: 
 def test_a_measurement_counts_for_its_own_plan_only(tmp_path: Path) -> None:
     context, plan = _context(tmp_path, "1KB"), _plan()
     assert plan.estimate is not None
-    assert source_snapshot.copy_seconds(context, plan) == plan.estimate.copy_seconds
+    assert source_snapshot.copy_seconds(context.record, plan) == plan.estimate.copy_seconds
     measured = source_snapshot.measure(context, plan).model_copy(update={"copy_seconds": 1234.0})
-    context.journal_store.put(context.key(source_snapshot.KEY), measured.canonical())
-    assert source_snapshot.copy_seconds(context, plan) == 1234.0
+    context.journal_store.put(context.key(keys.MEASURED_RATES), measured.canonical())
+    assert source_snapshot.copy_seconds(context.record, plan) == 1234.0
     other = plan.model_copy(update={"notes": ["another plan"]})
-    assert source_snapshot.copy_seconds(context, other) == plan.estimate.copy_seconds
+    assert source_snapshot.copy_seconds(context.record, other) == plan.estimate.copy_seconds
 
 
 def test_the_example_of_version_1_stays_readable() -> None:

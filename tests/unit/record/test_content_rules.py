@@ -27,7 +27,7 @@ def ask(folder: Path, plan: Plan, values: dict[str, Any]) -> dict[str, int]:
     context.source = SimpleNamespace(  # type: ignore[assignment]
         admin=SimpleNamespace(topic_configs=lambda names: dict.fromkeys(names, configs))
     )
-    return delete_retention_of(context, plan)
+    return delete_retention_of(context.record, context.source, plan)
 
 
 def test_the_broker_s_default_counts_where_the_topic_has_no_value(tmp_path: Path) -> None:

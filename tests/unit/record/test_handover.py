@@ -14,8 +14,9 @@ from airflow_provider_kafka_migration.freeze import one_task
 from airflow_provider_kafka_migration.journal.entries import Owner
 from airflow_provider_kafka_migration.migration import Migration
 from airflow_provider_kafka_migration.phase_table import CUTOVER
-from airflow_provider_kafka_migration.record import freeze_attempt, handover, tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult, iso, words
+from airflow_provider_kafka_migration.record import handover, steps
+from airflow_provider_kafka_migration.record.context import PhaseContext, PhaseResult
+from airflow_provider_kafka_migration.record.times import iso, words
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.state import State
 
@@ -38,7 +39,7 @@ def migrated(folder: Path, seconds: list[float], **sections: Any) -> tuple[Phase
 
 def test_changes_are_what_lies_between_two_phases(tmp_path: Path) -> None:
     context, _ = migrated(tmp_path, [3, 30, 5, 4])
-    found = handover.of(context)
+    found = handover.of(context.record)
     assert found.measured == (3, 30, 5, 4)
     assert (found.typical_seconds, found.largest_seconds, found.changes) == (4.5, 30, 5)
     assert found.frozen_seconds == 22.5
@@ -58,10 +59,10 @@ def test_pauses_of_people_are_no_changes(tmp_path: Path) -> None:
     journal.claim(Owner("dag_run", "another", "topology_copy"), takeover=True)
     clock.sleep(5)
     journal.transition(State.TOPOLOGY_COPY, "topology_copy starts")
-    assert handover.of(context).measured == ()
+    assert handover.of(context.record).measured == ()
     clock.sleep(8)
     journal.transition(State.SEED, "seed starts")
-    assert handover.of(context).measured == (8,)
+    assert handover.of(context.record).measured == (8,)
 
 
 def test_clock_that_goes_back_measures_nothing(tmp_path: Path) -> None:
@@ -69,7 +70,7 @@ def test_clock_that_goes_back_measures_nothing(tmp_path: Path) -> None:
     context = make_context(tmp_path, state=State.PLANNED, clock=clock)
     clock.sleep(-30)
     context.journal.transition(State.PRECHECK, "precheck starts")
-    assert handover.of(context).measured == ()
+    assert handover.of(context.record).measured == ()
 
 
 def test_the_approval_shows_what_the_executor_costs(tmp_path: Path) -> None:
@@ -128,7 +129,9 @@ def test_one_task_has_no_changes_and_says_so(tmp_path: Path) -> None:
     assert facts.facts["expected_freeze_seconds"] < 10
     assert facts.binding["cutover"]["in_one_task"] is True
     plain, _ = migrated(tmp_path / "plain", PODS)
-    assert "in_one_task" not in request.make_binding(plain, "cutover")["cutover"], "codes stay valid over an update"
+    assert "in_one_task" not in request.make_binding(plain.record, plain.source, "cutover")["cutover"], (
+        "codes stay valid over an update"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def frozen_now(folder: Path) -> tuple[PhaseContext, Clock]:
     context = make_context(folder, state=State.CUTOVER, clock=clock)
     deadline = clock.now() + context.spec.cutover.max_producer_freeze
     details = {"method": "manual", "requested_at": iso(clock.now()), "deadline": iso(deadline)}
-    context.journal.step(freeze_attempt.REQUESTED, key="1", details=details)
+    context.journal.step(steps.FREEZE_REQUESTED, key="1", details=details)
     return context, clock
 
 
@@ -160,7 +163,7 @@ def test_it_waits_until_the_tail_has_journaled_its_end(tmp_path: Path) -> None:
         waits.append(seconds)
         clock.sleep(seconds)
         if len(waits) == 3:
-            context.journal.step(tail_health.TAIL_DONE, details={})
+            context.journal.step(steps.TAIL_DONE, details={})
 
     one_task.wait_for_tail(context, sleep=sleep)
     assert len(waits) == 3
@@ -170,19 +173,19 @@ def test_end_of_the_tail_before_this_freeze_does_not_count(tmp_path: Path) -> No
     """The freeze before this one was lifted, and took the tail's stop back."""
     clock = Clock()
     context = make_context(tmp_path, state=State.CUTOVER, clock=clock)
-    context.journal.step(tail_health.TAIL_DONE, details={})
-    assert tail_health.has_ended(context)
-    context.journal.step(freeze_attempt.REQUESTED, key="2", details={})
-    assert not tail_health.has_ended(context)
-    context.journal.step(tail_health.TAIL_DONE, details={})
-    assert tail_health.has_ended(context)
+    context.journal.step(steps.TAIL_DONE, details={})
+    assert context.record.has_tail_ended()
+    context.journal.step(steps.FREEZE_REQUESTED, key="2", details={})
+    assert not context.record.has_tail_ended()
+    context.journal.step(steps.TAIL_DONE, details={})
+    assert context.record.has_tail_ended()
 
 
 def test_a_tail_that_does_not_end_lifts_the_freeze(tmp_path: Path) -> None:
     context, clock = frozen_now(tmp_path)
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         one_task.wait_for_tail(context, sleep=clock.sleep)
-    assert context.journal.find_step(freeze_attempt.LIFTED, "1") is not None
+    assert context.journal.find_step(steps.FREEZE_LIFTED, "1") is not None
     assert context.journal.tip_state is State.TAIL
 
 
@@ -223,13 +226,13 @@ def test_storage_that_is_away_for_a_moment_does_not_end_the_wait(
         waits.append(seconds)
         clock.sleep(seconds)
         if len(waits) == 4:
-            context.journal.step(tail_health.TAIL_DONE, details={})
+            context.journal.step(steps.TAIL_DONE, details={})
 
     monkeypatch.setattr(context.journal, "refresh", failing)
     assert _cutover(context, clock, monkeypatch, sleep) == [row.id for row in CUTOVER]
     assert failures == []
     assert len(waits) == 4
-    attempt = freeze_attempt.current_attempt(context)
+    attempt = context.record.freeze()
     assert attempt is not None
     assert attempt.is_open
 
@@ -247,7 +250,7 @@ def test_a_tail_that_failed_is_waited_for_until_it_has_been_run_again(
             context.journal.fail(CopyFailed("a partition"))
         if len(waits) == 3:
             context.journal.transition(State.CUTOVER, "tail is run again")
-            context.journal.step(tail_health.TAIL_DONE, details={})
+            context.journal.step(steps.TAIL_DONE, details={})
 
     assert _cutover(context, clock, monkeypatch, sleep) == [row.id for row in CUTOVER]
     assert len(waits) == 3, "groups are not committed before the tail has ended"
@@ -258,5 +261,5 @@ def test_a_tail_that_failed_for_good_lifts_the_freeze_at_its_limit(tmp_path: Pat
     context.journal.fail(CopyFailed("a partition"))
     with pytest.raises(FreezeFailed, match="max_producer_freeze"):
         one_task.wait_for_tail(context, sleep=clock.sleep)
-    assert context.journal.find_step(freeze_attempt.LIFTED, "1") is not None
+    assert context.journal.find_step(steps.FREEZE_LIFTED, "1") is not None
     assert context.journal.tip_state is State.TAIL

@@ -16,7 +16,7 @@ from airflow_provider_kafka_migration.documents.proof import CheckResult, Outcom
 from airflow_provider_kafka_migration.errors import BrokerUnreachable
 from airflow_provider_kafka_migration.evidence import bundle
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue
-from airflow_provider_kafka_migration.record.overtaken import overtaken_tombstones, tombstone_settings, with_overtaken
+from airflow_provider_kafka_migration.record.overtaken import tombstone_settings, with_overtaken
 
 CASES = Path(__file__).resolve().parents[2] / "cases"
 MET = OvertakenTombstones.parse((CASES / "overtaken_tombstones" / "v1" / "met.json").read_bytes())
@@ -43,7 +43,9 @@ def test_approvals_and_evidence_name_them(tmp_path: Path, kind: Any) -> None:
     assert "2026-07-01T10:00:00.000+00:00 (offset 10)" in row
     assert "86407 s later, after more than delete.retention.ms (86400 s)" in row
     (left,) = (
-        item for item in bundle.not_copied(context, context.load_plan()) if item["kind"] == "overtaken_tombstones"
+        item
+        for item in bundle.not_copied(context.record, context.record.plan())
+        if item["kind"] == "overtaken_tombstones"
     )
     assert (left["name"], left["offsets"]) == ("orders-1", [10, 40])
 
@@ -53,7 +55,7 @@ def test_one_that_cannot_be_read_is_named_all_the_same(tmp_path: Path) -> None:
     write_overtaken(context.journal_store, MET)
     (key,) = (info.key for info in context.journal_store.list("m1/overtaken-tombstones/"))
     context.journal_store.put(key, b"{")
-    (found,) = overtaken_tombstones(context)
+    (found,) = context.record.overtaken()
     assert (found["topic"], found["partition"], found["from_offset"], found["until_offset"]) == ("orders", 1, 10, 40)
     assert found["what"].startswith("it is not known when the copy was last at the source's end")
 
@@ -88,7 +90,7 @@ def test_the_last_known_value_counts_where_the_source_tells_none(
     orders = topics["orders"].model_copy(update={"kinds": ["compacted"], "source_configs": {NAME: "5"}})
     plan = plan.model_copy(update={"topics": [orders, topics["plain"]]})
     former = None if known is None else TombstoneSettings(on_overtaken="warn", retention_ms={"orders": known})
-    assert tombstone_settings(context, plan, former) == TombstoneSettings(
+    assert tombstone_settings(context.spec, context.source, plan, former) == TombstoneSettings(
         on_overtaken="fail", retention_ms={"orders": expected}
     )
 
@@ -96,21 +98,21 @@ def test_the_last_known_value_counts_where_the_source_tells_none(
 def test_a_topic_that_was_copied_again_since_is_named_as_such(tmp_path: Path) -> None:
     context = ready(tmp_path)
     write_overtaken(context.journal_store, MET.model_copy(update={"read_at": "2000-01-01T00:00:00.000+00:00"}))
-    assert "copied again" not in overtaken_tombstones(context)[0]["what"]
+    assert "copied again" not in context.record.overtaken()[0]["what"]
     context.journal.step("topics_made_again", key="tail", details={"topics": ["orders"]})
-    assert overtaken_tombstones(context)[0]["what"].endswith("and copied again from the source's log start")
+    assert context.record.overtaken()[0]["what"].endswith("and copied again from the source's log start")
     write_overtaken(
         context.journal_store, MET.model_copy(update={"read_at": "2999-01-01T00:00:00.000+00:00", "from_offset": 11})
     )
-    assert "copied again" not in overtaken_tombstones(context)[1]["what"]
+    assert "copied again" not in context.record.overtaken()[1]["what"]
 
 
 def test_the_content_check_names_them_and_passes_by_what_it_has_seen(tmp_path: Path) -> None:
     context = ready(tmp_path)
     check = CheckResult(name="content", outcome=Outcome.PASSED, summary="equal", findings=["one"])
-    assert with_overtaken(context, check) == check
+    assert with_overtaken(context.record, check) == check
     write_overtaken(context.journal_store, MET)
-    found = with_overtaken(context, check)
+    found = with_overtaken(context.record, check)
     assert found.outcome is Outcome.PASSED
     assert found.findings[0] == "one"
     assert found.findings[1].startswith("orders-1 was compared as a whole after this: the copy has everything")

@@ -28,7 +28,7 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import TopicFacts
 from airflow_provider_kafka_migration.pages.rendering import render
-from airflow_provider_kafka_migration.record import passed_content, proof
+from airflow_provider_kafka_migration.record import passed_content, proof, steps
 from airflow_provider_kafka_migration.record.context import PhaseContext
 from airflow_provider_kafka_migration.record.passed_content import compared_log_starts, load_passed, save_passed
 from airflow_provider_kafka_migration.spec import MigrationSpec
@@ -103,7 +103,7 @@ def test_records_that_nobody_compared_are_no_proof(tmp_path: Path) -> None:
     context = ready(tmp_path)
     prove(context, 0, 100, lost=10)
     prove(context, 1, 50)
-    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    status = proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50})
     assert (status.uncompared_records, status.is_complete) == (10, False)
     assert "**10 records were deleted on the source before" in request.make_facts(context, "cutover").body
 
@@ -122,12 +122,12 @@ def test_what_nobody_compared_is_not_shown_as_proven(
 ) -> None:
     context = ready(tmp_path)
     prove(context, 0, 100)
-    document = proof._documents(context)["orders", 0]
+    document = proof._documents(context.record)["orders", 0]
     assert document.proven is not None
     found = document.proven.model_copy(update={"content": document.proven.content.model_copy(update=changes)})
     store_proven(context.journal_store, document.model_copy(update={"proven": found}))
     prove(context, 1, 50)
-    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    status = proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50})
     assert (status.proven, status.complete, status.is_complete) == (proven, 1 if why else 2, not why)
     assert why in status.waiting.get("orders-0", "")
     lines = proof_shown(context.spec, status)
@@ -139,14 +139,14 @@ def test_a_document_that_cannot_be_read_proves_nothing(tmp_path: Path) -> None:
     context = ready(tmp_path)
     prove(context, 0, 100)
     context.journal_store.put(proven_key("m1", "orders", 0), b"{}")
-    assert proof.read_status(context, {("orders", 0): 100}).proven == 0
+    assert proof.read_status(context.record, {("orders", 0): 100}).proven == 0
 
 
 def test_a_range_that_names_no_target_topic_proves_nothing(tmp_path: Path) -> None:
     """Written by an older release: the topic may have been deleted and made again since."""
     context = ready(tmp_path)
     prove(context, 0, 100, target_topic_id="")
-    status = proof.read_status(context, {("orders", 0): 100})
+    status = proof.read_status(context.record, {("orders", 0): 100})
     assert (status.proven, status.is_complete) == (0, False)
 
 
@@ -160,7 +160,7 @@ def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, mon
     seen: list[int] = []
 
     def made(*_: Any) -> None:
-        seen.append(proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}).proven)
+        seen.append(proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50}).proven)
 
     monkeypatch.setattr(bring, "make_new_partitions", made)
     partitions = [
@@ -181,7 +181,7 @@ def test_a_topic_that_is_made_again_takes_its_proofs_with_it(tmp_path: Path, mon
 class _Reading:
     """In place of the clients of the comparison: the clusters are not asked."""
 
-    def __init__(self, _context: PhaseContext) -> None:
+    def __init__(self, *_: object) -> None:
         self.asked: list[str] = []
 
     def __enter__(self) -> _Reading:
@@ -218,8 +218,8 @@ def test_before_the_switch_what_is_proven_is_looked_at_again(tmp_path: Path, mon
     monkeypatch.setattr(proof, "delete_retention_of", lambda *_: {})
     monkeypatch.setattr(proof, "still_holds", lambda wire, found, topic, partition: partition != 0)
     monkeypatch.setattr(proof.LocalContentRunner, "run", lambda self, job: jobs.append(job) or [])
-    assert proof.prove_rest(context, RANGES) == ("", 0)
-    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50})
+    assert proof.prove_rest(context.record, context.source, context.target, RANGES) == ("", 0)
+    status = proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50})
     assert (status.proven, status.is_complete) == (50, False)
     assert [item.partition for item in jobs[0].ranges] == [0]
     assert jobs[0].attempt == 0, "the validation's results are its own"
@@ -237,8 +237,8 @@ def test_what_could_not_be_looked_at_again_is_not_shown_as_proven(
 
     monkeypatch.setattr(proof, "_ReadingClients", _Reading)
     monkeypatch.setattr(proof, "still_holds", fail)
-    assert proof.prove_rest(context, RANGES).unchecked == 2
-    status = proof.read_status(context, {("orders", 0): 100, ("orders", 1): 50}, unchecked=2)
+    assert proof.prove_rest(context.record, context.source, context.target, RANGES).unchecked == 2
+    status = proof.read_status(context.record, {("orders", 0): 100, ("orders", 1): 50}, unchecked=2)
     assert (status.complete, status.is_complete) == (2, False)
     spec = context.spec
     lines = proof_shown(spec, status)
@@ -253,17 +253,19 @@ def test_content_that_has_passed_is_looked_at_again_before_retention_is_back(
     prove(context, 0, 100)
     prove(context, 1, 50)
     sentinels = CheckResult(name="sentinels", outcome=Outcome.PASSED, summary="-")
-    passed = save_passed(context, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
-    assert compared_log_starts(context, RANGES, None) == {}
+    passed = save_passed(context.record, RANGES, [content(0, 100), content(1, 50)], sentinels, {})
+    assert compared_log_starts(context.record, RANGES, None) == {}
     with_starts = passed.model_copy(update={"target_log_starts": {"orders-0": 7}})
-    assert compared_log_starts(context, RANGES, with_starts) == {("orders", 0): 7}
+    assert compared_log_starts(context.record, RANGES, with_starts) == {("orders", 0): 7}
     replaced = [False]
     monkeypatch.setattr(passed_content, "is_another_log", lambda *_: replaced[0])
-    assert load_passed(context, RANGES) == passed
+    assert load_passed(context.record, context.target, RANGES) == passed
     replaced[0] = True
-    assert load_passed(context, RANGES) is None
-    context.journal.step(passed_content.DELETING_RESTORED)
-    assert load_passed(context, RANGES) == passed, "log starts move, and nothing could be compared any more"
+    assert load_passed(context.record, context.target, RANGES) is None
+    context.journal.step(steps.DELETING_RESTORED)
+    assert load_passed(context.record, context.target, RANGES) == passed, (
+        "log starts move, and nothing could be compared any more"
+    )
 
 
 def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> None:
@@ -276,8 +278,8 @@ def test_a_difference_refuses_the_approval_and_is_journaled(tmp_path: Path) -> N
     with pytest.raises(ApprovalRefused, match=r"1 partitions differ .* orders-1: 2 differences") as caught:
         check.check_approval(context, approval(context, "cutover", facts.code))
     assert list(caught.value.details["differing"]) == ["orders-1"]
-    assert context.journal.find_step(check.REFUSED, "cutover") is not None
-    entry = context.journal.find_step(proof.STEP, "cutover/answer")
+    assert context.journal.find_step(steps.APPROVAL_REFUSED, "cutover") is not None
+    entry = context.journal.find_step(steps.CONTENT_PROVEN, "cutover/answer")
     assert entry is not None
     assert entry.details["differing_partitions"] == 1
     # It was gone at the next look: nothing is in the way.

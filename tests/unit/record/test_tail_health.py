@@ -13,8 +13,9 @@ from phase_support import Clock, make_context
 from airflow_provider_kafka_migration.approvals import check, request
 from airflow_provider_kafka_migration.errors import ApprovalRefused, CopyFailed, DrainTimeout
 from airflow_provider_kafka_migration.phases import drain
-from airflow_provider_kafka_migration.record import jobs, tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record import jobs, steps, tail_health
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.state import State
 from airflow_provider_kafka_migration.storage.local import LocalStore
 from airflow_provider_kafka_migration.topics import lags
@@ -92,27 +93,27 @@ def test_what_an_earlier_tail_has_left_counts_when_no_other_one_comes(tmp_path: 
     says(context, FAILED)
     now = [0.0]
     watch = tail_health.HealthWatch(clock=lambda: now[0])
-    tail_health.check_none_failed(context, watch.check(context))
+    tail_health.check_none_failed(context.record, watch.check(context.record))
     says(context, seconds=0.0, run="b")
-    found = watch.check(context)
+    found = watch.check(context.record)
     assert found.is_well, "the tail that runs now has none"
-    tail_health.check_none_failed(context, found)
+    tail_health.check_none_failed(context.record, found)
 
     says(context, FAILED)
     watch = tail_health.HealthWatch(clock=lambda: now[0])
-    tail_health.check_none_failed(context, watch.check(context))
+    tail_health.check_none_failed(context.record, watch.check(context.record))
     now[0] = tail_health.STALE_SECONDS
-    found = watch.check(context)
+    found = watch.check(context.record)
     assert "the tail has not been heard from (for 180 s or longer)" in found.text
     with pytest.raises(CopyFailed):
-        tail_health.check_none_failed(context, found)
+        tail_health.check_none_failed(context.record, found)
 
 
 def test_a_tail_of_another_owner_says_nothing(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     for seconds in (1.0, 2.0):
         says(context, FAILED, generation=99, seconds=seconds, at="2026-04-24T10:00:00.000Z")
-        found = tail_health.HealthWatch().check(context)
+        found = tail_health.HealthWatch().check(context.record)
         assert (found.failed, found.is_heard, found.is_well) == (0, False, False)
         assert "not been heard from under the migration's present owner" in found.text
         assert "2026-04-24T10:00:00.000Z" in found.text
@@ -134,7 +135,7 @@ class Watched:
 
     def check(self, later: float = 0.0) -> tail_health.TailHealth:
         self.seconds += later
-        return self.watch.check(self.context)
+        return self.watch.check(self.context.record)
 
 
 def test_a_dead_tail_of_a_quiet_source_is_not_well(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_change_since_a_look_long_ago_says_nothing_of_now(tmp_path: Path) -> N
 def test_no_progress_at_all_is_no_tail(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     context.journal_store = LocalStore(tmp_path / "store")
-    found = tail_health.HealthWatch().check(context)
+    found = tail_health.HealthWatch().check(context.record)
     assert not found.is_well
     assert found.text == "the tail has not reported yet: check that it runs"
 
@@ -197,9 +198,9 @@ def test_no_progress_at_all_is_no_tail(tmp_path: Path) -> None:
 def test_watches_of_one_process_share_what_they_have_seen(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     says(context, seconds=1.0)
-    tail_health.HealthWatch().check(context)
+    tail_health.HealthWatch().check(context.record)
     says(context, seconds=2.0)
-    assert tail_health.HealthWatch().check(context).is_well
+    assert tail_health.HealthWatch().check(context.record).is_well
 
 
 def test_the_drain_waits_for_a_tail_that_is_heard_from(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_the_drain_waits_for_a_tail_that_is_heard_from(tmp_path: Path) -> None:
 
     since = None
     for _ in range(100):
-        status = lags.check(tail.context, since, health=tail.watch)
+        status = lags.check(tail.context.record, tail.context.source, tail.context.target, since, health=tail.watch)
         since = status.stable_since
         assert not status.ready
         assert not status.is_small
@@ -226,7 +227,7 @@ def test_the_drain_waits_for_a_tail_that_is_heard_from(tmp_path: Path) -> None:
     for _ in range(14):
         tail.writes()
         pause(1)
-        status = lags.check(tail.context, since, health=tail.watch)
+        status = lags.check(tail.context.record, tail.context.source, tail.context.target, since, health=tail.watch)
         since = status.stable_since
     assert status.ready
     assert "heard" not in status.summary()
@@ -245,7 +246,7 @@ def test_a_stuck_partition_is_not_ready_however_small_its_lag(tmp_path: Path) ->
     clock = Clock()
     context = make_context(tmp_path, clock=clock, tail={"drain_ready_timeout": "60s"})
     says(context, STUCK)
-    status = lags.check(context)
+    status = lags.check(context.record, context.source, context.target)
     assert (status.ready, status.stable_since, status.is_small) == (False, None, False)
     assert "1 partition stuck for up to 70 s (tried again), orders-0: [BROKER_UNREACHABLE] away" in status.summary()
     assert status.as_event()["partitions_stuck"] == 1
@@ -280,7 +281,7 @@ def test_an_approval_shows_and_refuses_a_tail_that_does_not_copy_all(
 def test_progress_lines_name_who_is_not_copied(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     says(context, FAILED, STUCK)
-    progress = jobs.read_progress(context, "tail")
+    progress = jobs.read_progress(context.record, "tail")
     assert progress is not None
     assert str(progress).startswith(
         "tail: 0 of 2 partitions, 5 records, 0.0 MB; 1 partition FAILED, 1 partition stuck for up to 70 s "
@@ -299,7 +300,7 @@ def _silence(context: PhaseContext, meanwhile: Any = None) -> tuple[str, list[fl
             meanwhile()
 
     tail_health._KNOWN.clear()
-    return tail_health.silence(context, sleep=sleep), waited
+    return tail_health.silence(context.record, sleep=sleep), waited
 
 
 def test_one_look_tells_a_dead_tail_from_a_wrong_clock(tmp_path: Path) -> None:
@@ -326,5 +327,5 @@ def test_nobody_misses_a_tail_that_need_not_run(tmp_path: Path) -> None:
     context = make_context(tmp_path / "later", state=State.CUTOVER)
     says(context, at="2026-01-01T00:00:00Z")
     assert _silence(context)[0]
-    context.journal.step(tail_health.TAIL_DONE)
+    context.journal.step(steps.TAIL_DONE)
     assert _silence(context) == ("", [])

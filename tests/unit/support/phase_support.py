@@ -33,7 +33,8 @@ from airflow_provider_kafka_migration.kafka.admin.groups import (
 )
 from airflow_provider_kafka_migration.kafka.admin.topics import Configs, ConfigSource, ConfigValue, TopicFacts
 from airflow_provider_kafka_migration.record import tail_health
-from airflow_provider_kafka_migration.record.context import PhaseContext, iso
+from airflow_provider_kafka_migration.record.context import PhaseContext
+from airflow_provider_kafka_migration.record.times import iso
 from airflow_provider_kafka_migration.references import Resolver
 from airflow_provider_kafka_migration.spec import parse_spec
 from airflow_provider_kafka_migration.state import FORWARD, State
@@ -293,7 +294,7 @@ def make_context(
         now=clock.now,
     )
     for _ in range(2):
-        tail_health.HealthWatch().check(context)  # the tail has been heard from a moment ago
+        tail_health.HealthWatch().check(context.record)  # the tail has been heard from a moment ago
     return context
 
 

@@ -17,9 +17,10 @@ from airflow_provider_kafka_migration.kafka import error_codes
 from airflow_provider_kafka_migration.kafka.admin.base import ItemError
 from airflow_provider_kafka_migration.kafka.admin.topics import PartitionFacts
 from airflow_provider_kafka_migration.lanes.slices import Identity, LeaseKeeper
-from airflow_provider_kafka_migration.record import freeze_attempt, overtaken
+from airflow_provider_kafka_migration.record import steps
 from airflow_provider_kafka_migration.record.context import PhaseContext, Progress
-from airflow_provider_kafka_migration.topics import bring, recopy, target_topics
+from airflow_provider_kafka_migration.record.record import MigrationRecord
+from airflow_provider_kafka_migration.topics import bring, recopy
 
 GONE = ItemError(error_codes.UNKNOWN_TOPIC_OR_PARTITION, "UNKNOWN_TOPIC_OR_PARTITION", "")
 RECOPY = {"on_overtaken_tombstones": "recopy", "on_source_truncation": "recopy"}
@@ -35,7 +36,7 @@ class World:
         self.deleted: list[list[str]] = []
         self.error: ItemError | None = None
         self.admin.delete_topics = self._delete
-        self.context.journal.step(target_topics.CREATED, details={"topics": {"orders": "id-1"}})
+        self.context.journal.step(steps.TOPIC_CREATED, details={"topics": {"orders": "id-1"}})
         self.fail(code)
 
     def _delete(self, names: list[str]) -> dict[str, ItemError | None]:
@@ -87,7 +88,7 @@ class World:
 
     @property
     def named(self) -> list[dict[str, Any]]:
-        return [dict(entry.details) for entry in self.context.journal.steps(recopy.STEP)]
+        return [dict(entry.details) for entry in self.context.journal.steps(steps.TOPICS_RECOPIED)]
 
 
 @pytest.mark.parametrize("code", ["TOMBSTONES_OVERTAKEN", "SOURCE_TRUNCATED"])
@@ -100,7 +101,7 @@ def test_by_policy_the_topic_is_deleted_once(tmp_path: Path, code: str) -> None:
     ]
     # Made again, and killed before anything was copied: the failure that the document tells is an old one.
     world.admin.topics["orders"] = "id-2"
-    world.context.journal.step(target_topics.CREATED, details={"topics": {"orders": "id-2"}})
+    world.context.journal.step(steps.TOPIC_CREATED, details={"topics": {"orders": "id-2"}})
     assert world.run() == []
     assert len(world.deleted) == len(world.named) == 1
     # It happens to the new one as well.
@@ -144,7 +145,7 @@ def test_other_failures_and_policies_delete_nothing(tmp_path: Path, code: str, o
 
 
 def freeze(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freeze_attempt, "is_frozen", lambda _: True)
+    monkeypatch.setattr(MigrationRecord, "is_frozen", lambda _: True)
 
 
 def another_id(world: World, _: object) -> None:
@@ -153,16 +154,16 @@ def another_id(world: World, _: object) -> None:
 
 def no_id(world: World, _: object) -> None:
     world.admin.topics["orders"] = ""
-    world.context.journal.step(target_topics.CREATED, details={"topics": {"orders": ""}})
+    world.context.journal.step(steps.TOPIC_CREATED, details={"topics": {"orders": ""}})
 
 
 def adopted(world: World, _: object) -> None:
     world.admin.topics["orders"] = "id-3"
-    world.context.journal.step(target_topics.ADOPTED, details={"topics": {"orders": "id-3"}})
+    world.context.journal.step(steps.TOPIC_ADOPTED, details={"topics": {"orders": "id-3"}})
 
 
 def shared(world: World, _: object) -> None:
-    world.context.journal.step(target_topics.SHARED, details={"topics": ["orders"]})
+    world.context.journal.step(steps.TOPIC_SHARED, details={"topics": ["orders"]})
 
 
 def healed(world: World, _: object) -> None:
@@ -233,7 +234,7 @@ def test_a_topic_that_somebody_has_made_meanwhile_is_refused_with_data(
         assert world.run() == [], "it is not ours, so it is not deleted"
     # By policy one is deleted, and journaled once as one to be made again.
     assert len(world.deleted) == 1
-    assert len(world.context.journal.steps(overtaken.MADE_AGAIN)) == 1
+    assert len(world.context.journal.steps(steps.TOPICS_MADE_AGAIN)) == 1
 
 
 def test_a_topic_that_somebody_has_made_meanwhile_is_made_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +331,7 @@ class Compacted(World):
         self.keep_tombstones(3_600_000)
         assert self.run() == ["orders"]
         self.admin.topics["orders"] = "id-2"
-        self.context.journal.step(target_topics.CREATED, details={"topics": {"orders": "id-2"}})
+        self.context.journal.step(steps.TOPIC_CREATED, details={"topics": {"orders": "id-2"}})
 
     def keep_tombstones(self, milliseconds: int) -> None:
         self.context.source.admin.configs["delete.retention.ms"] = str(milliseconds)  # type: ignore[attr-defined]
@@ -366,7 +367,7 @@ def test_a_first_time_for_tombstones_behind_another_reason(tmp_path: Path) -> No
 def test_journals_that_do_not_tell_the_setting_forbid_nothing(tmp_path: Path) -> None:
     world = World(tmp_path)
     details = {"run": "r0", "topics": {"orders": "id-0"}, "partitions": {"orders-1": "TOMBSTONES_OVERTAKEN"}}
-    world.context.journal.step(recopy.STEP, details=details)
+    world.context.journal.step(steps.TOPICS_RECOPIED, details=details)
     assert world.run() == ["orders"]
 
 

@@ -23,6 +23,7 @@ from airflow_provider_kafka_migration.notifications.migration import message
 from airflow_provider_kafka_migration.provider.progress import TROUBLE
 from airflow_provider_kafka_migration.record import tail_health
 from airflow_provider_kafka_migration.record.context import PhaseResult
+from airflow_provider_kafka_migration.record.record import MigrationRecord
 from airflow_provider_kafka_migration.sensors import drain as sensor_module
 from airflow_provider_kafka_migration.sensors.drain import KafkaMigrationDrainSensor
 from airflow_provider_kafka_migration.spec import parse_spec
@@ -153,17 +154,14 @@ class _RealLooks:
 
     def __init__(self, folder: Path, now: Callable[[], float]) -> None:
         self.store = LocalStore(folder)
-        self.context: Any = SimpleNamespace(
-            journal_store=self.store,
-            migration_id="orders",
-            key=lambda name: f"orders/{name}",
-            journal=SimpleNamespace(current_claim=None),
-            spec=SimpleNamespace(tail=SimpleNamespace(slice_seconds=20)),
-        )
+        spec: Any = SimpleNamespace(migration_id="orders", tail=SimpleNamespace(slice_seconds=20))
+        journal: Any = SimpleNamespace(current_claim=None)
+        stores = (self.store, self.store, self.store)
+        self.record = MigrationRecord(spec, journal, *stores, now=lambda: datetime.now(UTC))
         self.health = tail_health.HealthWatch(clock=now)
 
     def check(self) -> dict[str, Any]:
-        health = self.health.check(self.context)
+        health = self.health.check(self.record)
         return DrainStatus(datetime.now(UTC), (), 0, None, ready=False, tail=health).as_event()
 
     def close(self) -> None:
@@ -315,7 +313,7 @@ class _Core:
     def __init__(self, state: State) -> None:
         past = state not in (State.SEED, State.TAIL)
         journal = SimpleNamespace(refresh=lambda: None, tip_state=state, is_past=lambda _state: past)
-        self.context = SimpleNamespace(journal=journal)
+        self.context = SimpleNamespace(record=SimpleNamespace(journal=journal))
         self.spec = SimpleNamespace(migration_id="orders")
         self.ran: list[dict[str, Any]] = []
 

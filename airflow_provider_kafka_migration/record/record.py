@@ -1,0 +1,495 @@
+"""The record of a migration: what phases learn from each other, as typed facts over the journal and the stores.
+
+Each fact has one place here, with the journal step (:mod:`~.record.steps`) or the document (:mod:`~.record.keys`) that
+it is read from, its type, and what it means if it is absent: ``None``, or an error that names what is missing. A
+document that the journal says was written, and that is not in the store, is an error and never "nothing".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_kafka_migration.copy.archive import joined, read_gaps
+from airflow_provider_kafka_migration.copy.read_watch import describe, read_overtaken
+from airflow_provider_kafka_migration.documents.base import Document
+from airflow_provider_kafka_migration.documents.copy import (
+    BackupEnd,
+    BackupSource,
+    CopyJob,
+    CopyPartition,
+    OffsetMapDocument,
+    ProducerIds,
+    StopAt,
+)
+from airflow_provider_kafka_migration.documents.cutover import Boundary, FrozenTime, GroupsResult, GroupsSnapshot
+from airflow_provider_kafka_migration.documents.journal import JournalEntry
+from airflow_provider_kafka_migration.documents.plan import (
+    LeftOut,
+    MeasuredRates,
+    Plan,
+    PlanSupplement,
+    PrecheckResult,
+    supplemented,
+)
+from airflow_provider_kafka_migration.documents.proof import Outcome, ValidationResult
+from airflow_provider_kafka_migration.documents.target import CopySettings
+from airflow_provider_kafka_migration.errors import DocumentUnreadable, FreezeFailed, Terminal, Where
+from airflow_provider_kafka_migration.kafka.wire import TopicPartition
+from airflow_provider_kafka_migration.record import freeze_attempt, keys, steps
+from airflow_provider_kafka_migration.record.freeze_attempt import FreezeAttempt
+from airflow_provider_kafka_migration.record.times import parse_iso
+from airflow_provider_kafka_migration.spec import MigrationSpec
+from airflow_provider_kafka_migration.state import State
+from airflow_provider_kafka_migration.storage.base import ObjectStore
+
+if TYPE_CHECKING:
+    from airflow_provider_kafka_migration.journal.journal import Journal
+
+_COPIED_AGAIN = "; since then the topic was deleted on the target and copied again from the source's log start"
+_RESTORE = "restore the object from an earlier version in the bucket"
+
+
+@dataclass(frozen=True)
+class MigrationRecord:
+    """Everything that a migration has recorded: its journal, and the documents in its stores.
+
+    :param now: the clock that dates what is recorded.
+    """
+
+    spec: MigrationSpec
+    journal: Journal
+    journal_store: ObjectStore
+    archive_store: ObjectStore
+    evidence_store: ObjectStore
+    now: Callable[[], datetime]
+
+    @property
+    def migration_id(self) -> str:
+        """The migration's name."""
+        return self.spec.migration_id
+
+    def key(self, name: str) -> str:
+        """Return the key of a document of this migration, the same in all of its stores."""
+        return f"{self.spec.migration_id}/{name}"
+
+    def where(self, phase: str, **fields: Any) -> Where:
+        """Build a place in this migration, for errors."""
+        return Where(migration_id=self.migration_id, phase=phase, **fields)
+
+    # ---- plan and precheck
+
+    def plan(self) -> Plan:
+        """Load the plan that the journal points to, with all supplements that were added while the tail ran.
+
+        :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: a supplement is missing, or is not what was journaled.
+        """
+        return supplemented(self._first_plan(), self.supplements())
+
+    def has_plan(self) -> bool:
+        """Whether the migration was planned."""
+        return self.journal_store.get(self.key(keys.PLAN)) is not None
+
+    def _first_plan(self) -> Plan:
+        data = self.journal_store.get(self.key(keys.PLAN))
+        if data is None:
+            raise Terminal(
+                "there is no plan yet",
+                where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{self.key(keys.PLAN)}"),
+                next_step="run the plan phase first (task plan, or kafka-migration plan)",
+            )
+        return Plan.parse(data)
+
+    def ever_planned(self) -> set[str]:
+        """All source topics that the plan or one of its supplements has ever contained, including dropped ones.
+
+        :raises Terminal: there is no plan yet.
+        :raises DocumentUnreadable: a supplement is missing, or is not what was journaled.
+        """
+        first = {topic.name for topic in self._first_plan().topics}
+        return first | {topic.name for item in self.supplements() for topic in item.topics}
+
+    def supplements(self) -> list[PlanSupplement]:
+        """Load the supplements of the plan, in their order.
+
+        :raises DocumentUnreadable: one is missing, or is not what was journaled.
+        """
+        found = []
+        for entry in self.journal.steps(steps.PLAN_SUPPLEMENTED):
+            key = self.key(str(entry.details["document"]))
+            data = self.journal_store.get(key)
+            document = None if data is None else PlanSupplement.parse(data)
+            if document is None or document.digest() != entry.details["digest"]:
+                raise DocumentUnreadable(
+                    f"supplement {entry.step_key} of the plan is not what was journaled",
+                    where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+                    next_step=_RESTORE,
+                )
+            found.append(document)
+        return found
+
+    def measured_rates(self) -> MeasuredRates | None:
+        """The last measurement of the source's rate; ``None`` if nothing was measured."""
+        data = self.journal_store.get(self.key(keys.MEASURED_RATES))
+        return None if data is None else MeasuredRates.parse(data)
+
+    def precheck(self) -> PrecheckResult | None:
+        """The result of the last precheck; ``None`` before the first one.
+
+        :raises DocumentUnreadable: the journal has a precheck, but its result is missing.
+        """
+        data = self._result(keys.PRECHECK, steps.PRECHECKED)
+        return None if data is None else PrecheckResult.parse(data)
+
+    # ---- backup
+
+    def backup_source(self) -> BackupSource | None:
+        """The source as a backup found it, from the archive; ``None`` before a backup began."""
+        data = self.archive_store.get(self.key(keys.BACKUP_SOURCE))
+        return None if data is None else BackupSource.parse(data)
+
+    def backup_end(self) -> BackupEnd | None:
+        """What a complete backup contains, from the archive; ``None`` while no backup is complete."""
+        data = self.archive_store.get(self.key(keys.BACKUP_END))
+        return None if data is None else BackupEnd.parse(data)
+
+    def backup_groups(self, end: BackupEnd) -> GroupsSnapshot:
+        """Return the groups of a complete backup.
+
+        :raises Terminal: the document is missing, or does not belong to this backup.
+        """
+        data = self.archive_store.get(end.groups)
+        found = None if data is None else GroupsSnapshot.parse(data)
+        if found is None or found.digest() != end.groups_digest:
+            raise Terminal(
+                "the archived offsets of consumer groups are missing, or are not those of the backup",
+                where=self.where("backup", path=f"{self.archive_store.uri}/{end.groups}"),
+                next_step="run the backup again",
+            )
+        return found
+
+    # ---- target topics and access
+
+    def copy_settings(self) -> CopySettings | None:
+        """The configs of the target topics that the journal points to; ``None`` before the first topic was touched.
+
+        :raises DocumentUnreadable: the document is missing. The topics' own settings would be taken from topics that
+            have those of the copy by now.
+        """
+        entry = self.journal.find_step(steps.COPY_SETTINGS)
+        if entry is None:
+            return None
+        key = self.key(str(entry.details["document"]))
+        data = self.journal_store.get(key)
+        if data is None:
+            raise self._missing(key, steps.COPY_SETTINGS)
+        return CopySettings.parse(data)
+
+    def is_access_copied(self) -> bool:
+        """Whether topology_copy has copied ACLs, users and quotas; before it, none can be kept up to date."""
+        return self.journal.find_step(steps.ACLS_COPIED) is not None
+
+    def are_writes_granted(self) -> bool:
+        """Whether write access on the target is no longer held back until the client switch."""
+        return self.spec.acls.write_grants == "at_once" or self.journal.find_step(steps.WRITE_GRANTS) is not None
+
+    def is_retention_restored(self) -> bool:
+        """Whether configs that delete data are back on the target; from then on records may be missing there."""
+        return self.journal.find_step(steps.DELETING_RESTORED) is not None
+
+    # ---- copy
+
+    def producer_ids(self) -> ProducerIds:
+        """Load the producer ids that topology_copy allocated on the target.
+
+        :raises Terminal: topology_copy has not run yet.
+        """
+        entry = self.journal.find_step(steps.PRODUCER_IDS)
+        if entry is None:
+            raise Terminal(
+                "the producer ids of the migration are not allocated yet",
+                where=self.where("seed"),
+                next_step="run topology_copy first",
+            )
+        return ProducerIds.model_validate(dict(entry.details))
+
+    def has_producer_ids(self) -> bool:
+        """Whether topology_copy has allocated the producer ids."""
+        return self.journal.find_step(steps.PRODUCER_IDS) is not None
+
+    def job(self, name: str) -> CopyJob | None:
+        """Load a copy job (``seed``, ``tail``, ``backup``, ``restore``); ``None`` if it was not written yet."""
+        data = self.journal_store.get(self.key(keys.job(name)))
+        return CopyJob.parse(data) if data is not None else None
+
+    def job_progress(self, name: str) -> dict[str, Any]:
+        """Load the progress of a job, which its driver rewrites every few seconds; empty before the first one."""
+        data = self.journal_store.get(self.key(keys.progress(name)))
+        return json.loads(data) if data else {}
+
+    def partitions(self) -> dict[TopicPartition, CopyPartition]:
+        """Return all partitions by (source topic, partition), ascending.
+
+        The tail's job is the most recent: it has the partitions that appeared while the migration ran. Before it
+        exists, the seed's job counts, and before that the plan.
+
+        :raises Terminal: there is neither a job nor a plan yet.
+        """
+        jobs = (self.job(name) for name in ("tail", "seed", "restore", "backup"))
+        job = next((job for job in jobs if job is not None), None)
+        if job is not None:
+            return {item.key: item for item in job.partitions}
+        found = [
+            CopyPartition(
+                topic=topic.name,
+                target_topic=topic.target_name,
+                partition=item.partition,
+                topic_id=topic.topic_id,
+                source_start_offset=item.source_start_offset,
+                target_start_offset=item.target_start_offset,
+                verdict=item.verdict,
+                size_bytes=item.size_bytes,
+            )
+            for topic in self.plan().topics
+            for item in topic.partitions
+        ]
+        return {item.key: item for item in sorted(found, key=lambda item: item.key)}
+
+    def gaps(self) -> list[dict[str, Any]]:
+        """All source ranges that retention deleted before they were read, by topic and partition.
+
+        ``ranges`` are [first lost offset, first offset that still existed].
+        """
+        found = {key: list(gaps) for key, gaps in read_gaps(self._stores_of_copiers(), self.migration_id).items()}
+        for name in (steps.SEED_DONE, steps.TAIL_DONE):
+            for entry in self.journal.steps(name):
+                for item in entry.details.get("gaps", []):
+                    ranges = [(int(first), int(until)) for first, until in item["ranges"]]
+                    found.setdefault((str(item["topic"]), int(item["partition"])), []).extend(ranges)
+        return [
+            {"topic": topic, "partition": partition, "ranges": [list(gap) for gap in joined(gaps)]}
+            for (topic, partition), gaps in sorted(found.items())
+        ]
+
+    def overtaken(self) -> list[dict[str, Any]]:
+        """All ranges of compacted partitions that were read so late that tombstones may have been removed.
+
+        By topic, partition and offset, with their figures.
+        """
+        made_again = self._made_again()
+        return [
+            {
+                "topic": item.topic,
+                "partition": item.partition,
+                "from_offset": item.from_offset,
+                "until_offset": item.until_offset,
+                "caught_up_at": item.caught_up_at,
+                "caught_up_offset": item.caught_up_offset,
+                "read_at": item.read_at,
+                "gap_seconds": item.gap_seconds,
+                "retention_ms": item.retention_ms,
+                "what": describe(item)
+                + (_COPIED_AGAIN if _is_before(item.read_at, made_again.get(item.topic)) else ""),
+            }
+            for item in read_overtaken(self._stores_of_copiers(), self.migration_id)
+        ]
+
+    def _made_again(self) -> dict[str, str]:
+        """When target topics were last created again, by source topic."""
+        entries = self.journal.steps(steps.TOPICS_MADE_AGAIN)
+        names = {topic.target_name: topic.name for topic in self.plan().topics} if entries else {}
+        return {names[name]: entry.at for entry in entries for name in entry.details["topics"] if name in names}
+
+    def _stores_of_copiers(self) -> list[ObjectStore]:
+        # Backup lanes can reach only the archive.
+        return [self.journal_store, *([self.archive_store] if self.spec.seed.via == "split" else [])]
+
+    def tail_stop(self) -> StopAt | None:
+        """Where the tail is to end; ``None`` if there is no stop, or a lifted freeze has withdrawn it."""
+        return StopAt.in_force(self.journal_store.get(self.key(keys.TAIL_STOP)))
+
+    def has_tail_ended(self) -> bool:
+        """Whether the tail has journaled its end since the last freeze request. A lifted freeze makes that end void."""
+        done, asked = self.journal.find_step(steps.TAIL_DONE), self.journal.find_step(steps.FREEZE_REQUESTED)
+        return done is not None and (asked is None or done.seq > asked.seq)
+
+    # ---- cutover
+
+    def freeze(self) -> FreezeAttempt | None:
+        """Return the latest attempt to freeze, or ``None`` if there was none."""
+        return freeze_attempt.latest(self.journal)
+
+    def is_frozen(self) -> bool:
+        """Whether a freeze was requested and not lifted, or the cutover is over."""
+        attempt = self.freeze()
+        return (attempt is not None and not attempt.lifted) or self.journal.is_past(State.CUTOVER)
+
+    def cutover_step(self, attempt: FreezeAttempt, name: str) -> dict[str, Any] | None:
+        """Details of a step of this attempt (``steps.SENTINELS`` and the next ones); ``None`` if it is not done."""
+        entry = self.journal.find_step(steps.CUTOVER_STEP, f"{attempt.key}/{name}")
+        return entry.details if entry else None
+
+    def boundary(self) -> Boundary:
+        """Load the end of the source as the sentinels step recorded it.
+
+        :raises FreezeFailed: the step was not done.
+        """
+        found = self.find_boundary()
+        if found is None:
+            raise FreezeFailed(
+                "the end of the source is unknown, because the sentinels were not written",
+                where=self.where("cutover"),
+                next_step="clear cutover.sentinels",
+            )
+        return found
+
+    def find_boundary(self) -> Boundary | None:
+        """The end of the source as the sentinels step recorded it; ``None`` if the step was not done."""
+        data = self.result(keys.BOUNDARY)
+        return Boundary.parse(data) if data is not None else None
+
+    def frozen_time(self) -> FrozenTime | None:
+        """How long producers were frozen; ``None`` before the cutover is ready for the client switch.
+
+        Only people read it: a missing document ends nothing, and the evidence names it.
+        """
+        data = self.result(keys.FROZEN_TIME)
+        return FrozenTime.parse(data) if data is not None else None
+
+    def client_switch(self) -> dict[str, Any] | None:
+        """Details of the acknowledged client switch; ``None`` before it."""
+        entry = self.journal.find_step(steps.CLIENT_SWITCH_ACKNOWLEDGED)
+        return dict(entry.details) if entry is not None else None
+
+    def freezes_lifted(self) -> list[JournalEntry]:
+        """The entries of all freezes that were lifted, in order."""
+        return self.journal.steps(steps.FREEZE_LIFTED)
+
+    def groups_snapshot(self) -> GroupsSnapshot:
+        """Load the groups of the source as the cutover found them.
+
+        :raises FreezeFailed: there is no snapshot.
+        :raises DocumentUnreadable: it cannot be parsed.
+        """
+        data = self.result(keys.GROUPS_SNAPSHOT)
+        if data is None:
+            raise FreezeFailed(
+                "there is no snapshot of the groups",
+                where=self.where("cutover"),
+                next_step="clear cutover.snapshot_groups",
+            )
+        try:
+            return GroupsSnapshot.parse(data)
+        except ValueError as error:
+            raise DocumentUnreadable(
+                "the snapshot of the groups cannot be read",
+                where=self.where("cutover"),
+                next_step="clear cutover.snapshot_groups",
+            ) from error
+
+    def groups(self) -> GroupsResult | None:
+        """The outcome of the last commit or sync of the groups; ``None`` before the first one."""
+        data = self.result(keys.GROUPS)
+        return GroupsResult.parse(data) if data is not None else None
+
+    def final_groups(self) -> GroupsResult | None:
+        """The outcome of the last sync before the clients switched; before that, of the last one so far."""
+        data = self.result(keys.FINAL_GROUPS)
+        return GroupsResult.parse(data) if data is not None else self.groups()
+
+    def left_out(self) -> LeftOut | None:
+        """What the client switch found outside of the migration; ``None`` before it."""
+        data = self.result(keys.LEFT_OUT)
+        return LeftOut.parse(data) if data is not None else None
+
+    # ---- offset map
+
+    def offset_map(self) -> OffsetMapDocument | None:
+        """Return the finished ``offset-map.json``; ``None`` before the final drain, or if it is missing.
+
+        If a late update of the tail has replaced the finished map, the final drain's own copy is put back.
+
+        :raises DocumentUnreadable: it cannot be parsed.
+        """
+        data = self.evidence_store.get(self.key(keys.OFFSET_MAP))
+        if data is None:
+            return None
+        document = self._parsed_map(data)
+        return document if document.complete else self._kept_map()
+
+    def _kept_map(self) -> OffsetMapDocument | None:
+        attempt = self.freeze()
+        done = self.cutover_step(attempt, steps.FINAL_DRAIN) if attempt is not None else None
+        data = self.result(keys.FINAL_OFFSET_MAP) if done is not None and not (attempt and attempt.lifted) else None
+        if data is None or done is None:
+            return None
+        if hashlib.sha256(data).hexdigest() != done["offset_map"]["sha256"]:
+            return None
+        self.evidence_store.put(self.key(keys.OFFSET_MAP), data)
+        return self._parsed_map(data)
+
+    def _parsed_map(self, data: bytes) -> OffsetMapDocument:
+        try:
+            return OffsetMapDocument.parse(data)
+        except ValueError as error:
+            raise DocumentUnreadable(
+                "offset-map.json cannot be read",
+                where=self.where("cutover", path=f"{self.evidence_store.uri}/{self.key(keys.OFFSET_MAP)}"),
+                next_step="clear cutover.final_drain: it rebuilds the map from the run log",
+            ) from error
+
+    # ---- validation
+
+    def validation(self) -> ValidationResult | None:
+        """The result of the last validation; ``None`` before the first one."""
+        data = self.result(keys.VALIDATION)
+        return ValidationResult.parse(data) if data is not None else None
+
+    def passed_validation(self) -> ValidationResult | None:
+        """The result of the last validation if it did not fail and is the journaled one; else ``None``."""
+        entry = self.journal.find_step(steps.VALIDATED)
+        result = self.validation()
+        if entry is None or result is None or result.outcome is Outcome.FAILED:
+            return None
+        return result if entry.details.get("digest") == result.digest() else None
+
+    # ---- results as documents
+
+    def put_result(self, name: str, document: Document) -> str:
+        """Write or replace ``results/<name>.json`` and return its key."""
+        key = self.key(keys.result(name))
+        self.journal_store.put(key, document.canonical())
+        return key
+
+    def result(self, name: str) -> bytes | None:
+        """Read ``results/<name>.json``; ``None`` if there is none."""
+        return self.journal_store.get(self.key(keys.result(name)))
+
+    def stored_result(self, name: str) -> dict[str, Any]:
+        """Read ``results/<name>.json`` as it is stored, for the evidence; empty if there is none."""
+        data = self.result(name)
+        value = json.loads(data) if data else {}
+        return value if isinstance(value, dict) else {}
+
+    def _result(self, name: str, step: str) -> bytes | None:
+        """Read a result that is written before its journal step; ``None`` before the step."""
+        data = self.result(name)
+        if data is None and self.journal.find_step(step) is not None:
+            raise self._missing(self.key(keys.result(name)), step)
+        return data
+
+    def _missing(self, key: str, step: str) -> DocumentUnreadable:
+        return DocumentUnreadable(
+            f"{key} is missing, although the journal has the step {step}, which follows its writing",
+            where=Where(migration_id=self.migration_id, path=f"{self.journal_store.uri}/{key}"),
+            next_step=_RESTORE,
+        )
+
+
+def _is_before(read_at: str, made_at: str | None) -> bool:
+    return bool(read_at and made_at) and parse_iso(read_at) < parse_iso(str(made_at))

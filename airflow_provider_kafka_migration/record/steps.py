@@ -1,0 +1,118 @@
+"""The names of all journal steps that phases write, in the order of a migration. The key of a step is in brackets.
+
+The journal's own steps (its creation, claims, the spec) are in :mod:`~.documents.journal`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# -- plan and precheck ------------------------------------------------------------------------------------------------
+
+PLANNED: Final = "planned"
+PRECHECKED: Final = "prechecked"
+#: Who accepted which warnings.
+FINDINGS_WAIVED: Final = "findings_waived"
+#: The outcomes of the last probe of the target that found something new.
+PROBED: Final = "probed"
+
+# -- topics and access on the target ----------------------------------------------------------------------------------
+
+#: Journaled before the topics are created; the details hold a list of names.
+TOPIC_CREATING: Final = "topic_creating"
+#: The details hold ``{"topics": {target topic: topic id}}``, as those of TOPIC_ADOPTED.
+TOPIC_CREATED: Final = "topic_created"
+TOPIC_ADOPTED: Final = "topic_adopted"
+#: Topics that others write to as well, and that the user wants to copy into; they never become the migration's own.
+TOPIC_SHARED: Final = "topic_shared"
+#: Points to the document with the configs of all target topics: before, during and after the copy.
+COPY_SETTINGS: Final = "copy_settings"
+#: Partitions that topology_copy has added to the plan.
+PARTITIONS_FOLLOWED: Final = "partitions_followed"
+TOPOLOGY_COPIED: Final = "topology_copied"
+#: Journaled before the bindings, the quotas and the user are created.
+ACLS_CREATING: Final = "acls_creating"
+ACLS_REMOVED: Final = "acls_removed"
+QUOTAS_SETTING: Final = "quotas_setting"
+#: [user]
+USER_CREATED: Final = "user_created"
+#: [user]
+USER_REMOVED: Final = "user_removed"
+#: Before it, the target has no access settings that could be kept up to date.
+ACLS_COPIED: Final = "acls_copied"
+
+# -- copy -------------------------------------------------------------------------------------------------------------
+
+#: The name of the data id, journaled before the id is allocated.
+DATA_TRANSACTIONAL_ID: Final = "data_transactional_id"
+PRODUCER_IDS: Final = "producer_ids"
+SEED_DONE: Final = "seed_done"
+RESTORED: Final = "restored"
+TAIL_DONE: Final = "tail_done"
+#: Points to a supplement of the plan [number].
+PLAN_SUPPLEMENTED: Final = "plan_supplemented"
+#: [error code]
+FOLLOW_FAILED: Final = "follow_failed"
+SOURCE_TOPIC_GONE: Final = "source_topic_gone"
+#: Target topics that were deleted and are created again, to be copied from the source's log start [phase].
+TOPICS_MADE_AGAIN: Final = "topics_made_again"
+TOPICS_MADE_AGAIN_DONE: Final = "topics_made_again_done"
+#: Topics deleted by policy, by name, with their ids at that time [phase/run].
+TOPICS_RECOPIED: Final = "topics_recopied"
+#: Changes of the source that the target has now.
+DRIFT_FOLLOWED: Final = "source_drift_followed"
+#: Changes of the source that can only be named, each once.
+DRIFT_NAMED: Final = "source_drift_named"
+#: Write grants that the tail has seen held back since the plan, each binding once.
+WRITE_GRANTS_SEEN: Final = "write_grants_seen"
+#: [time]
+DRAIN_READY: Final = "drain_ready"
+#: What the comparisons before the client switch have proven [occasion of the check].
+CONTENT_PROVEN: Final = "content_proven"
+
+# -- approvals and cutover; the key of a freeze's steps is the number of the attempt ----------------------------------
+
+#: [kind]
+APPROVAL_SHOWN: Final = "approval_shown"
+#: [kind, and whether it is the second answer]
+APPROVAL: Final = "approval"
+#: [kind, and whether it is the second answer]
+APPROVAL_REFUSED: Final = "approval_refused"
+#: Write grants that were held back when the freeze began.
+WRITE_GRANTS_HELD: Final = "write_grants_held"
+FREEZE_REQUESTED: Final = "freeze_requested"
+#: DENY bindings on the source that stop producers, journaled before they are created.
+FREEZE_ACLS: Final = "freeze_acls"
+FREEZE_VERIFIED: Final = "freeze_verified"
+#: Journaled before the webhook's receiver is asked to drop the deadline: after that it might no longer lift by itself.
+FREEZE_HELD: Final = "freeze_held"
+FREEZE_LIFTED: Final = "freeze_lifted"
+#: Partitions that did not exist, or were not followed yet, when the boundary was set.
+BORN_AFTER_FREEZE: Final = "born_after_freeze"
+SENTINEL_PRODUCER: Final = "sentinel_producer"
+SENTINELS_WRITTEN: Final = "sentinels_written"
+GROUPS_INCOMPLETE: Final = "groups_incomplete"
+#: A step of the cutover has ended [attempt/name]; the names follow.
+CUTOVER_STEP: Final = "cutover_step"
+SENTINELS: Final = "sentinels"
+FINAL_DRAIN: Final = "final_drain"
+SNAPSHOT_GROUPS: Final = "snapshot_groups"
+COMMIT_GROUPS: Final = "commit_groups"
+FENCE: Final = "fence"
+FLOOR_GUARD: Final = "floor_guard"
+READY: Final = "ready_for_client_switch"
+
+# -- after the cutover ------------------------------------------------------------------------------------------------
+
+CLIENT_SWITCH_ACKNOWLEDGED: Final = "client_switch_acknowledged"
+#: Once it exists, ``plan_acls`` no longer defers anything.
+WRITE_GRANTS: Final = "write_grants"
+PRODUCER_VISIBLE_RESTORED: Final = "producer_visible_restored"
+#: All content is proven equal; journaled before anything may be deleted on the target.
+CONTENT_PASSED: Final = "content_passed"
+DELETING_RESTORED: Final = "deleting_restored"
+VALIDATED: Final = "validated"
+EVIDENCE_UPLOADED: Final = "evidence_uploaded"
+#: A rollback has given the target topics the configs that they had before the migration.
+ROLLBACK_CONFIGS_RESTORED: Final = "rollback_configs_restored"
+ROLLED_BACK: Final = "rolled_back"
